@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # One core a process; compiled files are kept. Three files at a time, since some tests wait for processes.
 RUNNING := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 FILES := -n 3 --dist loadfile --no-loadscope-reorder
-PACKAGES := fedmerit fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
+PACKAGES := fedmerit fedmerit_deploy fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all soak check docs clean

@@ -4,7 +4,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "docs"), *(str(ROOT / name) for name in ("custom", "data_prep", "evaluation", "cli"))]
+sys.path[:0] = [
+    str(ROOT / "docs"),
+    *(str(ROOT / name) for name in ("custom", "deploy", "data_prep", "evaluation", "cli")),
+]
 
 project = "FedMerit"
 extensions = ["myst_parser", "sphinxcontrib.mermaid", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -201,7 +201,7 @@ def trained(
     fedmerit: "Callable[..., Result]", options: Callable[..., tuple[str, ...]], once: Callable[..., Path]
 ) -> Callable[..., Path]:
     """A whole run with these options, made at first use and shared from then on: never change it."""
-    from fedmerit.federation.checkpoint import is_finished
+    from fedmerit.server.checkpoint import is_finished
 
     def train(run: Path, given: tuple[str, ...]) -> None:
         with pytest.MonkeyPatch.context() as changed:  # what is printed of it takes a fifth of its time
@@ -239,7 +239,7 @@ def model() -> "Callable[..., dict[str, Tensor]]":
 
 def recorded(run: Path) -> list[str]:
     """What the records of a run's ledger say, without what only runs with certificates have."""
-    from fedmerit.records.ledger import Ledger
+    from fedmerit.evidence.ledger import Ledger
 
     signed = ("logs", "hash", "previous", "signature")
     return [
@@ -251,7 +251,7 @@ def recorded(run: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def assert_same_rounds() -> Callable[[Path, Path], None]:
     """As `assert_same_ledger`, of a deployed run too, whose sites enrol with certificates."""
-    from fedmerit.records.ledger import Ledger
+    from fedmerit.evidence.ledger import Ledger
 
     def compare(one: Path, other: Path) -> None:
         done, same = (Ledger(run / "ledger.jsonl").records for run in (one, other))

@@ -12,27 +12,34 @@ import fedmerit
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
-SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "data_prep", "evaluation", "cli"))
+SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "deploy", "data_prep", "evaluation", "cli"))
 LAB = ROOT / "evaluation" / "fedmerit_lab"
-BASE = ("client", "flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
+BASE = ("client", "machine", "seeds", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
     {"fedmerit.plugin_references", "fedmerit.trust"},
     {"fedmerit.plugins"},
-    {f"fedmerit.{name}" for name in BASE},
-    {"fedmerit.files", "fedmerit.core"},
-    {"fedmerit.capabilities"},
-    {"fedmerit.games"},
-    {"fedmerit.methods", "fedmerit.records", "fedmerit.observers", "fedmerit.guard"},
-    {"fedmerit.configuration"},
-    {"fedmerit.options"},
+    {"fedmerit.schema.parameters", *(f"fedmerit.{name}" for name in BASE)},
+    {"fedmerit.contract.flat", "fedmerit.contract.vectors"},
+    {"fedmerit.files", "fedmerit.contract.method"},
+    {"fedmerit.contract.capabilities"},
+    {"fedmerit.contract"},
+    {"fedmerit.methods", "fedmerit.guard", "fedmerit.ciphertexts", "fedmerit.tensor_files"},
+    {"fedmerit.schema.score_name"},
+    {"fedmerit.schema.results"},
+    {"fedmerit.schema.run_info"},
+    {"fedmerit.evidence"},
+    {"fedmerit.schema.configuration"},
+    {"fedmerit.schema.configuration.options"},
     {"fedmerit.trainers"},
-    {"fedmerit.wire"},
+    {"fedmerit.schema"},
     {"fedmerit.site"},
-    {"fedmerit.federation"},
-    {"fedmerit.verification"},
+    {"fedmerit.server"},
+    {"fedmerit.evidence.verification"},
     {"fedmerit.attacks"},
-    {"fedmerit.flare"},
+    {"fedmerit.engines.nvflare"},
+    {"fedmerit_deploy"},
+    {"fedmerit.engines.nvflare.job_folder"},
     {"fedmerit.engines"},
     {"fedmerit_data.raw_cases", "fedmerit_data.folders"},
     {"fedmerit_data.tables", "fedmerit_data.figure_style"},
@@ -99,7 +106,7 @@ def module_of(file):
 
 
 def test_the_sources_are_found():
-    assert {"core.py", "fedce.py", "recipe.py"} <= {file.name for file in SOURCES}
+    assert {"method.py", "fedce.py", "recipe.py"} <= {file.name for file in SOURCES}
 
 
 def named(files, forbidden):
@@ -129,15 +136,13 @@ def test_only_the_command_line_knows_the_laboratory():
 PEER = {"nvflare_peer.py", "nvflare_client.py", "client.py"}  # the benchmarks' peer; calls of a script of NVFlare's
 
 
-def test_nothing_outside_flare_imports_nvflare():
-    files = [file for file in SOURCES if PACKAGE / "flare" not in file.parents and file.name not in PEER]
+def test_only_the_nvflare_engine_and_operations_import_nvflare():
+    homes = {PACKAGE / "engines" / "nvflare", ROOT / "deploy" / "fedmerit_deploy"}
+    files = [file for file in SOURCES if not homes & {*file.parents} and file.name not in PEER]
     assert named(files, lambda file: packages(file) & {"nvflare"}) == {}
 
 
-SHARED = {"torch", "fedmerit.methods"}
-SHARED |= {
-    f"fedmerit.{name}" for name in ("core", "parameters", "plugins", "vectors", "games", "distillation", "capabilities")
-}
+SHARED = {"torch", "fedmerit.methods", "fedmerit.contract", "fedmerit.schema.parameters", "fedmerit.plugins"}
 
 
 def test_methods_import_torch_the_standard_library_and_the_contract_alone():
@@ -152,7 +157,7 @@ def test_methods_import_torch_the_standard_library_and_the_contract_alone():
 
 @pytest.mark.parametrize("name", ["vectors", "flat"])
 def test_vectors_and_flat_import_nothing_of_ours(name):
-    assert packages(PACKAGE / f"{name}.py") <= {"torch", "numpy", *sys.stdlib_module_names}
+    assert packages(PACKAGE / "contract" / f"{name}.py") <= {"torch", "numpy", *sys.stdlib_module_names}
 
 
 def test_what_travels_to_a_site_needs_no_preparation_or_evaluation():
@@ -176,19 +181,25 @@ def test_package_files_are_empty():
 # What fresh interpreters import, in this order, and what must not be loaded by then.
 REPORT = "fedmerit_evaluation.report.all_sites, fedmerit_evaluation.report.one_site"
 CHECK = "fedmerit_data.check, fedmerit_data.checking.quality_report"
-STATUS = "fedmerit.flare.deploy.session, fedmerit.flare.deploy.site_states"
+STATUS = "fedmerit_deploy.session, fedmerit_deploy.site_states"
 HEAVY = {"nvflare", "monai", "torch", "pandas", "numpy", "matplotlib"}
 IMPORTED = {
     "the command line, then `verify`": [
         ("fedmerit", HEAVY | {"fedmerit_cli", "fedmerit_data"}),  # its functions are loaded when they are asked for
         ("fedmerit_cli.main, fedmerit_data.preparing.case_processes", HEAVY),  # processes begin before anything heavy
         ("fedmerit.methods.registry", {"nvflare", "monai", "pandas"}),
-        ("fedmerit.verification.run", {"monai", "nvflare", "scipy", "matplotlib"}),  # it plays methods: with torch
+        (
+            "fedmerit.evidence.verification.run",
+            {"monai", "nvflare", "scipy", "matplotlib"},
+        ),  # it plays methods: with torch
     ],
     "`report --no-images`, `check`": [(f"{REPORT}, {CHECK}", {"torch", "monai", "nvflare"})],
     "`job status`": [(STATUS, {"torch", "monai", "scipy", "pandas"})],
     "a site that starts a script": [
-        ("fedmerit.flare.executor, fedmerit.flare.egress", {"monai", "scipy", "pandas", "matplotlib"})
+        (
+            "fedmerit.engines.nvflare.executor, fedmerit.engines.nvflare.egress",
+            {"monai", "scipy", "pandas", "matplotlib"},
+        )
     ],
 }
 
@@ -217,6 +228,8 @@ def test_every_package_is_installed():
 
 
 def test_no_top_level_module_has_a_generic_name():
-    assert {path.name for root in SOURCE_ROOTS for path in root.iterdir() if not path.name.endswith(".egg-info")} == {
-        "fedmerit", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"
+    packages = {file.parent.name for root in SOURCE_ROOTS for file in root.glob("*/__init__.py")}
+    assert packages == {
+        "fedmerit", "fedmerit_deploy", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"
     }  # fmt: skip
+    assert not [file for root in SOURCE_ROOTS for file in root.glob("*.py")]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("cli", "custom", "data_prep", "evaluation", "pyproject.toml", "README.md", "LICENSE")
-PACKAGES = {"fedmerit", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"}
+SOURCES = ("cli", "custom", "deploy", "data_prep", "evaluation", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = {"fedmerit", "fedmerit_deploy", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"}
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -71,8 +71,8 @@ def test_the_wheel_holds_all_packages_and_nothing_generic(installed: Installed) 
     """Every file of the source roots, and no top-level module that another distribution could have as well."""
     held = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in held} == PACKAGES
-    roots = (ROOT / name for name in ("cli", "custom", "data_prep", "evaluation"))
-    files = {str(file.relative_to(root)) for root in roots for file in root.rglob("*") if file.is_file()}
+    roots = (ROOT / name for name in ("cli", "custom", "deploy", "data_prep", "evaluation"))
+    files = {str(file.relative_to(root)) for root in roots for file in root.glob("*/**/*") if file.is_file()}
     assert held == {name for name in files if "__pycache__" not in name and ".egg-info/" not in name}
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
-from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.options import STUDY_OPTIONS, RunOptions, kind
-from fedmerit.records.ledger import Ledger
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.configuration.options import STUDY_OPTIONS, RunOptions, kind
+from fedmerit.schema.configuration.recipes import guarded
 from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation

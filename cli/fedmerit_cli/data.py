@@ -9,9 +9,9 @@ from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit.wire.survey import Question, Survey
+    from fedmerit.schema.survey import Question, Survey
 
-FEWEST = 5  # `fedmerit.wire.survey.LEAST`, which loads NumPy
+FEWEST = 5  # `fedmerit.schema.survey.LEAST`, which loads NumPy
 
 commands = Commands("Other site folders from prepared ones, and a survey of images before training.")
 
@@ -33,7 +33,7 @@ def survey(
 
     No number about fewer than --floor patients leaves a hospital: docs/privacy.md.
     """
-    from fedmerit.wire.survey import Question
+    from fedmerit.schema.survey import Question
     from fedmerit_evaluation.report.survey_page import write_survey
 
     if sites is None and kit is None:
@@ -48,7 +48,7 @@ def survey(
         raise BadInput(f"--floor: {error}") from error
     if sites is not None:
         from fedmerit.site.site_survey import local_survey
-        from fedmerit.trainers.monai_trainer.data import open_sites
+        from fedmerit.trainers.monai.data import open_sites
 
         found = local_survey(open_sites(sites), question)
     elif kit is not None:
@@ -71,7 +71,7 @@ def plan(
     from dataclasses import asdict
 
     from fedmerit.files import read_object, write_json
-    from fedmerit.wire.survey import Survey
+    from fedmerit.schema.survey import Survey
     from fedmerit_data.planning import make_plan, merge
 
     file = survey / "survey.json" if survey.is_dir() else survey
@@ -99,10 +99,10 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 
 def _ask_hospitals(kit: Path, question: "Question", out: Path, sites: int, wait: int, job: str | None) -> "Survey":
     """The answers of the hospitals of a federation, as soon as so many sites are connected."""
+    from fedmerit.engines.nvflare.survey_job import export_survey
     from fedmerit.files import folder_digest
-    from fedmerit.flare.deploy import session
-    from fedmerit.flare.deploy.session import await_survey
-    from fedmerit.flare.survey_job import export_survey
+    from fedmerit_deploy import session
+    from fedmerit_deploy.session import await_survey
 
     with session.session(kit) as opened:
         if job is None:

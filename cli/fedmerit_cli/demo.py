@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmerit.configuration.recipes import guarded
+from fedmerit.schema.configuration.recipes import guarded
 from fedmerit_cli.terminal import Commands, console
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
@@ -71,7 +71,7 @@ def _create(out: Path, wanted: Mapping[str, Mapping[str, Any]], shared: Mapping[
 
 def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> None:
     """Train unfinished runs on the local engine, then all sites together and without each."""
-    from fedmerit.federation.checkpoint import is_finished
+    from fedmerit.server.checkpoint import is_finished
     from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions

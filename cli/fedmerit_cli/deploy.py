@@ -12,7 +12,7 @@ from fedmerit_cli import provisioning
 from fedmerit_cli.terminal import console, plain_table
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.check_result import CheckResult
+    from fedmerit_deploy.check_result import CheckResult
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 Byoc = Annotated[
@@ -59,9 +59,9 @@ def site(
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit.flare.deploy.kit_files import read_name, require_kind
-    from fedmerit.flare.deploy.kits import approve_script, prepare_site
-    from fedmerit.flare.deploy.preflight import preflight
+    from fedmerit_deploy.kit_files import read_name, require_kind
+    from fedmerit_deploy.kits import approve_script, prepare_site
+    from fedmerit_deploy.preflight import preflight
 
     require_kind(kit, "client")
     if (sites_folder is not None and site_folder is not None) or not (sites_folder or site_folder or script):
@@ -86,8 +86,8 @@ def prepare_the_server(
     byoc: Byoc = False,
 ) -> None:
     """Prepare the server's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit.flare.deploy.kits import prepare_server
-    from fedmerit.flare.deploy.preflight import preflight
+    from fedmerit_deploy.kits import prepare_server
+    from fedmerit_deploy.preflight import preflight
 
     prepare_server(kit, server_sites, runs, device, byoc)
     _report(preflight(kit))
@@ -103,8 +103,8 @@ def approve(
     ] = None,
 ) -> None:
     """Allow jobs to use a plugin (method, network, loss, optimiser) on this machine, in the version installed here."""
-    from fedmerit.flare.deploy.kits import approve as approve_parts
     from fedmerit.plugins import approvable
+    from fedmerit_deploy.kits import approve as approve_parts
 
     found = [approvable(text) for text in parts]
     for part in found:
@@ -127,7 +127,7 @@ def rehearse(
     """One short round of a job with all connected sites, real messages both ways; exits with 1 if a site fails."""
     from tempfile import TemporaryDirectory
 
-    from fedmerit.flare.deploy.rehearsal import rehearse as rehearsed
+    from fedmerit_deploy.rehearsal import rehearse as rehearsed
 
     if out is not None and out.exists():
         raise BadInput(f"{out}: exists already; choose another --out")
@@ -145,8 +145,8 @@ def check_kit(
     ] = None,
 ) -> None:
     """Check a kit against its SHA-256, and a prepared machine again; changes nothing."""
-    from fedmerit.flare.deploy.kits import is_prepared, read_manifest, require_digest
-    from fedmerit.flare.deploy.preflight import preflight
+    from fedmerit_deploy.kits import is_prepared, read_manifest, require_digest
+    from fedmerit_deploy.preflight import preflight
 
     if digest is not None:
         require_digest(kit, digest)
@@ -159,9 +159,9 @@ def check_kit(
 
 def _data(folder: Path) -> list["CheckResult"]:
     """The findings of `fedmerit check` on only this site folder, in a line or two."""
-    from fedmerit.flare.deploy.check_result import CheckResult, State
     from fedmerit_data.check import examine_folders
     from fedmerit_data.checking.findings import Severity
+    from fedmerit_deploy.check_result import CheckResult, State
 
     # The folder may have another name than the site, which is compared with the kit's.
     found = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]

@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import console, last_round, plain_table, print_line
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.site_states import FederationState, SiteState
+    from fedmerit_deploy.site_states import FederationState, SiteState
 
 PRINTED = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the columns, on the terminal
 JOB_COLUMNS = ("job", "name", "status", "submitted", "by", "took")
@@ -99,7 +99,7 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     """A page that loads itself again every so many seconds; ``problem``: why the state is not that of now."""
     import pandas as pd
 
-    from fedmerit.flare.deploy.site_states import in_words
+    from fedmerit_deploy.site_states import in_words
     from fedmerit_evaluation.figures.pages import write_page
     from fedmerit_evaluation.figures.tables import Table
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.options import JOB_WAITING, RunOptions
+from fedmerit.schema.configuration.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.site_states import FederationState
+    from fedmerit_deploy.site_states import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
@@ -40,9 +40,9 @@ def export(
     --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones. --server-sites
     says that the server has images of its own, which its kit names.
     """
+    from fedmerit.engines.nvflare.recipe import export_job
     from fedmerit.engines.runs import job_configuration
     from fedmerit.files import folder_digest
-    from fedmerit.flare.recipe import export_job
 
     if (task is None) == (asked.sites is None):
         raise BadInput("--task or --sites: expected one of them; --sites takes folders of any task")
@@ -60,7 +60,7 @@ def submit(
     job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")], kit: AdminKit
 ) -> None:
     """Submit a job to a deployed federation; prints its id."""
-    from fedmerit.flare.deploy import session
+    from fedmerit_deploy import session
 
     with session.session(kit) as opened:
         job_id = session.submit(opened, job)
@@ -81,10 +81,10 @@ def status(
     every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
 ) -> None:
     """Sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
-    from fedmerit.flare.deploy import session
-    from fedmerit.flare.deploy.site_states import read_federation
-    from fedmerit.flare.job_ends import explain_end
+    from fedmerit.engines.nvflare.job_ends import explain_end
     from fedmerit_cli.federation_status import print_federation
+    from fedmerit_deploy import session
+    from fedmerit_deploy.site_states import read_federation
 
     state = read_federation(kit, job)
     if html is not None or metrics is not None:
@@ -103,8 +103,8 @@ def _keep_showing(
 ) -> None:
     """The page and the metrics, again and again; while the server does not answer, what it said last."""
     from fedmerit.errors import RunFailed
-    from fedmerit.flare.deploy.site_states import read_federation
     from fedmerit_cli.federation_status import serve_metrics, write_status_page
+    from fedmerit_deploy.site_states import read_federation
 
     show = serve_metrics(metrics) if metrics is not None else None
     problem = ""
@@ -125,8 +125,8 @@ def _keep_showing(
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
 def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run folder to write.")]) -> None:
     """Fetch the run folder of a finished job."""
-    from fedmerit.flare.deploy import session
-    from fedmerit.flare.job_ends import explain_end
+    from fedmerit.engines.nvflare.job_ends import explain_end
+    from fedmerit_deploy import session
 
     with session.session(kit) as opened:
         session.fetch(opened, job, out)
@@ -139,7 +139,7 @@ def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run
 @commands.add("job abort 3f2a --kit admin@example.org")
 def abort(job: JobId, kit: AdminKit) -> None:
     """Stop a job."""
-    from fedmerit.flare.deploy import session
+    from fedmerit_deploy import session
 
     with session.session(kit) as opened:
         session.abort(opened, job)
@@ -149,7 +149,7 @@ def abort(job: JobId, kit: AdminKit) -> None:
 @commands.add("job resume 3f2a --kit admin@example.org")
 def resume(job: JobId, kit: AdminKit) -> None:
     """Resume the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
-    from fedmerit.flare.deploy import session
+    from fedmerit_deploy import session
 
     with session.session(kit) as opened:
         new = session.resume(opened, job)
@@ -164,8 +164,8 @@ def remove(
 
     A job at work is stopped; its run stays at the server, with its ledger.
     """
-    from fedmerit.flare.deploy import session
-    from fedmerit.flare.deploy.removal import remove_site
+    from fedmerit_deploy import session
+    from fedmerit_deploy.removal import remove_site
 
     with session.session(kit) as opened:
         new = remove_site(opened, job, site)
@@ -186,8 +186,8 @@ def watch(
 
     Not against an admin who stopped it, and not after an error that would repeat; then it exits with 1.
     """
-    from fedmerit.flare.deploy.watch import Decision, Supervisor
-    from fedmerit.flare.deploy.watch import watch as keep_at_work
+    from fedmerit_deploy.watch import Decision, Supervisor
+    from fedmerit_deploy.watch import watch as keep_at_work
 
     def show(job_id: str, decision: Decision) -> None:
         when = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -10,14 +10,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedmerit import plugins
-from fedmerit.configuration.recipes import PAPER, PRESETS, guarded
 from fedmerit.errors import BadInput, suggest
+from fedmerit.schema.configuration.recipes import PAPER, PRESETS, guarded
 from fedmerit_cli.options import CATALOGUE
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit.configuration import recipes
-    from fedmerit.parameters import Rule
+    from fedmerit.schema.configuration import recipes
+    from fedmerit.schema.parameters import Rule
 
 COLUMNS = {  # of the table of methods, by the field of `About`
     "contribution": "contribution of a site",
@@ -93,8 +93,8 @@ def _parameter_table(title: str, groups: Mapping[str, Sequence[Sequence[str]]]) 
 
 def parameter_rows(kind: type[Any]) -> list[list[str]]:
     """Name, default, range and text of each parameter of a method, or of a part of a run."""
-    from fedmerit.configuration.run import settable
-    from fedmerit.parameters import rules
+    from fedmerit.schema.configuration.run import settable
+    from fedmerit.schema.parameters import rules
 
     known, defaults = rules(kind), {one.name: guarded({}).get(one.name, one.default) for one in settable(kind)}
     return [[name, _text(one), _range(known[name], one), known[name].text] for name, one in defaults.items()]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 from pydantic import BeforeValidator
 
-from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions, kind, shown_fields, value_range
+from fedmerit.schema.configuration.options import RunOptions, kind, shown_fields, value_range
+from fedmerit.schema.configuration.spec_syntax import parse_assignments
 from fedmerit_cli.terminal import console
 
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.cluster import Workers
 
-# What `fedmerit.methods.registry` and `fedmerit.configuration.run` say, which load torch; `docs/tables.py` writes it
+# Names of methods and settings, so that no torch is loaded for a help text; `docs/tables.py` writes the file.
 CATALOGUE = json.loads(Path(__file__).with_name("methods.json").read_text("utf-8"))
 METHODS = tuple(CATALOGUE["methods"])
 TASKS = ("prostate", "fundus", "fundus-disc")

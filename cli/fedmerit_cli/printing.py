@@ -12,14 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from fedmerit.configuration.description import read_plan
 from fedmerit.engines import runs
 from fedmerit.errors import printable
-from fedmerit.federation.checkpoint import complete_rounds
-from fedmerit.records.run_info import read_run
-from fedmerit.records.score_name import show_score_of
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.networks import estimate_cost
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.run_info import read_run
+from fedmerit.schema.score_name import show_score_of
+from fedmerit.server.checkpoint import complete_rounds
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
+from fedmerit.trainers.monai.networks import estimate_cost
 from fedmerit_cli.terminal import console, last_round, log, plain_table
 from fedmerit_data.spatial.readings import stated_readings, summarise
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables

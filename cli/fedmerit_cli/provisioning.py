@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.provision import Kit
+    from fedmerit_deploy.provision import Kit
 
 DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
 RECIPIENTS: Mapping[str, str] = {
@@ -48,10 +48,10 @@ def init(
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
-    from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, organisations
-    from fedmerit.flare.deploy.provision import add_sites
-    from fedmerit.flare.deploy.provision import init as write_project
-    from fedmerit.records.ciphertexts import require_tenseal
+    from fedmerit.ciphertexts import require_tenseal
+    from fedmerit_deploy.project import PROJECT_FILE, make_project, organisations
+    from fedmerit_deploy.provision import add_sites
+    from fedmerit_deploy.provision import init as write_project
 
     stated = _organisations(sites)
     if add:
@@ -86,7 +86,7 @@ def renew(
 
     The old certificates go on the list of revoked ones, which the server's operator puts into force.
     """
-    from fedmerit.flare.deploy.provision import renew as renewed
+    from fedmerit_deploy.provision import renew as renewed
 
     kits = renewed(out, [name.strip() for name in names.split(",")], requests)
     _print_kits(kits)
@@ -105,7 +105,7 @@ def request(
 ) -> None:
     """At a hospital: make its own private key, which stays there, and a request for a certificate."""
     from fedmerit.files import sha256
-    from fedmerit.flare.deploy.certificates import write_request
+    from fedmerit_deploy.certificates import write_request
 
     path = write_request(name, out)
     console.print(f"send to the coordinator: {path}\n  SHA-256 {sha256(path)}", soft_wrap=True)
@@ -122,8 +122,8 @@ def revoke(
     """Take sites and admins out of a federation: the server refuses their kits. All other kits stay valid."""
     from shutil import copy
 
-    from fedmerit.flare.deploy.kit_files import require_kind
-    from fedmerit.flare.deploy.provision import revoke as revoked
+    from fedmerit_deploy.kit_files import require_kind
+    from fedmerit_deploy.provision import revoke as revoked
 
     if server_kit is not None:
         require_kind(server_kit, "server")
@@ -174,7 +174,7 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
-    from fedmerit.flare.deploy.kits import kit_digest
+    from fedmerit_deploy.kits import kit_digest
 
     table = plain_table("kit", "of", "organisation", "send securely to")
     for kit in kits:

@@ -129,8 +129,8 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it."""
-    from fedmerit.records.signatures import Trust
-    from fedmerit.verification.run import verify_run
+    from fedmerit.evidence.signatures import Trust
+    from fedmerit.evidence.verification.run import verify_run
 
     if certificate is None and (server or at):
         raise BadInput("--server, --at: they belong to --certificate; give that too")

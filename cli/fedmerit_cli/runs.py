@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmerit.configuration.recipes import guarded
 from fedmerit.errors import BadInput
-from fedmerit.options import OF_SCRIPTS, RunOptions
+from fedmerit.schema.configuration.options import OF_SCRIPTS, RunOptions
+from fedmerit.schema.configuration.recipes import guarded
 from fedmerit_cli.options import Cluster, Folds, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import Commands, console, option_in
 
@@ -33,7 +33,7 @@ def run(
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
     from fedmerit.engines.script_runs import has_script
-    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
     from fedmerit_evaluation.studies.precision import describe_precision
 

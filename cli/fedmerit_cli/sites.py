@@ -109,7 +109,7 @@ def prepare(
         from fedmerit_data.preparing.case_processes import begin_processes
 
         begin_processes(["__main__"])  # which import at the same time as this one, below
-    from fedmerit.configuration.data_plan import load_plan
+    from fedmerit.schema.configuration.data_plan import load_plan
     from fedmerit_cli.printing import print_sites
     from fedmerit_data.folders import OVERVIEW
     from fedmerit_data.preparation import Preparation

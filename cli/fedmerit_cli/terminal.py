@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.files import is_full
-from fedmerit.records.score_name import with_score_name
+from fedmerit.schema.score_name import with_score_name
 from fedmerit.trust import allow, trust_records
 
 LONGEST_HELP = 1000  # characters, more than any line of help

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
-from fedmerit.options import OF_SCRIPTS, RunOptions, split_specs
+from fedmerit.schema.configuration.options import OF_SCRIPTS, RunOptions, split_specs
+from fedmerit.schema.configuration.recipes import ROUNDS
 from fedmerit_cli.options import (
     Cluster,
     Draws,
@@ -25,7 +25,7 @@ from fedmerit_cli.options import (
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit.records.signatures import Signer
+    from fedmerit.evidence.signatures import Signer
     from fedmerit_cli.coalition_study import CoalitionStudy
 
 INF = float("inf")
@@ -207,9 +207,9 @@ def payout(
 
 
 def _signer(kit: Path) -> "Signer":
-    from fedmerit.flare.deploy.kit_files import read_kind
-    from fedmerit.flare.deploy.preflight import CERTIFICATES
-    from fedmerit.records.signatures import Signer
+    from fedmerit.evidence.signatures import Signer
+    from fedmerit_deploy.kit_files import read_kind
+    from fedmerit_deploy.preflight import CERTIFICATES
 
     own = kit / "startup" / CERTIFICATES[read_kind(kit)]
     return Signer(own.with_suffix(".key"), own.with_suffix(".crt"))

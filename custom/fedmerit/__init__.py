@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
     if name == "register":
         return import_module("fedmerit.plugins").register
     if name == "FedMeritRecipe":
-        return import_module("fedmerit.flare.script_recipe").FedMeritRecipe
+        return import_module("fedmerit.engines.nvflare.script_recipe").FedMeritRecipe
     if name in __all__:
         return getattr(import_module("fedmerit_cli.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-from fedmerit.flare.script_recipe import FedMeritRecipe as FedMeritRecipe
+from fedmerit.engines.nvflare.script_recipe import FedMeritRecipe as FedMeritRecipe
 from fedmerit.plugins import register as register
 from fedmerit_cli.api import compare as compare
 from fedmerit_cli.api import load_run as load_run

@@ -1,6 +1,6 @@
 """Files: written whole or not at all, and read within bounds, since others may have made them.
 
-Tensors are read by `fedmerit.records.tensor_files`, tables by `fedmerit.records.results`, images by `fedmerit_data`.
+Tensors are read by `fedmerit.tensor_files`, tables by `fedmerit.schema.results`, images by `fedmerit_data`.
 """
 
 import errno

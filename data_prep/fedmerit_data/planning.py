@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.configuration.data_plan import DataPlan
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.network_checks import MAPS
-from fedmerit.trainers.monai_trainer.networks import SHORTEST, kernels_and_strides
-from fedmerit.wire.survey import QUANTITIES, Survey
+from fedmerit.schema.configuration.data_plan import DataPlan
+from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.survey import QUANTITIES, Survey
+from fedmerit.trainers.monai.network_checks import MAPS
+from fedmerit.trainers.monai.networks import SHORTEST, kernels_and_strides
 
 ANISOTROPIC = 3.0  # slices so many times further apart than pixels get their 10th percentile instead of the median
 FEWEST, MOST_SHARE = 2, 0.05  # patches of a batch; share of all voxels that a batch may hold

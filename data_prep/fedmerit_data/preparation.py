@@ -7,11 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration.data_plan import DataPlan
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit.parameters import check, parameter
-from fedmerit.trainers.monai_trainer.data import FOLDS
+from fedmerit.schema.configuration.data_plan import DataPlan
+from fedmerit.schema.parameters import check, parameter
+from fedmerit.trainers.monai.data import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind

@@ -13,7 +13,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from plan import Net
 
 from fedmerit.errors import BadInput
-from fedmerit.records.tensor_files import load_state
+from fedmerit.tensor_files import load_state
 
 
 def export(plan: Path, model: Path, folder: Path) -> Path:

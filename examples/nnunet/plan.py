@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmerit.errors import BadInput
-from fedmerit.wire.survey import LEAST
+from fedmerit.schema.survey import LEAST
 
 AGREED = ("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer")
 STATISTICS = ("mean", "std", "median", "percentile_00_5", "percentile_99_5")  # not min and max, of single voxels

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.health import is_at_work
-from fedmerit.flare.deploy.poc import make_federation
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit_deploy import session
+from fedmerit_deploy.health import is_at_work
+from fedmerit_deploy.poc import make_federation
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

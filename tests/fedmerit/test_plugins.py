@@ -18,20 +18,20 @@ from federation_factory import federation
 
 from fedmerit import plugins
 from fedmerit.attacks import catalogue
-from fedmerit.configuration.external_parts import find_external_parts
-from fedmerit.configuration.run import make_configuration
-from fedmerit.core import Method
+from fedmerit.contract.method import Method
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
-from fedmerit.trainers.monai_trainer.local_training import LOSSES, OPTIMIZERS
-from fedmerit.trainers.monai_trainer.manifest import JobRules
-from fedmerit.trainers.monai_trainer.networks import NETWORKS, build_network
+from fedmerit.schema.configuration.external_parts import find_external_parts
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.local_training import LOSSES, OPTIMIZERS
+from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit.trainers.monai.networks import NETWORKS, build_network
 from fedmerit.trust import ALL, TRUST
 from fedmerit_data.kinds import KINDS
+from fedmerit_deploy import session
+from fedmerit_deploy.validator import ClassValidator
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
 CLASS = "own_parts.parts:Evenly"
@@ -427,7 +427,7 @@ def test_a_script_on_a_deployed_machine(script, monkeypatch):
 def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
     (tmp_path / "config").mkdir()
     plan = {"method": "evenly", "network": {"architecture": "os:system"}, "training": {"loss": "dice"}}
-    part = {"path": "fedmerit.flare.executor.MeritExecutor", "args": {"plan": plan}}
+    part = {"path": "fedmerit.engines.nvflare.executor.MeritExecutor", "args": {"plan": plan}}
     content = {"format_version": 2, "executors": [{"tasks": ["train"], "executor": part}]}
     (tmp_path / "config" / "config_fed_client.json").write_text(json.dumps(content))
     manifest = tmp_path / "fedmerit.json"

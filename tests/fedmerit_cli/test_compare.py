@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from gate import Gate
 
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_results
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.results import read_results
+from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.studies import comparison, study_folders
 

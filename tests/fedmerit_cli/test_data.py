@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from fedmerit.wire import survey
+from fedmerit.schema import survey
 from fedmerit_cli.data import FEWEST
 
 

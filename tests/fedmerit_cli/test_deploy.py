@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.kits import prepare_server, prepare_site
-from fedmerit.flare.deploy.poc import free_port
-from fedmerit.flare.deploy.preflight import preflight
-from fedmerit.flare.deploy.project import PROJECT_FILE
-from fedmerit.flare.recipe import build_site_policy
-from fedmerit.trainers.monai_trainer.manifest import JobRules
+from fedmerit.engines.nvflare.recipe import build_site_policy
+from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit_deploy import session
+from fedmerit_deploy.kits import prepare_server, prepare_site
+from fedmerit_deploy.poc import free_port
+from fedmerit_deploy.preflight import preflight
+from fedmerit_deploy.project import PROJECT_FILE
 
 CLASSES = build_site_policy()["class_allow_list"]
 

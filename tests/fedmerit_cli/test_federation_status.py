@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.flare.deploy.poc import free_port
-from fedmerit.flare.deploy.site_states import FederationState, judge_sites
+from fedmerit_deploy.poc import free_port
+from fedmerit_deploy.site_states import FederationState, judge_sites
 
 NOW = 1.8e9
 FACTS = {
@@ -50,7 +50,7 @@ def status(fedmerit, state, monkeypatch, tmp_path):
             if not ends or not ends():
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("fedmerit.flare.deploy.site_states.read_federation", read)
+        monkeypatch.setattr("fedmerit_deploy.site_states.read_federation", read)
         monkeypatch.setattr("fedmerit_cli.jobs.time", SimpleNamespace(sleep=sleep))
         monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
         return fedmerit("job", "status", "--kit", tmp_path, *options)

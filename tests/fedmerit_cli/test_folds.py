@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.records.results import read_results, read_table
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.results import read_results, read_table
 from fedmerit.site.job_rules import refusals
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.manifest import JobRules, Manifest
 from fedmerit_evaluation.studies import study_folders
 from fedmerit_evaluation.studies.study_folders import find_folds
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from fedmerit.configuration import run
+from fedmerit.schema.configuration import run
 from fedmerit_cli.main import app
 from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console

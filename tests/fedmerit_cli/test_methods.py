@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from fedmerit.configuration.recipes import PRESETS
-from fedmerit.configuration.run import Network, Training
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS
-from fedmerit.parameters import rules
+from fedmerit.schema.configuration.recipes import PRESETS
+from fedmerit.schema.configuration.run import Network, Training
+from fedmerit.schema.parameters import rules
 
 FIXED = ("in_channels", "labels")  # by the sites
 

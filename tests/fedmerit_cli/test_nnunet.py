@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import read_verified_records
-from fedmerit.records.results import read_table
-from fedmerit.records.tensor_files import load_state
+from fedmerit.evidence.ledger import read_verified_records
+from fedmerit.schema.results import read_table
+from fedmerit.tensor_files import load_state
 
 pytest.importorskip("nnunetv2", reason="pip install -c constraints.txt '.[nnunet]' installs it")
 PROJECT = Path(__file__).resolve().parents[2] / "examples" / "nnunet"

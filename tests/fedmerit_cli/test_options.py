@@ -9,7 +9,7 @@ import typer.main
 
 import fedmerit
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions, Waiting, shown_fields
+from fedmerit.schema.configuration.options import RunOptions, Waiting, shown_fields
 from fedmerit_cli.main import app
 from fedmerit_cli.options import given
 
@@ -33,11 +33,13 @@ def test_command_line_and_python_have_the_options_of_the_model():
 def test_an_option_is_declared_in_one_place(name):
     """Besides, only the engines, which wait for sites, know it."""
     found = subprocess.run(
-        ["grep", "-rlw", name, "--include=*.py", "custom", "cli", "evaluation", "data_prep"],
+        ["grep", "-rlw", name, "--include=*.py", "custom", "deploy", "cli", "evaluation", "data_prep"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    engines = tuple(f"custom/fedmerit/{name}/" for name in ("flare", "federation", "engines"))
-    assert [file for file in found if not file.startswith(engines)] == ["custom/fedmerit/options.py"]
+    engines = ("custom/fedmerit/server/", "custom/fedmerit/engines/", "deploy/")
+    assert [file for file in found if not file.startswith(engines)] == [
+        "custom/fedmerit/schema/configuration/options.py"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pytest
 from run_factory import make_run, make_sites
 
-from fedmerit.configuration.run import make_configuration
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import read_results
-from fedmerit.trainers.monai_trainer.networks import Cost
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.results import read_results
+from fedmerit.trainers.monai.networks import Cost
 from fedmerit_cli import printing
 from fedmerit_cli.printing import print_cost, print_runs, print_sites
 

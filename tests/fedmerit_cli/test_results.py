@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from run_factory import make_run
 
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 from fedmerit_cli.results import _expand
 
 

@@ -8,7 +8,7 @@ import pytest
 from refusals import contents, refused
 
 from fedmerit.files import write_json
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow_places
 
 

@@ -14,8 +14,8 @@ import pytest
 from refusals import contents, refused
 
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
 
 
 @pytest.fixture

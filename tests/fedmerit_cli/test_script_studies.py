@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedmerit.records.results import read_table
+from fedmerit.schema.results import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = Path("evaluation", "testing-everywhere.csv")

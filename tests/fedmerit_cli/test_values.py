@@ -13,9 +13,9 @@ import pytest
 from gate import Gate
 from run_factory import make_run
 
-from fedmerit.configuration.run import make_configuration
-from fedmerit.records.results import read_table
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.results import read_table
+from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables, sampled_tables, shapley_tables

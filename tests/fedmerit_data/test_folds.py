@@ -11,7 +11,7 @@ from layouts import box, prepare, save_nifti, snapshot, volume
 from site_folders import edit
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, open_sites
+from fedmerit.trainers.monai.data import SPLITS, SiteFolder, open_sites
 from fedmerit_data.check import check
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.site_lists import assign_folds

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.network_checks import MAPS, check_image_size
-from fedmerit.wire.survey import QUANTITIES, Survey, Surveyed, Tally
+from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.survey import QUANTITIES, Survey, Surveyed, Tally
+from fedmerit.trainers.monai.network_checks import MAPS, check_image_size
 from fedmerit_data.planning import FEWEST, Fingerprint, make_plan, merge, quantile
 
 PROSTATE = Fingerprint(60, 0.6, 3.6, 3.0, 20, 192)

@@ -9,7 +9,7 @@ from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti,
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check
 from fedmerit_data.kinds import KINDS

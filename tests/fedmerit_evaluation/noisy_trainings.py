@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from games_reference import subsets
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.ground_truth.semivalues import format_spec
 from fedmerit_evaluation.results.views import Results
 

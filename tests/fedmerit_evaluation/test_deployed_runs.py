@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from run_factory import SITES, make_run
 
-from fedmerit.configuration.description import describe
-from fedmerit.configuration.network_input import Preprocessing
-from fedmerit.configuration.run import make_configuration
 from fedmerit.files import write_json
+from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.run import make_configuration
 from fedmerit_evaluation.dossier.data_evidence import preparation
 from fedmerit_evaluation.dossier.dossier import NOT_KNOWN, write_dossier
 from fedmerit_evaluation.dossier.sources import open_sources
@@ -20,7 +20,7 @@ ROUNDS = 2
 
 
 def _deployed(run: Path, preprocessing: Preprocessing | None = None) -> Path:
-    """As `fedmerit.flare.controller` writes it."""
+    """As `fedmerit.engines.nvflare.controller` writes it."""
     network = {"in_channels": 1, "labels": ["prostate"]}
     config = make_configuration("fedce", "prostate", ROUNDS, 0, network, {}, preprocessing=preprocessing)
     make_run(run, rounds=ROUNDS)

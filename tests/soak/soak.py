@@ -27,20 +27,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 from faults import draw_faults, strike_all, write_table
 from proxy import Proxy
 
-from fedmerit.configuration.description import read_plan
 from fedmerit.engines import local
-from fedmerit.flare.deploy import kits, processes, session
-from fedmerit.flare.deploy.poc import ADMIN, HOST, ORG, free_port
-from fedmerit.flare.deploy.project import make_project, organisations
-from fedmerit.flare.deploy.provision import init
-from fedmerit.records.signatures import Trust
+from fedmerit.evidence.signatures import Trust
+from fedmerit.evidence.verification.run import verify_run
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.messages import Failure, Task
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.verification.run import verify_run
-from fedmerit.wire.messages import Failure, Task
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
+from fedmerit_deploy import kits, processes, session
+from fedmerit_deploy.poc import ADMIN, HOST, ORG, free_port
+from fedmerit_deploy.project import make_project, organisations
+from fedmerit_deploy.provision import init
 
 STARTING = 900.0  # seconds for server and sites to start
 PATIENTS = 6  # of a site: 8 sites then train on the 8 images or more that sites ask for in a job

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedmerit.records.ledger import read_verified_records
+from fedmerit.evidence.ledger import read_verified_records
 
 
 def verify(path: Path) -> int:

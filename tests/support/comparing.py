@@ -6,7 +6,7 @@ import pytest
 import torch
 from rounds import as_numbers
 
-from fedmerit.capabilities import Candidates
+from fedmerit.contract.capabilities import Candidates
 
 
 def expected_of(reference, rounds, **parameters):

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detection_scores, detectors
 

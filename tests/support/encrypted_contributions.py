@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.core import Layout, Reports
-from fedmerit.federation.observation import read_kept_rounds
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.guard.bounds import bound_claims
 from fedmerit.methods.fedce import FedCE
-from fedmerit.records.results import read_results
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.results import read_results
+from fedmerit.server.observation import read_kept_rounds
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 

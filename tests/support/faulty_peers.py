@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmerit.schema.messages import PeerModel
 from fedmerit.site.site import Site
-from fedmerit.wire.messages import PeerModel
 
 ROUND = 1
 FAULTS: Mapping[tuple[str, str], str] = {  # by giver and receiver, what comes of it in that round

@@ -10,11 +10,11 @@ import psutil
 from gate import Gate
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.poc import make_federation
-from fedmerit.flare.deploy.processes import end, end_processes_on_exit, running_processes, start
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.manifest import JobRules
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit_deploy import session
+from fedmerit_deploy.poc import make_federation
+from fedmerit_deploy.processes import end, end_processes_on_exit, running_processes, start
 
 TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 

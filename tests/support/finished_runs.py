@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 
 
 def by_site(run: Path, quantity: str, round: int) -> dict[str, float]:

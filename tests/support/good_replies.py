@@ -3,10 +3,10 @@
 import torch
 from stepping import Stepped as Federation
 
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.messages import Reply
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.wire.messages import Reply
+from fedmerit.trainers.monai.overlaps import Overlap
 
 SITES = ("Alder", "Birch", "Cedar")
 

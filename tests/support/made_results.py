@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 

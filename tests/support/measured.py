@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 
 
 def rows(run: Path) -> list[tuple[object, ...]]:

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from fedmerit.core import Reports
-from fedmerit.observers import RoundView
+from fedmerit.contract.method import Reports
+from fedmerit.contract.observers import RoundView
 from fedmerit_evaluation.valuation.observed_run import RoundGame
 
 SAMPLES = (30.0, 50.0, 20.0, 40.0)  # of `some_rounds`

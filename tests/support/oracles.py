@@ -2,7 +2,7 @@
 
 import torch
 
-from fedmerit.core import Reports
+from fedmerit.contract.method import Reports
 
 
 def tensor(values):

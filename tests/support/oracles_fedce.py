@@ -5,8 +5,8 @@ import math
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.capabilities import OwnUpdate
-from fedmerit.core import Layout, SiteView
+from fedmerit.contract.capabilities import OwnUpdate
+from fedmerit.contract.method import Layout, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare

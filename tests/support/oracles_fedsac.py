@@ -4,9 +4,9 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 from torch import nn
 
-from fedmerit.core import Layout
+from fedmerit.contract.method import Layout
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations
-from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai import neurons
 
 
 def find_network(content):

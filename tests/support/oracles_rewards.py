@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout
-from fedmerit.games import cosine_game, shapley
+from fedmerit.contract.games import cosine_game, shapley
+from fedmerit.contract.method import Layout
+from fedmerit.contract.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
-from fedmerit.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
 
 
 def alone(method, update):

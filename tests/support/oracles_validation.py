@@ -3,14 +3,14 @@
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import CandidateResults, Layout
+from fedmerit.contract.method import CandidateResults, Layout
+from fedmerit.contract.vectors import gram, histogram, norms, quota_counts
 from fedmerit.methods.cffl import largest_entries
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedci import ECI, FedCI
 from fedmerit.methods.loss_distributions import distribution, divergence
 from fedmerit.methods.qfedavg import QFedAvg
-from fedmerit.vectors import gram, histogram, norms, quota_counts
 
 
 def dice(values):

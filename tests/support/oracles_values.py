@@ -7,7 +7,7 @@ import torch
 from observing import Rounds, evaluated, game_of, view_of
 from oracles import assert_equal, contains, tensor
 
-from fedmerit.observers import LeaveOneOutLoss, MultiRoundReconstruction
+from fedmerit.contract.observers import LeaveOneOutLoss, MultiRoundReconstruction
 from fedmerit_evaluation.valuation.game_estimators import (
     LeaveOneOutLossValues,
     MultiRoundValues,

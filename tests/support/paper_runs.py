@@ -7,7 +7,7 @@ import numpy as np
 from run_factory import SITES, add_rows, make_run
 
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN
 
 

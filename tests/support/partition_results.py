@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.results.views import Results
 
 Runs = Mapping[tuple[str, int], Sequence[float]]  # by method and seed, a number for each site

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from fedmerit import flat
-from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.records.results import read_results
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.wire.messages import PeerModel
+from fedmerit.contract import flat
+from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.messages import PeerModel
+from fedmerit.schema.results import read_results
+from fedmerit.trainers.monai.networks import initial_network
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ("site1", "site2", "site3")  # of generated images

@@ -10,15 +10,11 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from rounds import SETTINGS, beside
 from stepping import Stepped as Federation
 
-from fedmerit import flat
-from fedmerit.capabilities import EvaluatesCandidates
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.configuration.sharing import with_sharing
-from fedmerit.trainers.monai_trainer import neurons
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.wire.messages import (
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import EvaluatesCandidates
+from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.sharing import with_sharing
+from fedmerit.schema.messages import (
     TRAIN,
     Answer,
     ClosingReceipt,
@@ -31,6 +27,10 @@ from fedmerit.wire.messages import (
     ImportanceTask,
     Reply,
 )
+from fedmerit.trainers.monai import neurons
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.overlaps import Overlap
 
 SITES = ("Alder", "Birch", "Cedar")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from oracles import everyone, tensor
 
-from fedmerit.capabilities import LocalResult, Trained, TrainingView, TrainsLocally
-from fedmerit.core import Layout
+from fedmerit.contract.capabilities import LocalResult, Trained, TrainingView, TrainsLocally
+from fedmerit.contract.method import Layout
 
 
 def made_up(seed, sites=3, size=4, **parameters):

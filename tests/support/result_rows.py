@@ -4,7 +4,7 @@ TP 3, FP 1, FN 1 on case 0 make a Dice of 2*3 / (2*3 + 1 + 1) = 0.75, and TP 1, 
 the mean is 0.625.
 """
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 
 CASES = {"0": (3, 1, 1, 0.75), "1": (1, 0, 2, 0.5)}
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.capabilities import (
+from fedmerit.contract.capabilities import (
     AllocatesNeurons,
     EvaluatesCandidates,
     LearnsFromPeers,
@@ -15,8 +15,8 @@ from fedmerit.capabilities import (
     TrainsLocally,
     capabilities,
 )
-from fedmerit.core import CandidateResults, Layout, Reports, SiteView
-from fedmerit.vectors import gram, norms, parameter_mask
+from fedmerit.contract.method import CandidateResults, Layout, Reports, SiteView
+from fedmerit.contract.vectors import gram, norms, parameter_mask
 
 SOONER = {  # than by default: the rounds of tests are few
     **{"fedsac": {"standalone_rounds": 1}, "cycle": {"warmup": 0, "R": 2, "warmup_by": "own"}, "vpdl": {"warmup": 0}}

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmerit.configuration.run import Network
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.records.results import ResultsFile, Row
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.results import ResultsFile, Row
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.saved_networks import save_network
 from fedmerit.trust import allow_places
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood")

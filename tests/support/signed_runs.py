@@ -11,13 +11,13 @@ from cryptography.x509 import Certificate
 from pretending import tiny_plan
 from stepping import Stepped as Federation
 
-from fedmerit.records.closing_record import close, read_closing
-from fedmerit.records.ledger import Ledger, RecordSignature
-from fedmerit.records.results import ROUND_SPLITS, read_results, rows_digest
-from fedmerit.records.signatures import Signer
+from fedmerit.evidence.closing_record import close, read_closing
+from fedmerit.evidence.ledger import Ledger, RecordSignature
+from fedmerit.evidence.signatures import Signer
+from fedmerit.schema.results import ROUND_SPLITS, read_results, rows_digest
 from fedmerit.site.image_trainer import image_site
 from fedmerit.site.site_log import CLOSED, SITE_LOG
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai.data import open_sites
 
 Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
 

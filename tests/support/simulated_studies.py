@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_out_weights
 from fedmerit_evaluation.results.views import Results

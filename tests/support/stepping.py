@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.server import Federation
-from fedmerit.wire.messages import Answer, Work
+from fedmerit.schema.messages import Answer, Work
+from fedmerit.server.exchange import Exchange
+from fedmerit.server.server import Federation
 
 
 class Stepped(Federation):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedmerit.engines import runs
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
 
 
 class Stop(BaseException):

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from fedmerit.capabilities import PeerView
-from fedmerit.trainers.monai_trainer.local_training import build_loss
+from fedmerit.contract.capabilities import PeerView
+from fedmerit.trainers.monai.local_training import build_loss
 
 
 class Tiny(nn.Module):

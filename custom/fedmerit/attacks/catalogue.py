@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import ClassVar
 
-from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
-from fedmerit.parameters import Checked, parameter
 from fedmerit.plugins import Catalogue
+from fedmerit.schema.configuration import spec_syntax
+from fedmerit.schema.parameters import Checked, parameter
 from fedmerit.site.site import Site
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
 
 
 def read_contributions(run: Path, sites: Sequence[str]) -> dict[str, float]:

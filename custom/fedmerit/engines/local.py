@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from fedmerit.attacks.catalogue import wrap_attacker
-from fedmerit.configuration.run import RunConfiguration
-from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.server import Federation
+from fedmerit.ciphertexts import SiteKey
 from fedmerit.machine import cores, give_back_memory
-from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import Answer, PeerModel, Reply, Task, Work
+from fedmerit.server.exchange import Exchange
+from fedmerit.server.server import Federation
 from fedmerit.site.image_trainer import ImageTrainer, image_site
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.machine_settings import SERVER
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.samples import Samples
-from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.machine_settings import SERVER
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import Samples
 
 RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]

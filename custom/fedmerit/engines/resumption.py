@@ -6,16 +6,16 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.filter_needs import require_privacy
-from fedmerit.configuration.observation import require_observers
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
-from fedmerit.options import RunOptions
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.filter_needs import require_privacy
+from fedmerit.schema.configuration.observation import require_observers
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allow, allow_places, require_place
 
 NEEDED = (

@@ -7,39 +7,39 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.description import describe, read_plan
-from fedmerit.configuration.filter_needs import require_privacy
-from fedmerit.configuration.filters import HE
-from fedmerit.configuration.network_input import common
-from fedmerit.configuration.recipes import AUTO, ROUNDS, guarded
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.configuration.sharing import with_sharing
-from fedmerit.configuration.tracking import require_tracking
+from fedmerit.ciphertexts import KEYS
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
 from fedmerit.engines.script_runs import create_script_run, execute_script_run
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
-from fedmerit.options import RunOptions, Waiting
-from fedmerit.records.ciphertexts import KEYS
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
-from fedmerit.trainers.monai_trainer.machine_settings import (
+from fedmerit.schema.configuration.description import describe, read_plan
+from fedmerit.schema.configuration.filter_needs import require_privacy
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.network_input import common
+from fedmerit.schema.configuration.options import RunOptions, Waiting
+from fedmerit.schema.configuration.recipes import AUTO, ROUNDS, guarded
+from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.sharing import with_sharing
+from fedmerit.schema.configuration.tracking import require_tracking
+from fedmerit.schema.messages import Answer
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
+from fedmerit.trainers.monai.machine_settings import (
     SERVER,
     assign_devices,
     configured_device,
     pick_device,
     require_known_sites,
 )
-from fedmerit.trainers.monai_trainer.network_checks import check_image_size, require_repeatable
-from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
-from fedmerit.trainers.monai_trainer.step_time import measure_precision
+from fedmerit.trainers.monai.network_checks import check_image_size, require_repeatable
+from fedmerit.trainers.monai.networks import build_network, initial_network
+from fedmerit.trainers.monai.step_time import measure_precision
 from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
-from fedmerit.wire.messages import Answer
 
 
 def create(run: Path, method: str, sites: Path | str | None = None, rounds: int = ROUNDS, **options: Any) -> None:
@@ -262,7 +262,7 @@ def execute(
             run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, waiting.min_sites,
                       keys, on_exchange)  # fmt: skip
         elif info["engine"] == "poc":
-            from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
+            from fedmerit_deploy.poc import run_poc  # NVFlare takes seconds to import
 
             run_poc(
                 config,
@@ -275,7 +275,7 @@ def execute(
                 attacks,
             )
         else:
-            from fedmerit.flare.simulation import run_simulator
+            from fedmerit.engines.nvflare.simulation import run_simulator
 
             root, at_work = Path(info["sites_folder"]), min(threads or _concurrent_sites(config, names), len(names))
             run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, attacks)
@@ -290,7 +290,7 @@ def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
 def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
     """Of the sites and of the server: the machine is one, and both find theirs in the run folder."""
     require_privacy([HE], config.method, config.build_method())
-    from fedmerit.flare.encryption import contexts
+    from fedmerit.engines.nvflare.encryption import contexts
 
     return contexts(run / KEYS)
 
@@ -299,6 +299,6 @@ def build_filter(privacy: Sequence[str], config: RunConfiguration) -> Callable[[
     """A function that applies the privacy filters to an answer, if there are any."""
     if not privacy:
         return None
-    from fedmerit.flare.privacy import build_answer_filter
+    from fedmerit.engines.nvflare.privacy import build_answer_filter
 
     return build_answer_filter(privacy, build_network(config.network))

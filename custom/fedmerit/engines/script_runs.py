@@ -13,31 +13,31 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from fedmerit import flat
-from fedmerit.configuration.description import describe, read_plan
-from fedmerit.configuration.script import Script
-from fedmerit.configuration.script_runs import configure_script
+from fedmerit.contract import flat
 from fedmerit.engines.local import OnExchange, carry_out
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.requirements import require_sites
-from fedmerit.federation.server import Federation
-from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
-from fedmerit.options import RunOptions
-from fedmerit.records.run_info import read_run
-from fedmerit.records.tensor_files import load_state
+from fedmerit.schema.configuration.description import describe, read_plan
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.configuration.script_runs import configure_script
+from fedmerit.schema.messages import Answer, Reply, Task, Work, describe_failure
+from fedmerit.schema.run_info import read_run
 from fedmerit.seeds import random_seed
+from fedmerit.server.requirements import require_sites
+from fedmerit.server.server import Federation
+from fedmerit.server.server_models import FIRST_MODEL
 from fedmerit.site.script_trainer import ScriptTrainer
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.manifest import SiteScript
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.tensor_files import load_state
+from fedmerit.trainers.monai.manifest import SiteScript
+from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.named_tensors import load_weights
 from fedmerit.trust import allow, allow_script, require_trusted_script
-from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
 if TYPE_CHECKING:
-    from fedmerit.flare.local_scripts import LocalScript
+    from fedmerit.engines.nvflare.local_scripts import LocalScript
 
 OF_IMAGES = (
     *("sites", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks"),
@@ -80,7 +80,7 @@ def read_scripts(asked: RunOptions) -> SiteScripts:
     Raises:
         BadInput: one is not there or cannot be used, or an option is of prepared images.
     """
-    from fedmerit.flare.script_recipe import describe_script, plain_weights, require_args
+    from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weights, require_args
 
     for name in OF_IMAGES:
         if name in asked.model_fields_set:
@@ -119,7 +119,7 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
 
 def _describe(name: str, asked: RunOptions, scripts: SiteScripts) -> dict[str, Any]:
     """run.json of a run that is asked for; `BadInput` if it cannot be."""
-    from fedmerit.flare.script_recipe import require_script_filters
+    from fedmerit.engines.nvflare.script_recipe import require_script_filters
 
     more: dict[str, Any] = {"seed": asked.seed, "settings": asked.all_settings, "values": asked.values}
     more |= {"keep_updates": asked.keep_updates, "share_models": asked.share_models}
@@ -192,12 +192,12 @@ def execute_script_run(
             at_work = threads or info["threads"] or cores()
             _run_here(run, info, launch, on_round, at_work, on_exchange)
         elif info["engine"] == "poc":
-            from fedmerit.flare.deploy.poc import run_poc
+            from fedmerit_deploy.poc import run_poc
 
             own = SiteScript(file=launch.file, sha256=launch.sha256, args=launch.args)
             run_poc(config, dict.fromkeys(names), run, "", on_round, lock, script=own)
         else:
-            from fedmerit.flare.simulation import run_simulator
+            from fedmerit.engines.nvflare.simulation import run_simulator
 
             run_simulator(config, names, run, run, len(names), "", on_round, lock)
 
@@ -265,7 +265,7 @@ def _run_here(
 
 
 def _start(site: str, launch: Launch, folder: Path) -> "LocalScript":
-    from fedmerit.flare.local_scripts import LocalScript
+    from fedmerit.engines.nvflare.local_scripts import LocalScript
 
     return LocalScript(site, Path(launch.file), launch.args, launch.transfer, folder / OUTPUT, launch.timeout)
 

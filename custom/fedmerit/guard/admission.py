@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedmerit.core import Outcome, Reports, inner_products
+from fedmerit.contract.method import Outcome, Reports, inner_products
 from fedmerit.guard.reward_groups import RewardGroups
 from fedmerit.guard.work import Measurements
 

@@ -8,11 +8,11 @@ division (de Clippel, Moulin and Tideman 2008). The result is a trimmed mean ove
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates
-from fedmerit.core import CandidateResults
-from fedmerit.games import compute_values
+from fedmerit.contract.capabilities import Candidates
+from fedmerit.contract.games import compute_values
+from fedmerit.contract.method import CandidateResults
+from fedmerit.contract.vectors import trained_models
 from fedmerit.guard.bounds import median_of_others
-from fedmerit.vectors import trained_models
 
 OUTLIER_FACTOR = 4.0  # times the others' median distance from the combined ratings
 MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters are no outliers, however near the others are

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmerit.core import Reports, inner_products
+from fedmerit.contract.method import Reports, inner_products
+from fedmerit.contract.vectors import norms, ratio
 from fedmerit.errors import RunFailed
 from fedmerit.guard import bounds, cross_evaluation
 from fedmerit.guard.admission import Admission
@@ -19,7 +20,6 @@ from fedmerit.guard.history import History, running_mean
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups, partial_correlations
 from fedmerit.guard.settings import COUNT_FACTOR, GuardSettings
 from fedmerit.guard.work import Measurements, log_e_values, shared_parts
-from fedmerit.vectors import norms, ratio
 
 ALL_EXCLUDED = (
     "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "

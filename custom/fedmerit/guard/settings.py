@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from fedmerit.parameters import Checked, parameter
+from fedmerit.schema.parameters import Checked, parameter
 
 # times the median of the other sites that `guard.bounds` holds a site to
 NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms likewise; honest ones of one round differ by less

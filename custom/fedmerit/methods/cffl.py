@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Outcome, Reports
-from fedmerit.games import trained_candidates
+from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
+from fedmerit.contract.games import trained_candidates
+from fedmerit.contract.method import About, Layout, Outcome, Reports
+from fedmerit.contract.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmerit.core import Reports
+from fedmerit.contract.method import Reports
+from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.methods.rewards import Reward, kept
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share
+from fedmerit.schema.parameters import parameter
 
 FADE = 0.8  # of the old reputation
 

@@ -10,12 +10,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Outcome, Reports, inner_products
-from fedmerit.games import cosine_values
+from fedmerit.contract.games import cosine_values
+from fedmerit.contract.method import About, Layout, Outcome, Reports, inner_products
+from fedmerit.contract.vectors import (
+    aggregate,
+    cosine_to_sum,
+    distances,
+    norms,
+    norms_outside,
+    remember,
+    reshare,
+    share,
+)
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_sum, distances, norms, norms_outside, remember, reshare, share
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
+from fedmerit.contract.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Range, Reports
+from fedmerit.contract.vectors import aggregate
 from fedmerit.methods.peer_learning import (
     DIRECTIONS,
     EXCHANGES,
@@ -23,8 +24,7 @@ from fedmerit.methods.peer_learning import (
     misalignments,
     own_loss,
 )
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate
+from fedmerit.schema.parameters import parameter
 
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
 

@@ -11,14 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
-from fedmerit.core import About, Layout, Outcome, Range, Reports, SiteView, inner_products
-from fedmerit.games import trained_candidates, with_received
+from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
+from fedmerit.contract.games import trained_candidates, with_received
+from fedmerit.contract.method import About, Layout, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
+from fedmerit.schema.parameters import parameter
 
 MOST_BINS = 100  # of a histogram
 MOST_IMAGES = 1e9  # in one of them

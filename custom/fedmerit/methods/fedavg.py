@@ -14,10 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import PoolsImages
-from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, SiteModels
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate
+from fedmerit.contract.capabilities import PoolsImages
+from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, SiteModels
+from fedmerit.contract.vectors import aggregate
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

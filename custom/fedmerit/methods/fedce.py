@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import HasGuardedForm, MeasuresLeaveOneOut, OwnUpdate
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.capabilities import HasGuardedForm, MeasuresLeaveOneOut, OwnUpdate
+from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.vectors import aggregate, cosine_to_others, share, share_known
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
+from fedmerit.schema.parameters import parameter
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Needs, Outcome, Reports
+from fedmerit.contract.method import Needs, Outcome, Reports
+from fedmerit.contract.vectors import cosine_to_others, share
 from fedmerit.methods.fedce import COMBINATIONS, EPSILON, FedCE, FedCEState
-from fedmerit.parameters import parameter
-from fedmerit.vectors import cosine_to_others, share
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True, kw_only=True)

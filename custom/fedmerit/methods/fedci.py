@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Outcome, Reports
-from fedmerit.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
+from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
+from fedmerit.contract.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
+from fedmerit.contract.method import About, Layout, Outcome, Reports
+from fedmerit.contract.vectors import aggregate, remember, share
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, remember, share
+from fedmerit.schema.parameters import parameter
 
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 

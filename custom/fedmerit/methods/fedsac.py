@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
-from fedmerit.games import trained_candidates
+from fedmerit.contract.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
+from fedmerit.contract.games import trained_candidates
+from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.contract.vectors import average_submodels, parameter_mask, share, to_sites
 from fedmerit.methods.rewards import require_one_each
-from fedmerit.parameters import parameter
-from fedmerit.vectors import average_submodels, parameter_mask, share, to_sites
+from fedmerit.schema.parameters import parameter
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances

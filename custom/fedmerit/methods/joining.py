@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import Layout, Method
-from fedmerit.parameters import parameter
+from fedmerit.contract.method import Layout, Method
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True, kw_only=True)

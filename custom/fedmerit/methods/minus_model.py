@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedmerit.vectors import BLOCK
+from fedmerit.contract.vectors import BLOCK
 
 
 def average_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:

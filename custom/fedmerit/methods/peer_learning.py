@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 from torch.nn.functional import logsigmoid
 
-from fedmerit.capabilities import ExtraLoss, LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import DECIMALS, About, Layout, Method, Needs, Outcome, Reports
-from fedmerit.parameters import parameter
+from fedmerit.contract.capabilities import ExtraLoss, LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.contract.method import DECIMALS, About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.schema.parameters import parameter
 
 DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
 EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers

@@ -8,10 +8,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally, towards
-from fedmerit.core import About, Needs
+from fedmerit.contract.capabilities import LocalResult, TrainingView, TrainsLocally, towards
+from fedmerit.contract.method import About, Needs
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.parameters import parameter
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, GlobalModel, Method, Outcome, Range, Reports, SiteView, inner_products
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share
+from fedmerit.contract.method import About, GlobalModel, Method, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.vectors import aggregate, share
+from fedmerit.schema.parameters import parameter
 
 EPSILON = 1e-10  # added to every loss
 

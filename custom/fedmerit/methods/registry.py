@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedmerit.core import Method
+from fedmerit.contract.method import Method
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
@@ -62,7 +62,7 @@ METHODS: Catalogue[type[Method]] = Catalogue(
     "methods",
     OWN,
     lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
-    "a frozen dataclass derived from fedmerit.core.Method",
+    "a frozen dataclass derived from fedmerit.contract.method.Method",
 )
 
 

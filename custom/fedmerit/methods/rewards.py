@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.parameters import parameter
-from fedmerit.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
+from fedmerit.contract.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
+from fedmerit.schema.parameters import parameter
 
 UNREWARDED = ("nothing", "own")
 

@@ -12,11 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Outcome, Reports, inner_products
+from fedmerit.contract.method import About, Layout, Outcome, Reports, inner_products
+from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

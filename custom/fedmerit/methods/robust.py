@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, inner_products
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share, trimmed_mean
+from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, inner_products
+from fedmerit.contract.vectors import aggregate, share, trimmed_mean
+from fedmerit.schema.parameters import parameter
 
 
 @dataclass(frozen=True)

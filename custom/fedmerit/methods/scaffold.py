@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
-from fedmerit.core import About, Layout, Method, Outcome, Reports
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share
+from fedmerit.contract.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
+from fedmerit.contract.method import About, Layout, Method, Outcome, Reports
+from fedmerit.contract.vectors import aggregate, share
+from fedmerit.schema.parameters import parameter
 
 MOST = 3.0  # times the median length of a Δ_i, the mean gradient of a site
 FEWEST = 3  # sites, for a median to bound

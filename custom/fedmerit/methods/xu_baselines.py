@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteModels, inner_products
+from fedmerit.contract.method import About, Layout, Method, Outcome, Reports, SiteModels, inner_products
+from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share
+from fedmerit.schema.parameters import parameter
 
 COINCIDES = 1e-12  # a squared distance this small relative to its terms is rounding
 

@@ -18,14 +18,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
 
-from fedmerit.configuration.network_input import preparation_digest
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.evidence.ledger import log_payload, split_head, texts_digest
+from fedmerit.evidence.signatures import certificate_name, is_signed_by_any
 from fedmerit.guard.guard import Enrolled
-from fedmerit.records.ledger import log_payload, split_head, texts_digest
-from fedmerit.records.signatures import certificate_name, is_signed_by_any
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit.wire.messages import Enrolment, Evaluated, Reply
+from fedmerit.schema.configuration.network_input import preparation_digest
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import Enrolment, Evaluated, Reply
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.samples import Slices
 
 DIGITS = 32  # of a case's digest, hexadecimal
 MOST_MISSING = 0.1  # of the training images that a site had at first, the share that may be missing later

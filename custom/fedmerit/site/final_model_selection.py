@@ -17,20 +17,20 @@ from statistics import fmean, stdev
 import torch
 from torch import nn
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
 from fedmerit.files import write_atomically
-from fedmerit.records.tensor_files import load_tensors
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.seeds import random_seed
 from fedmerit.site.trainer import Model
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
-from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
-from fedmerit.trainers.monai_trainer.samples import Samples
+from fedmerit.tensor_files import load_tensors
+from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
+from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.trainers.monai.local_training import learning_rate, train
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import evaluate, image_losses
+from fedmerit.trainers.monai.samples import Samples
 
 EPOCHS = 8  # of fine-tuning, at most
 SLOWER = 5  # that many times lower is its learning rate

@@ -1,4 +1,4 @@
-"""The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai_trainer`."""
+"""The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai`."""
 
 import sys
 import time
@@ -11,13 +11,15 @@ import monai  # noqa: F401  # here, though used below: processes that are forked
 import torch
 from torch import Tensor
 
-from fedmerit import flat
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput, printable
-from fedmerit.flat import Buffers
 from fedmerit.machine import computes_bfloat16, give_back_memory
+from fedmerit.schema import messages
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.site.enrolment import make_enrolment
+from fedmerit.site.evaluation_budget import question_digest
 from fedmerit.site.final_model_selection import FinalModelSelector
 from fedmerit.site.job_rules import require_compatible_images
 from fedmerit.site.local_round import LocalRound
@@ -25,18 +27,16 @@ from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
 from fedmerit.site.site import Site
 from fedmerit.site.trainer import Model, Trained
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder
-from fedmerit.trainers.monai_trainer.machine_settings import pick_device
-from fedmerit.trainers.monai_trainer.networks import working_network
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.trainers.monai_trainer.samples import Samples
-from fedmerit.trainers.monai_trainer.saved_networks import save_network
-from fedmerit.trainers.monai_trainer.training_checkpoint import RoundCheckpoints
-from fedmerit.wire import messages
-from fedmerit.wire.evaluation_budget import question_digest
+from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.data import SERVER_SPLIT, Case, SiteFolder
+from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.trainers.monai.networks import working_network
+from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.saved_networks import save_network
+from fedmerit.trainers.monai.training_checkpoint import RoundCheckpoints
 
 
 def image_site(folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto", **more: Any) -> Site:

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fedmerit.configuration.external_parts import find_external_parts
-from fedmerit.configuration.network_input import preparation_digest
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
+from fedmerit.schema.configuration.external_parts import find_external_parts
+from fedmerit.schema.configuration.network_input import preparation_digest
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.site.enrolment import PREPARED_OTHERWISE, is_prepared_otherwise
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.manifest import EVALUATED, MANIFEST, JobRules, Manifest
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.wire.evaluation_budget import allowance
+from fedmerit.site.evaluation_budget import allowance
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.manifest import EVALUATED, MANIFEST, JobRules, Manifest
+from fedmerit.trainers.monai.patches import build_samples
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
 LONGEST = 300  # characters of what a plan asks for: others chose them
@@ -215,7 +215,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
     """`BadInput` if the images of ``folder`` do not fit the run's network."""
-    from fedmerit.trainers.monai_trainer.network_checks import check_image_size  # it takes seconds to import MONAI
+    from fedmerit.trainers.monai.network_checks import check_image_size  # it takes seconds to import MONAI
 
     expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.trainer import Trained
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai.overlaps import Overlap
 
 OVERLAPS = ("overlaps", "trained_overlaps")
 

@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmerit import capabilities, flat
-from fedmerit.configuration.run import Network, RunConfiguration
-from fedmerit.core import Method, SiteView
+from fedmerit.contract import capabilities, flat
+from fedmerit.contract.flat import Buffers
+from fedmerit.contract.method import Method, SiteView
 from fedmerit.errors import printable
-from fedmerit.flat import Buffers
+from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.inspection import check_model
+from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.model_evaluation import estimates_statistics, statistics_rule
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.neurons import owned_parameters
-from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit.trainers.monai_trainer.samples import Samples
-from fedmerit.trainers.monai_trainer.training_checkpoint import RoundCheckpoints
-from fedmerit.wire.inspection import check_model
-from fedmerit.wire.messages import PeerModel, Task
+from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
+from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.monai.neurons import owned_parameters
+from fedmerit.trainers.monai.prediction import image_losses
+from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.training_checkpoint import RoundCheckpoints
 
 log = logging.getLogger(__name__)
 

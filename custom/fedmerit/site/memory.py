@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmerit.contract.flat import Buffers
 from fedmerit.files import write_atomically
-from fedmerit.flat import Buffers
-from fedmerit.records.tensor_files import load_tensors
+from fedmerit.tensor_files import load_tensors
 
 
 @dataclass(frozen=True)

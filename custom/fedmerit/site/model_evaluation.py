@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from fedmerit import flat
-from fedmerit.capabilities import Candidates
-from fedmerit.configuration.run import RunConfiguration, Training
-from fedmerit.core import Method
-from fedmerit.flat import Buffers
-from fedmerit.records.digests import digest, tensors_digest
-from fedmerit.records.ledger import GENESIS
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import Case
-from fedmerit.trainers.monai_trainer.networks import patch_size
-from fedmerit.trainers.monai_trainer.neurons import loss_increases
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import evaluate, evaluate_with_losses
-from fedmerit.trainers.monai_trainer.samples import Samples
-from fedmerit.vectors import histogram
-from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import Candidates
+from fedmerit.contract.flat import Buffers
+from fedmerit.contract.method import Method
+from fedmerit.contract.vectors import histogram
+from fedmerit.evidence.digests import digest, tensors_digest
+from fedmerit.evidence.ledger import GENESIS
+from fedmerit.schema.configuration.run import RunConfiguration, Training
+from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
+from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.data import Case
+from fedmerit.trainers.monai.networks import patch_size
+from fedmerit.trainers.monai.neurons import loss_increases
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import evaluate, evaluate_with_losses
+from fedmerit.trainers.monai.samples import Samples
 
 
 def statistics_rule(training: Training, round: int, by_outcome: str = "models") -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.filters import HE
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import printable
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.site.job_rules import images_per_round, most_evaluations
-from fedmerit.trainers.monai_trainer.manifest import EVALUATED
+from fedmerit.trainers.monai.manifest import EVALUATED
 
 LONGEST = 400  # characters of a text whose words the plan chose
 NO_STATISTICS = ("dynunet", "segresnet", "basicunet", "swinunetr")  # have no BatchNorm, unless norm=batch

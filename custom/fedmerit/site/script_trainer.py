@@ -14,26 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit import flat
-from fedmerit.capabilities import OwnUpdate, capabilities
 from fedmerit.client import ENROL, EVALUATED_CASES, LAMBDA, LOSSES, OWN
-from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import DECIMALS, SiteView
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import OwnUpdate, capabilities
+from fedmerit.contract.flat import Buffers
+from fedmerit.contract.method import DECIMALS, SiteView
+from fedmerit.contract.vectors import histogram
 from fedmerit.errors import BadInput, suggest
+from fedmerit.evidence.digests import digest, tensors_digest
+from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
-from fedmerit.flat import Buffers
-from fedmerit.records.digests import digest, tensors_digest
-from fedmerit.records.ledger import texts_digest
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
 from fedmerit.site.enrolment import seal_cases
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.trainer import Model, Trained
-from fedmerit.trainers.monai_trainer.manifest import EVALUATED
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.trainers.monai.manifest import EVALUATED
+from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.saved_networks import save_network
 from fedmerit.trainers.named_tensors import NamedTensors
-from fedmerit.vectors import histogram
-from fedmerit.wire.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
 
 # of NVFlare's Client API, its helpers and recipes
 STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser

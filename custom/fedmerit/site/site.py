@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.games import MOST_COALITION_SITES
 from fedmerit.errors import MemoryLost, Refused, printable
-from fedmerit.games import MOST_COALITION_SITES
-from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
-from fedmerit.records.signatures import Signer
+from fedmerit.evidence.signatures import Signer
+from fedmerit.schema import messages
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.seeds import random_seed
+from fedmerit.site.evaluation_budget import question_digest, require_round_order, require_within_budget
 from fedmerit.site.kept_answer import keep_answer, recall_answer, unfiltered_update
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SiteLog
@@ -23,9 +25,7 @@ from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, Models
 from fedmerit.site.step_products import measure_step
 from fedmerit.site.trainer import Trainer
 from fedmerit.site.witness import list_old_parts, measure_work
-from fedmerit.trainers.monai_trainer.training_checkpoint import remove_checkpoints
-from fedmerit.wire import messages
-from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
+from fedmerit.trainers.monai.training_checkpoint import remove_checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.digests import digest, tensors_digest
-from fedmerit.records.ledger import Ledger, log_payload, split_head, texts_digest
-from fedmerit.records.signatures import Signer
+from fedmerit.ciphertexts import Ciphertexts
+from fedmerit.evidence.digests import digest, tensors_digest
+from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
+from fedmerit.evidence.signatures import Signer
+from fedmerit.schema import messages
 from fedmerit.site.enrolment import Commitment
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
-from fedmerit.wire import messages
-from fedmerit.wire.evaluation_budget import count_models
+from fedmerit.site.evaluation_budget import count_models
+from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models

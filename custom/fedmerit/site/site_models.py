@@ -1,6 +1,6 @@
 """A site's model: how the site receives it, what of it leaves, and which one it tests in the end.
 
-The counterparts at the server are `fedmerit.federation.server_models` and `unseen_models`. `find_givers` and
+The counterparts at the server are `fedmerit.server.server_models` and `unseen_models`. `find_givers` and
 `shares_with` say which peers share models in a round, the same at the server and at every site.
 """
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers, Sharing
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import LearnsFromPeers, Sharing
+from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput, MemoryLost, printable
-from fedmerit.flat import Buffers
-from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.egress_list import require_model
+from fedmerit.schema.inspection import check_model
+from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 from fedmerit.seeds import random_seed
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SiteLog, peer_digest
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.wire.egress_list import require_model
-from fedmerit.wire.inspection import check_model
-from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
+from fedmerit.trainers.monai.networks import initial_network
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class ModelsOfSites(_OwnStart):
         """The model, if the site shares it with ``receiver``, by its own memory; logged.
 
         Raises:
-            Withheld: the model has what `fedmerit.wire.egress_list` does not list, and must not leave.
+            Withheld: the model has what `fedmerit.schema.egress_list` does not list, and must not leave.
         """
         memory = self.memory.read(round - 1)
         if memory is None and round:

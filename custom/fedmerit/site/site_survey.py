@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, read_spacing
-from fedmerit.wire import survey
-from fedmerit.wire.egress_list import Withheld, clear_answer
-from fedmerit.wire.messages import Failure
+from fedmerit.schema import survey
+from fedmerit.schema.egress_list import Withheld, clear_answer
+from fedmerit.schema.messages import Failure
+from fedmerit.trainers.monai.data import Case, SiteFolder, read_spacing
 
 Counts = NDArray[np.int64]
 ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepared

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedmerit.contract.vectors import BLOCK
 from fedmerit.site.memory import Memory
-from fedmerit.vectors import BLOCK
 
 
 def measure_step(model: Tensor, before: Memory | None, update: Tensor | None = None) -> dict[str, float]:

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedmerit.flat import Buffers
+from fedmerit.contract.flat import Buffers
+from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
 from fedmerit.site.memory import Learned, Memory
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.trainers.monai.overlaps import Overlap
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 

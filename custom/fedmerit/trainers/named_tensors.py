@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from fedmerit.configuration.script import NamedTensor, read_tensors
 from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.script import NamedTensor, read_tensors
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: of batch and instance norms
 Model = nn.Module | Mapping[str, Any]  # or its state_dict, or NumPy's arrays by name
 
 
 class NamedTensors(nn.Module):
-    """Zeros by the names of ``arguments``, those of `fedmerit.configuration.script.Script.network_parts`."""
+    """Zeros by the names of ``arguments``, those of `fedmerit.schema.configuration.script.Script.network_parts`."""
 
     def __init__(self, arguments: Mapping[str, Any]):
         super().__init__()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder
+from fedmerit.trainers.monai.data import SPLITS, SiteFolder
 from fedmerit_data.checking.duplicates import Fingerprint, find_duplicates, make_fingerprint
 from fedmerit_data.checking.findings import Finding, LocatedCase
 from fedmerit_data.checking.label_conventions import (

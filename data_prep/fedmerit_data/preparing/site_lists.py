@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, require_name
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, require_name
 from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.network_input import NORMALISATIONS
 from fedmerit_data.raw_cases import (
     RawCase,
     RawSite,

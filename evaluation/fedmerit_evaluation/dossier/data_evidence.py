@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from fedmerit.configuration.filters import HE
-from fedmerit.federation.exchange import NO_REPLY
+from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import sha256
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder
-from fedmerit.verification.run import verify_run
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.server.exchange import NO_REPLY
+from fedmerit.trainers.monai.data import SPLITS, SiteFolder
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
 from fedmerit_evaluation.report.phrases import join_words

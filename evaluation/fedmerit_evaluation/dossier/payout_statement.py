@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmerit.errors import BadInput, printable
+from fedmerit.evidence.ledger import read_verified_records, record_hash
+from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
+from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
-from fedmerit.records.ledger import read_verified_records, record_hash
-from fedmerit.records.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.verification.run import verify_run
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.version import code_commit, package_version
 from fedmerit_evaluation.dossier import data_evidence, model_evidence
 from fedmerit_evaluation.dossier.sources import DossierSources

@@ -1,8 +1,8 @@
 """Evidence on the processing of personal data: what leaves a site, who receives it, how long it is kept, measures."""
 
-from fedmerit.configuration.filters import HE
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.site.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.dossier.sources import DossierSources
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trust import allowed_place
 from fedmerit_evaluation.report.hospitals import choose_method
 from fedmerit_evaluation.results.run_folders import Run, combine_results

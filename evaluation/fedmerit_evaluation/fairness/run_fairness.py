@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.fairness.measures import CONSTANT

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from fedmerit.records.score_name import with_score_name
+from fedmerit.schema.score_name import with_score_name
 from fedmerit_data.figure_style import disable_mathtext
 
 STYLE = "fedmerit_data.figures"  # a style sheet, for `matplotlib.style.context`

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedmerit.files import write_atomically, write_text
-from fedmerit.records.score_name import shown_score, with_score_name
+from fedmerit.schema.score_name import shown_score, with_score_name
 from fedmerit_evaluation.figures.drawing import for_phone, png, svg
 from fedmerit_evaluation.figures.tables import file_name
 

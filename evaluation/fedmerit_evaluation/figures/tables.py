@@ -17,8 +17,8 @@ from rich.text import Text
 
 from fedmerit.errors import printable
 from fedmerit.files import write_text
-from fedmerit.records.score_name import with_score_name
-from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE
+from fedmerit.schema.score_name import with_score_name
+from fedmerit.trainers.monai.overlaps import TOLERANCE
 from fedmerit_data.tables import escape_formulas
 
 HEADINGS = {

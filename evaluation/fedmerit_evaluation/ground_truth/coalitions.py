@@ -1,7 +1,7 @@
 """Trainings of coalitions of sites, each tested on the cases of all sites: the data of every ground truth.
 
 ``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` their test results: rows of the schema
-`fedmerit.records.results.COLUMNS`, in which ``coalition`` has the names of the sites that trained, sorted and joined
+`fedmerit.schema.results.COLUMNS`, in which ``coalition`` has the names of the sites that trained, sorted and joined
 by "+", and ``site`` is the site whose test cases were used.
 """
 
@@ -15,18 +15,18 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.configuration.observation import gives_own_models
-from fedmerit.configuration.recipes import PAPER
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.engines.script_runs import score_everywhere
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import COLUMNS, Row, read_results, read_table
-from fedmerit.records.run_info import read_run
-from fedmerit.records.score_name import show_score_of
+from fedmerit.schema.configuration.observation import gives_own_models
+from fedmerit.schema.configuration.recipes import PAPER
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.results import COLUMNS, Row, read_results, read_table
+from fedmerit.schema.run_info import read_run
+from fedmerit.schema.score_name import show_score_of
+from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES

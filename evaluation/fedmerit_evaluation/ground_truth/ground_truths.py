@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
-from fedmerit.records.results import read_results
+from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.schema.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights

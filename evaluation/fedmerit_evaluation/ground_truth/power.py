@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.ground_truths import EXACT, LEAVE_ONE_OUT, SHAPLEY
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, pairs, resample, semivalue_function

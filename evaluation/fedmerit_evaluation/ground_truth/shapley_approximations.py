@@ -222,7 +222,7 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
     fewest = min(2 ** len(names), 2 * len(names) + 2)
     if most < fewest:
         raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more to determine their values")
-    from fedmerit.games import coalitions_to_evaluate  # it takes a second to import torch
+    from fedmerit.contract.games import coalitions_to_evaluate  # it takes a second to import torch
 
     rows = coalitions_to_evaluate(len(names), most, seed).tolist()
     chosen = [frozenset(name for name, there in zip(names, row, strict=True) if there) for row in rows]

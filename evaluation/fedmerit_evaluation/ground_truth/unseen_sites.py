@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.batch_norm import has_statistics
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.batch_norm import has_statistics
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
 from fedmerit_evaluation.ground_truth.coalitions import Training, collect_results
 from fedmerit_evaluation.results.dice import SURFACES

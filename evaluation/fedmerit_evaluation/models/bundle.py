@@ -17,7 +17,7 @@ from monai.bundle import verify_net_in_out
 
 from fedmerit.errors import printable
 from fedmerit.files import write_atomically, write_json, write_text
-from fedmerit.trainers.monai_trainer.networks import constructor
+from fedmerit.trainers.monai.networks import constructor
 from fedmerit_data.folders import new_folder
 from fedmerit_data.spatial.preprocessing import WINDOWS
 from fedmerit_evaluation.models.export import input_size

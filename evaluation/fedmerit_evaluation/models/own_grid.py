@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_text
 from fedmerit.plugins import get_part
-from fedmerit.records.results import COLUMNS, Row
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.saved_networks import read_description
-from fedmerit.trainers.monai_trainer.surfaces import measure_surfaces
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.results import COLUMNS, Row
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.saved_networks import read_description
+from fedmerit.trainers.monai.surfaces import measure_surfaces
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_visible
 from fedmerit_data.readers.generic import generic_kind

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from fedmerit.configuration.network_input import Preprocessing, common
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside, sha256, write_json
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.machine_settings import pick_device
-from fedmerit.trainers.monai_trainer.networks import keeps_largest_component
-from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, predict_case_logits
-from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
+from fedmerit.schema.configuration.network_input import Preprocessing, common
+from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.trainers.monai.networks import keeps_largest_component
+from fedmerit.trainers.monai.prediction import keep_largest_components, predict_case_logits
+from fedmerit.trainers.monai.saved_networks import load_network, load_weights, read_description
 from fedmerit.trust import allowed_place
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.image_files import OneImage, image_name, read_image

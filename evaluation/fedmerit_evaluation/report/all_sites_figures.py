@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from fedmerit.records.closing_record import OBSERVED
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.pages import Drawing

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.configuration.filters import HE
-from fedmerit.records.score_name import shown_score
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.score_name import shown_score
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
 from fedmerit_evaluation.results.run_folders import Run, read_rounds

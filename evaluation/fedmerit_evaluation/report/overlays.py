@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.run_folders import Run
@@ -193,8 +193,8 @@ def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
 
 
 def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:
-    from fedmerit.trainers.monai_trainer.networks import patch_size
-    from fedmerit.trainers.monai_trainer.prediction import predict
+    from fedmerit.trainers.monai.networks import patch_size
+    from fedmerit.trainers.monai.prediction import predict
 
     prediction, image = predict(network, case.image), np.asarray(case.image)
     reference = np.asarray(case.label, dtype=bool)

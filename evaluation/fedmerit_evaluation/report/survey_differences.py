@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from fedmerit.wire.survey import AREA, PLANE, VALUES_CUT, VOLUME, Quantity, Survey, find_quantity, is_intensity
+from fedmerit.schema.survey import AREA, PLANE, VALUES_CUT, VOLUME, Quantity, Survey, find_quantity, is_intensity
 
 FAR = 8.0  # times; hospitals' organs differ by less; lengths in another unit are in the outermost bins
 LITTLE = 0.5  # share of intensities that a site has in common with the others; of four prostate hospitals .8 and more

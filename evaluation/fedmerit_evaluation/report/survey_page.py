@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from fedmerit.files import write_json, write_text
-from fedmerit.wire.survey import Quantity, Survey, find_quantity, is_intensity
+from fedmerit.schema.survey import Quantity, Survey, find_quantity, is_intensity
 from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page

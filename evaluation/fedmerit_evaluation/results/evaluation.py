@@ -16,23 +16,23 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
-from fedmerit.configuration.filters import HE
-from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import require_inside, write_text
 from fedmerit.plugins import Catalogue, get_part
-from fedmerit.records.ledger import texts_digest
-from fedmerit.records.results import COLUMNS, Row
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.network_checks import check_image_size
-from fedmerit.trainers.monai_trainer.networks import patch_size
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import evaluate as read_overlaps
-from fedmerit.trainers.monai_trainer.prediction import predict
-from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
-from fedmerit.trainers.monai_trainer.surfaces import surface_dice_by_area
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.results import COLUMNS, Row
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.network_checks import check_image_size
+from fedmerit.trainers.monai.networks import patch_size
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import evaluate as read_overlaps
+from fedmerit.trainers.monai.prediction import predict
+from fedmerit.trainers.monai.saved_networks import load_network, read_description
+from fedmerit.trainers.monai.surfaces import surface_dice_by_area
 from fedmerit_evaluation.results.run_folders import open_run
 
 

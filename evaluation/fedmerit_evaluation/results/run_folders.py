@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import Ledger
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import COLUMNS, PAIRS, read_results
-from fedmerit.records.run_info import read_run
-from fedmerit.records.score_name import show_score_of
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.schema.results import COLUMNS, PAIRS, read_results
+from fedmerit.schema.run_info import read_run
+from fedmerit.schema.score_name import show_score_of
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
 from fedmerit_evaluation.results.views import Results

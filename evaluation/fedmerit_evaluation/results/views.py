@@ -195,7 +195,7 @@ def _stacked(table: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Rows of the long results table (`fedmerit.records.results.COLUMNS`), never changed, and views of them.
+    """Rows of the long results table (`fedmerit.schema.results.COLUMNS`), never changed, and views of them.
 
     Column ``method`` holds the label of what is shown. Views of several runs are indexed by ``(method, seed)``, one run
     each; methods follow the column's categories where it has any, else the alphabet.

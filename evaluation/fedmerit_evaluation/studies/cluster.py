@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
-from fedmerit.options import RunOptions
+from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.trust import TRUST
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, choose_worker_count, execute_one

@@ -7,17 +7,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import capabilities
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.given_contributions import format_setting, read_contributions
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
-from fedmerit.options import NVFLARE_ONLY
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import read_site_digests
+from fedmerit.schema.configuration.options import NVFLARE_ONLY
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.data import read_site_digests
 from fedmerit_evaluation.figures import tables
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
-from fedmerit.trainers.monai_trainer.step_time import seconds_per_image
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.machine_settings import configured_device, pick_device
+from fedmerit.trainers.monai.step_time import seconds_per_image
 from fedmerit.trust import require_place
 from fedmerit_evaluation.studies.execution import count_training_images
 

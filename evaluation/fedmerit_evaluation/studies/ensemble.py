@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit.files import write_json
-from fedmerit.records.results import ResultsFile, Row
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites, require_same_preparation
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.schema.results import ResultsFile, Row
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import open_sites, require_same_preparation
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trust import require_place
 from fedmerit_evaluation.results.dice import OWN, UNION
 from fedmerit_evaluation.results.evaluation import final_models

@@ -18,23 +18,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedmerit.configuration.description import read_plan
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
 from fedmerit.machine import cores, free_memory
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.machine_settings import (
-    SERVER_SITES,
-    SITES,
-    assign_devices,
-    configured_device,
-    pick_device,
-)
-from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, GPU_BATCH
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.machine_settings import SERVER_SITES, SITES, assign_devices, configured_device, pick_device
+from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, GPU_BATCH
 from fedmerit.trust import require_place
 from fedmerit.version import PACKAGES
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import isnan
 
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_evaluation.statistics.expected_width import expected_width
 
 ENOUGH = 20  # test patients of a hospital; with fewer, folds are named

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.recipes import AUTO
-from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
-from fedmerit.configuration.script import Script
-from fedmerit.configuration.script_needs import unmet_needs
-from fedmerit.configuration.sharing import with_sharing
-from fedmerit.configuration.spec_syntax import parse_assignments
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import check_sites
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
-from fedmerit.options import RunOptions
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.recipes import AUTO
+from fedmerit.schema.configuration.run import RunConfiguration, Training, make_configuration
+from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.configuration.script_needs import unmet_needs
+from fedmerit.schema.configuration.sharing import with_sharing
+from fedmerit.schema.configuration.spec_syntax import parse_assignments
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.requirements import check_sites
+from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS, read_recorded_digests
 from fedmerit_evaluation.studies.precision import ENOUGH, count_test_patients

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration.run import RunConfiguration, make_configuration
-from fedmerit.configuration.script import Script
-from fedmerit.configuration.script_runs import configure_script
 from fedmerit.engines.script_runs import read_scripts
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.configuration.script_runs import configure_script
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit.parameters import Checked
+from fedmerit.schema.parameters import Checked
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.statistics.bootstrap import nan_mean
 from fedmerit_evaluation.valuation.observed_run import ObservedRun

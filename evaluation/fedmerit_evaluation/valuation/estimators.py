@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import cache
 
-from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
+from fedmerit.schema.configuration import spec_syntax
 from fedmerit_evaluation.valuation import estimator, game_estimators
 from fedmerit_evaluation.valuation.estimator import Estimator
 

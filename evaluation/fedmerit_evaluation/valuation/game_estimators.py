@@ -1,4 +1,4 @@
-"""Estimators from evaluations of coalitions' models by the sites; `fedmerit.observers` says which models."""
+"""Estimators from evaluations of coalitions' models by the sites; `fedmerit.contract.observers` says which models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.parameters import parameter
+from fedmerit.schema.parameters import parameter
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.bootstrap import nan_mean

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import sha256
 from fedmerit.guard.shared_cases import find_shared_cases
-from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import NOBODY, read_table
+from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
+from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allowed_place, require_place
 from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition

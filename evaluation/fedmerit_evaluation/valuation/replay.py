@@ -7,19 +7,19 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.filters import HE
-from fedmerit.configuration.observation import ENCRYPTED, UPDATES, can_observe, parse, require_observer
-from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.spec_syntax import split_spec
+from fedmerit.contract.observers import OBSERVERS, Observation
 from fedmerit.errors import BadInput
-from fedmerit.federation.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
-from fedmerit.federation.recorder import observed_rows
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import write_text
-from fedmerit.observers import OBSERVERS, Observation
-from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import COLUMNS, Row, read_table
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.observation import ENCRYPTED, UPDATES, can_observe, parse, require_observer
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.spec_syntax import split_spec
+from fedmerit.schema.results import COLUMNS, Row, read_table
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
+from fedmerit.server.recorder import observed_rows
 from fedmerit.site.model_evaluation import (
     RoundStatistics,
     candidate_statistics,
@@ -28,10 +28,10 @@ from fedmerit.site.model_evaluation import (
     estimates_statistics,
     evaluate_models,
 )
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.machine_settings import pick_device
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 

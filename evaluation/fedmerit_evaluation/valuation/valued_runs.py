@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS

@@ -8,10 +8,10 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.attacks.catalogue import SiteAttack
+from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
-from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply, Task
+from fedmerit.trainers.monai.data import Case, SiteFolder
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import pandas as pd
 from fedmerit.attacks import catalogue
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
-from fedmerit.records.results import COLUMNS
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.schema.results import COLUMNS
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_evaluation.results.views import Results

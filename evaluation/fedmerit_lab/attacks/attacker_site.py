@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedmerit.files import write_atomically
-from fedmerit.records.tensor_files import load_tensors
+from fedmerit.schema.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
 from fedmerit.seeds import random_seed
 from fedmerit.site.image_trainer import ImageTrainer
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
+from fedmerit.tensor_files import load_tensors
+from fedmerit.trainers.monai.patches import build_samples
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round

@@ -10,12 +10,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmerit.parameters import parameter
+from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit.schema.parameters import parameter
 from fedmerit.site.memory import Learned
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 from fedmerit_lab.attacks.free_riders import Zero, scaled_noise
 

@@ -9,11 +9,11 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.parameters import parameter
+from fedmerit.schema.parameters import parameter
 from fedmerit.seeds import random_seed
 from fedmerit.site.memory import Learned, Memory
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 
 

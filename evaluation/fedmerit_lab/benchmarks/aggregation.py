@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from fedmerit.capabilities import capabilities
-from fedmerit.core import Layout, Method, Reports
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.method import Layout, Method, Reports
+from fedmerit.contract.vectors import gram
 from fedmerit.errors import BadInput
-from fedmerit.federation.round_updates import measure_updates, rows
+from fedmerit.evidence.digests import digest
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.digests import digest
-from fedmerit.vectors import gram
+from fedmerit.server.round_updates import measure_updates, rows
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
 from fedmerit_lab.benchmarks.nvflare_peer import aggregate
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.machine import cores
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.local_training import train
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.trainers.monai.local_training import train
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.samples import Slices
 
 
 def main(run: str, ends: str) -> None:

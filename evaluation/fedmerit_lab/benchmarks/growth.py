@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, lines
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 from fedmerit_lab.benchmarks.measured_command import measure

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedmerit.errors import BadInput
-from fedmerit.parameters import parameter
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.networks import patch_size
-from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.schema.parameters import parameter
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.networks import patch_size
+from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.valuation.estimator import Estimator

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmerit.configuration.recipes import ROUNDS
-from fedmerit.federation.checkpoint import is_finished
+from fedmerit.schema.configuration.recipes import ROUNDS
+from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.benchmarks import observed_trainings

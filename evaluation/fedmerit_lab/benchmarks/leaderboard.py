@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import t
 
-from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.files import parse, read_object, read_text, write_text
+from fedmerit.schema.configuration import spec_syntax
 from fedmerit.version import package_version
 from fedmerit_evaluation.ground_truth.ground_truths import SHAPLEY
 from fedmerit_evaluation.ground_truth.reliability import Resampled

@@ -16,11 +16,11 @@ from nvflare.app_opt.pt.fedce import PTFedCEHelper
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedmerit.configuration.run import Network, RunConfiguration
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import Case, open_sites
-from fedmerit.trainers.monai_trainer.local_training import build_loss, build_optimizer
-from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.data import Case, open_sites
+from fedmerit.trainers.monai.local_training import build_loss, build_optimizer
+from fedmerit.trainers.monai.networks import build_network
 
 
 class PeerNetwork(nn.Module):

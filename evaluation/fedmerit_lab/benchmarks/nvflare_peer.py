@@ -15,7 +15,7 @@ from nvflare.app_opt.pt.recipes.fedce import FedCERecipe
 from nvflare.recipe.sim_env import SimEnv
 from torch import Tensor
 
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit_lab.benchmarks import nvflare_client
 from fedmerit_lab.benchmarks.nvflare_client import PeerNetwork
 

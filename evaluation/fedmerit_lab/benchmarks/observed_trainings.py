@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmerit.configuration.observation import parse as parse_observer
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import RunFailed
-from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.schema.configuration.observation import parse as parse_observer
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.studies.cluster import Workers, execute_all
 from fedmerit_evaluation.valuation.estimators import parse

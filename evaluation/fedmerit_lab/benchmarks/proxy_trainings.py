@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.parameters import Checked, parameter
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Values, resample, semivalue_function

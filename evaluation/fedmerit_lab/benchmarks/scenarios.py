@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.parameters import Checked, parameter
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.schema.configuration import spec_syntax
+from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.folders import is_occupied
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from fedmerit.configuration import spec_syntax
-from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.schema.configuration import spec_syntax
+from fedmerit.schema.configuration.recipes import ROUNDS
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions

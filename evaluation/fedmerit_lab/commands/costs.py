@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.options import RunOptions
+from fedmerit.schema.configuration.options import RunOptions
 from fedmerit_cli.options import parse_integers, run_options
 from fedmerit_cli.terminal import Commands, console
 

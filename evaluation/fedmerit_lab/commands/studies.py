@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmerit.configuration.recipes import PAPER
 from fedmerit.errors import BadInput, printable
-from fedmerit.options import RunOptions, parse_names
+from fedmerit.schema.configuration.options import RunOptions, parse_names
+from fedmerit.schema.configuration.recipes import PAPER
 from fedmerit_cli.options import (
     AllFolds,
     Cluster,
@@ -98,7 +98,7 @@ def _print_list(
     """Every artefact with its trainings per seed, all ``asked`` together, and what is not made."""
     import pandas as pd
 
-    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit.trainers.monai.data import open_sites
     from fedmerit_evaluation.figures.tables import Table, print_table
     from fedmerit_lab.papers.production import trainings_per_seed
 
@@ -148,7 +148,7 @@ def attacks(
     Interrupted, the same command resumes. Exits with 1 if a run failed.
     """
     workers = make_workers(jobs, cluster)
-    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.figures.drawing import png
     from fedmerit_evaluation.figures.pages import save_png
@@ -191,7 +191,7 @@ def _train(
     options: Mapping[str, Any],
 ) -> "list[Attack]":
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
-    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import counting, exit_if_failed
     from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, capabilities
-from fedmerit.configuration.run import Network, RunConfiguration
-from fedmerit.core import Layout, Outcome, Reports, part_products
-from fedmerit.federation.round_inputs import Rating, Ratings, pool_ratings
-from fedmerit.federation.round_updates import measure_updates
-from fedmerit.federation.run_guard import RunGuard
+from fedmerit.contract.capabilities import Candidates, capabilities
+from fedmerit.contract.method import Layout, Outcome, Reports, part_products
+from fedmerit.contract.vectors import gram
 from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.run import Network, RunConfiguration
 from fedmerit.seeds import random_seed
-from fedmerit.vectors import gram
+from fedmerit.server.round_inputs import Rating, Ratings, pool_ratings
+from fedmerit.server.round_updates import measure_updates
+from fedmerit.server.run_guard import RunGuard
 from fedmerit_lab.detection.arena_attacks import ArenaAttack, AttackedRound
 from fedmerit_lab.detection.detector import MonitoredRound
 from fedmerit_lab.detection.scenarios import Scenario

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import LEVEL

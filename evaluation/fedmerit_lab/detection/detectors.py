@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedmerit.core import Reports
+from fedmerit.contract.method import Reports
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings

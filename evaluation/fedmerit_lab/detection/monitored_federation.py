@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
+from fedmerit.contract.vectors import gram
 from fedmerit.engines import runs
-from fedmerit.federation.round_updates import measure_updates
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.machine_settings import pick_device
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit.vectors import gram
-from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import Answer, Reply, SparseUpdate, Task, Work
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.round_updates import measure_updates
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import image_losses
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS

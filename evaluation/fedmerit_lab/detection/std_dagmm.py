@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedmerit.vectors import gram
+from fedmerit.contract.vectors import gram
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, compare_with_others
 
 CODE = 2  # dimensions

@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from fedmerit.contract.games import EXACT_SITES, cosine_game, sampled_shapley, shapley
+from fedmerit.contract.vectors import cosine_to_sum, gram
 from fedmerit.errors import BadInput
-from fedmerit.games import EXACT_SITES, cosine_game, sampled_shapley, shapley
-from fedmerit.vectors import cosine_to_sum, gram
 from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, STYLE, legend
 
 PERMUTATIONS = 150  # ln(2/0.1) / (2 * 0.1^2): the (0.1, 0.1)-approximation where marginals span 1, Maleki 2013

@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
-from fedmerit.configuration.recipes import PRESETS, ROUNDS
-from fedmerit.configuration.run import Training
+from fedmerit.schema.configuration.recipes import PRESETS, ROUNDS
+from fedmerit.schema.configuration.run import Training
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_lab.papers import approximation

@@ -7,12 +7,12 @@ import pandas as pd
 import torch
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import write_text
-from fedmerit.records.ledger import texts_digest
-from fedmerit.trainers.monai_trainer.data import Case, open_sites
-from fedmerit.trainers.monai_trainer.networks import patch_size
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import image_losses
+from fedmerit.trainers.monai.data import Case, open_sites
+from fedmerit.trainers.monai.networks import patch_size
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 

@@ -17,11 +17,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai_trainer.batch_norm import STATISTICS_BATCH
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.networks import patch_size
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision, evaluate, predict_logits
+from fedmerit.trainers.monai.batch_norm import STATISTICS_BATCH
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.networks import patch_size
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.prediction import autocast, choose_precision, evaluate, predict_logits
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run

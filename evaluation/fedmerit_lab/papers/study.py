@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.run import parameter_names
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites, require_same_preparation
+from fedmerit.schema.configuration.run import parameter_names
+from fedmerit.trainers.monai.data import SERVER_SPLIT, open_sites, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results

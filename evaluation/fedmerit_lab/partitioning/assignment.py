@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.trainers.monai_trainer.arrays import load_array
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, Case, SiteFolder
+from fedmerit.trainers.monai.arrays import load_array
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, Case, SiteFolder
 from fedmerit_lab.partitioning.scheme import Scheme
 
 QUANTILES = 4

@@ -13,8 +13,8 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
-from fedmerit.trainers.monai_trainer.arrays import load_array
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder
+from fedmerit.trainers.monai.arrays import load_array
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, SiteFolder
 from fedmerit_lab.partitioning.assignment import Patient, PooledCase
 from fedmerit_lab.partitioning.label_noise import Disturbed
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedmerit import flat
-from fedmerit.trainers.monai_trainer.local_training import BETAS
+from fedmerit.contract import flat
+from fedmerit.trainers.monai.local_training import BETAS
 
 ADAM_EPSILON = 1e-8  # torch's
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -15,16 +15,16 @@ import torch
 from skimage.metrics import structural_similarity
 from torch import Tensor, nn
 
-from fedmerit import flat
-from fedmerit.configuration.run import make_configuration
+from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
+from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai_trainer.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.local_training import build_loss, draw_batches, train
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
+from fedmerit.trainers.monai.data import SPLITS, SiteFolder, open_sites
+from fedmerit.trainers.monai.local_training import build_loss, draw_batches, train
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.privacy.gradient_inversion import Attack, Batches, LocalSteps, read_first_layer
 
 TABLE = "reconstructions.csv"

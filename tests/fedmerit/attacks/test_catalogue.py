@@ -4,8 +4,8 @@ import pytest
 
 from fedmerit.attacks.catalogue import KINDS, STUDY_ATTACKS, format_spec, parse, require_possible
 from fedmerit.errors import BadInput
-from fedmerit.parameters import rules
-from fedmerit.trainers.monai_trainer.machine_settings import attack_setting, configured_attack
+from fedmerit.schema.parameters import rules
+from fedmerit.trainers.monai.machine_settings import attack_setting, configured_attack
 
 
 @pytest.mark.parametrize("kind", KINDS)

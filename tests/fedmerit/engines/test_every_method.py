@@ -6,19 +6,19 @@ from chains import verify
 from finished_runs import buffer_bytes, by_site, remembered
 from stopping import stop_at
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
 from fedmerit.engines import runs
-from fedmerit.federation.checkpoint import is_finished
+from fedmerit.evidence.ledger import Ledger
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.trainers.monai_trainer.saved_networks import load_network
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 

@@ -6,9 +6,9 @@ import pytest
 
 from fedmerit.engines.given_contributions import read_contributions
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.checkpoint import is_finished
 
 NAMES = ["site1", "site2", "site3"]
 

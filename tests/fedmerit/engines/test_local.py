@@ -9,22 +9,22 @@ import pytest
 import torch
 from chains import verify
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
 from fedmerit.engines import runs
 from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
-from fedmerit.records.digests import digest
-from fedmerit.records.results import QUANTITIES, read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.evidence.digests import digest
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import Reply
+from fedmerit.schema.results import QUANTITIES, read_results
+from fedmerit.schema.run_info import read_run
 from fedmerit.seeds import random_seed
 from fedmerit.site.image_trainer import image_site
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
-from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
-from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit.trainers.monai_trainer.saved_networks import load_network
-from fedmerit.wire.messages import Reply
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.trainers.monai.local_training import learning_rate, train
+from fedmerit.trainers.monai.networks import build_network, initial_network
+from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.monai.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 PAIR = ["site1", "site2"]
@@ -68,7 +68,7 @@ def test_three_sites_on_the_simulator(trained, assert_same_run, processes_of, th
 @pytest.mark.slow
 def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monkeypatch):
     """Where memory is short, NVFlare begins a process anew for every site and task."""
-    monkeypatch.setattr("fedmerit.flare.simulation.free_memory", lambda: 0)
+    monkeypatch.setattr("fedmerit.engines.nvflare.simulation.free_memory", lambda: 0)
     assert_same_run(trained(rounds=2), trained(engine="sim", threads=2, rounds=2, again=1))
 
 

@@ -16,14 +16,14 @@ from gate import Gate
 from refusals import contents
 from stopping import stop_at
 
-from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.server import Federation
-from fedmerit.federation.server_models import ModelsInTheClear
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import ResultsFile
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.results import ResultsFile
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.server.server import Federation
+from fedmerit.server.server_models import ModelsInTheClear
 from fedmerit.site.site import Site
 
 

@@ -8,8 +8,8 @@ import pytest
 from fedmerit.engines import runs
 from fedmerit.engines.script_runs import read_launch, require_same_script_run
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.studies.cost import Cost
 from fedmerit_evaluation.studies.execution import choose_worker_count

@@ -6,11 +6,11 @@ import pytest
 import torch
 from pulling_sites import updates_of
 
-from fedmerit.core import Reports
+from fedmerit.contract.method import Reports
+from fedmerit.contract.vectors import gram
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.vectors import gram
 
 Change = Callable[[int, torch.Tensor], torch.Tensor]
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.core import Layout, Reports
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.errors import BadInput
 from fedmerit.guard.bounds import (
     bound_claims,
@@ -25,6 +24,7 @@ from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.registry import build_method
+from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
 
 FOUR = torch.ones(4, dtype=torch.bool)
 AMOUNTS = torch.tensor([1.0, 2.0, 4.0, 100.0])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedmerit.capabilities import Candidates
-from fedmerit.core import Reports
-from fedmerit.games import all_but_one, coalition_candidates, coalition_values, shapley
+from fedmerit.contract.capabilities import Candidates
+from fedmerit.contract.games import all_but_one, coalition_candidates, coalition_values, shapley
+from fedmerit.contract.method import Reports
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.cross_evaluation import aggregate_ratings, distances, find_outlier_raters, voices
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from pulling_sites import updates_of
 
-from fedmerit.core import Outcome, Reports
+from fedmerit.contract.method import Outcome, Reports
+from fedmerit.contract.vectors import gram
 from fedmerit.errors import RunFailed
 from fedmerit.guard import bounds, reward_groups, work
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.vectors import gram
 
 PAGE = Path(__file__).parents[3] / "docs" / "guard.md"
 

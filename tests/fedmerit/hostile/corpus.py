@@ -15,13 +15,13 @@ from noisy_trainings import WORTH, trained
 from PIL import Image
 from readers import PREDICTED, READERS
 
-from fedmerit.configuration.description import read_plan
+from fedmerit.engines.nvflare.recipe import export_job
 from fedmerit.files import write_json
-from fedmerit.flare.recipe import export_job
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.survey import Question, Survey
 from fedmerit.site.site_survey import survey_site
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.manifest import Manifest
-from fedmerit.wire.survey import Question, Survey
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.manifest import Manifest
 from fedmerit_evaluation.models.bundle import write_bundle
 from fedmerit_evaluation.models.predictor import open_predictor
 

@@ -25,7 +25,7 @@ from structures import Drawing
 
 from fedmerit.errors import LONGEST_MESSAGE, BadInput
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai.data import SiteFolder
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
 IMAGES = ("nifti", "itk", "meta image", "photograph", "series", "dicom", "segmentation", "structures")

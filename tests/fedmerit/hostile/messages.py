@@ -15,9 +15,9 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from pretending import NETWORK, tiny_plan
 from structures import Drawing
 
-from fedmerit import flat
-from fedmerit.flare.survey_job import read_answer
-from fedmerit.flare.translation import (
+from fedmerit.contract import flat
+from fedmerit.engines.nvflare.survey_job import read_answer
+from fedmerit.engines.nvflare.translation import (
     answer_to_model,
     model_to_evaluated,
     model_to_evaluation,
@@ -27,10 +27,7 @@ from fedmerit.flare.translation import (
     shareable_to_peer,
     task_to_model,
 )
-from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
-from fedmerit.wire.inspection import (
+from fedmerit.schema.inspection import (
     check_countersigned,
     check_enrolment,
     check_evaluated,
@@ -38,7 +35,7 @@ from fedmerit.wire.inspection import (
     check_model,
     check_reply,
 )
-from fedmerit.wire.messages import (
+from fedmerit.schema.messages import (
     ClosingReceipt,
     ClosingTask,
     Enrolment,
@@ -56,7 +53,10 @@ from fedmerit.wire.messages import (
     payload_bytes,
     round_answer,
 )
-from fedmerit.wire.survey import Question, Survey, Surveyed
+from fedmerit.schema.survey import Question, Survey, Surveyed
+from fedmerit.site.site import Site
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.overlaps import Overlap, Surface
 
 PLAN = tiny_plan("fedce")
 METHOD = PLAN.build_method()

@@ -10,27 +10,26 @@ from typing import Any
 import numpy as np
 from layouts_prostate import OBLIQUE
 
-from fedmerit.configuration.description import read_plan
+from fedmerit.engines.nvflare.job_folder import read_configuration, read_job
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import read_checkpoint
+from fedmerit.evidence.closing_record import read_closing
+from fedmerit.evidence.ledger import Ledger, read_verified_records
+from fedmerit.evidence.signatures import read_certificates
+from fedmerit.evidence.verification.record_schema import read_ledger
+from fedmerit.evidence.verification.run import verify_run
+from fedmerit.evidence.verification.site_logs import read_site_log
 from fedmerit.files import read_bytes, read_json, read_object, read_text
-from fedmerit.flare.deploy.kit_files import read_name, server_address
-from fedmerit.flare.job_folder import read_configuration, read_job
-from fedmerit.options import RunOptions
-from fedmerit.records.closing_record import read_closing
-from fedmerit.records.ledger import Ledger, read_verified_records
-from fedmerit.records.results import read_results, read_table
-from fedmerit.records.run_info import read_run
-from fedmerit.records.signatures import read_certificates
-from fedmerit.records.tensor_files import load_state, load_tensors
-from fedmerit.trainers.monai_trainer.arrays import load_array
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.manifest import read_manifest_file
-from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
-from fedmerit.verification.record_schema import read_ledger
-from fedmerit.verification.run import verify_run
-from fedmerit.verification.site_logs import read_site_log
-from fedmerit.wire.survey import Survey
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.results import read_results, read_table
+from fedmerit.schema.run_info import read_run
+from fedmerit.schema.survey import Survey
+from fedmerit.server.checkpoint import read_checkpoint
+from fedmerit.tensor_files import load_state, load_tensors
+from fedmerit.trainers.monai.arrays import load_array
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.manifest import read_manifest_file
+from fedmerit.trainers.monai.saved_networks import load_network, read_description
 from fedmerit_data.checking.integrity import check_readings
 from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
 from fedmerit_data.readers.mask_layers import read_segments
@@ -40,6 +39,7 @@ from fedmerit_data.spatial.stacks import read_stack
 from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
+from fedmerit_deploy.kit_files import read_name, server_address
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths
 from fedmerit_evaluation.ground_truth.power import pilot_variances

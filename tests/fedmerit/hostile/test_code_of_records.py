@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from fedmerit.configuration.network_arguments import MONAI_NETWORKS
-from fedmerit.configuration.run import Network, RunConfiguration, make_configuration
 from fedmerit.engines.script_runs import create_script_run
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.options import RunOptions
-from fedmerit.trainers.monai_trainer import networks
-from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.schema.configuration.network_arguments import MONAI_NETWORKS
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import Network, RunConfiguration, make_configuration
+from fedmerit.trainers.monai import networks
+from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trust import TRUST
 from fedmerit_evaluation.models.predictor import open_bundle
 
@@ -219,7 +219,7 @@ def test_scalars_go_to_no_address_that_only_a_handed_run_names(
 ):
     """MLflow's client, which a job starts, connects to it."""
     monkeypatch.delenv(TRUST, raising=False)
-    monkeypatch.setattr("fedmerit.flare.simulation.run_simulator", lambda *rest: pytest.fail("started"))
+    monkeypatch.setattr("fedmerit.engines.nvflare.simulation.run_simulator", lambda *rest: pytest.fail("started"))
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)
     change(run / "run.json", lambda said: said.update(track=[TRACKER], engine="sim"))

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import BESIDE, parse_json, read_bytes, require_inside, write_text
-from fedmerit.records.tensor_files import load_tensors
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.verification.run import verify_run
+from fedmerit.tensor_files import load_tensors
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_lab.partitioning.downsampling import shrink
 
 ALLOWED = 256e6  # bytes beside four times the file

@@ -12,7 +12,7 @@ from fedmerit.errors import BadInput
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = [
     file
-    for root in ("custom", "data_prep", "evaluation", "cli")
+    for root in ("custom", "deploy", "data_prep", "evaluation", "cli")
     for file in sorted((ROOT / root).rglob("*.py"))
     if "fedmerit_lab" not in file.parts
 ]
@@ -23,37 +23,37 @@ READING = re.compile(
 )
 BOUNDARY = {  # the places that look at sizes first
     "custom/fedmerit/files.py",
-    "custom/fedmerit/records/tensor_files.py",
-    "custom/fedmerit/records/results.py",
-    "custom/fedmerit/trainers/monai_trainer/arrays.py",
+    "custom/fedmerit/tensor_files.py",
+    "custom/fedmerit/schema/results.py",
+    "custom/fedmerit/trainers/monai/arrays.py",
 }
 ELSEWHERE = {  # by file: why it may read by itself
-    "custom/fedmerit/configuration/recipes.py": "a table of this package",
-    "custom/fedmerit/configuration/spec_syntax.py": "the text of an option",
+    "custom/fedmerit/schema/configuration/recipes.py": "a table of this package",
+    "custom/fedmerit/schema/configuration/spec_syntax.py": "the text of an option",
     "cli/fedmerit_cli/options.py": "a table of this package",
-    "custom/fedmerit/options.py": "TOML of `read_text`",
+    "custom/fedmerit/schema/configuration/options.py": "TOML of `read_text`",
     "custom/fedmerit/engines/script_runs.py": "what it wrote itself",
     "custom/fedmerit/plugins.py": "a variable of the operator",
     "custom/fedmerit/plugin_references.py": "installed packages, and scripts that a person names",
     "custom/fedmerit/machine.py": "/proc and /sys",
     "custom/fedmerit/trust.py": "folders that this machine's user named",
-    "custom/fedmerit/verification/results.py": "a table that `read_table` has read before",
-    "custom/fedmerit/flare/client_script.py": "the job's own script, which then runs",
-    "custom/fedmerit/flare/local_scripts.py": "the pipe to a process of its own, with a script of this machine's user",
-    "custom/fedmerit/flare/script_recipe.py": "the script of the job's author",
-    "custom/fedmerit/flare/deploy/certificates.py": "keys and lists of this machine; requests by `read_bytes`",
-    "custom/fedmerit/flare/deploy/health.py": "the kit of this machine",
-    "custom/fedmerit/flare/revocation.py": "the kit of this machine; the list by `read_bytes`",
-    "custom/fedmerit/flare/site_facts.py": "the kit of this machine",
-    "custom/fedmerit/flare/encryption.py": "keys that this machine wrote",
-    "custom/fedmerit/flare/executor.py": "the kit of this machine",
-    "custom/fedmerit/flare/simulation.py": "a log that this machine wrote",
-    "custom/fedmerit/flare/deploy/kits.py": "a copy of a mapping",
-    "custom/fedmerit/flare/deploy/poc.py": "a log that this machine wrote",
-    "custom/fedmerit/flare/deploy/preflight.py": "the kit of this machine",
-    "custom/fedmerit/flare/deploy/processes.py": "a process number in the kit of this machine",
-    "custom/fedmerit/flare/deploy/project.py": "the operator's own project.yml",
-    "custom/fedmerit/flare/deploy/provision.py": "the operator's own folder",
+    "custom/fedmerit/evidence/verification/results.py": "a table that `read_table` has read before",
+    "custom/fedmerit/engines/nvflare/client_script.py": "the job's own script, which then runs",
+    "custom/fedmerit/engines/nvflare/local_scripts.py": "the pipe to a process of its own",
+    "custom/fedmerit/engines/nvflare/script_recipe.py": "the script of the job's author",
+    "deploy/fedmerit_deploy/certificates.py": "keys and lists of this machine; requests by `read_bytes`",
+    "deploy/fedmerit_deploy/health.py": "the kit of this machine",
+    "custom/fedmerit/engines/nvflare/revocation.py": "the kit of this machine; the list by `read_bytes`",
+    "custom/fedmerit/engines/nvflare/site_facts.py": "the kit of this machine",
+    "custom/fedmerit/engines/nvflare/encryption.py": "keys that this machine wrote",
+    "custom/fedmerit/engines/nvflare/executor.py": "the kit of this machine",
+    "custom/fedmerit/engines/nvflare/simulation.py": "a log that this machine wrote",
+    "deploy/fedmerit_deploy/kits.py": "a copy of a mapping",
+    "deploy/fedmerit_deploy/poc.py": "a log that this machine wrote",
+    "deploy/fedmerit_deploy/preflight.py": "the kit of this machine",
+    "deploy/fedmerit_deploy/processes.py": "a process number in the kit of this machine",
+    "deploy/fedmerit_deploy/project.py": "the operator's own project.yml",
+    "deploy/fedmerit_deploy/provision.py": "the operator's own folder",
     "data_prep/fedmerit_data/readers/image_files.py": "the shape in the header of a volume",
     "data_prep/fedmerit_data/spatial/dicom.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/spatial/mask_formats.py": "what it wrote itself",
@@ -79,7 +79,7 @@ def reads(file):
 def test_every_reader_is_in_a_bounded_place():
     found = {file.relative_to(ROOT).as_posix(): list(reads(file)) for file in PRODUCT}
     other = {name: calls for name, calls in found.items() if calls and name not in BOUNDARY | ELSEWHERE.keys()}
-    assert other == {}, "read by fedmerit.files or fedmerit.records.tensor_files, or say here why not"
+    assert other == {}, "read by fedmerit.files or fedmerit.tensor_files, or say here why not"
     assert [name for name in ELSEWHERE if not found.get(name)] == [], "these read nothing any more"
 
 

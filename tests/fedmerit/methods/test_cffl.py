@@ -10,7 +10,7 @@ from hypothesis import given
 from one_in import one_in
 from rounds import few, make_rounds, play, random_rounds, with_dice
 
-from fedmerit.core import CandidateResults, Layout, Reports
+from fedmerit.contract.method import CandidateResults, Layout, Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.registry import build_method

@@ -9,7 +9,7 @@ import torch
 from tiny_peers import BAD, GOOD, data, view
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedmerit.core import Reports
+from fedmerit.contract.method import Reports
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.peer_learning import (
     OWN_LOSSES,
@@ -21,7 +21,7 @@ from fedmerit.methods.peer_learning import (
     misalignments,
     own_loss,
 )
-from fedmerit.trainers.monai_trainer.local_training import build_loss
+from fedmerit.trainers.monai.local_training import build_loss
 
 NAN = math.nan
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from one_in import one_in
 from rounds import few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import CandidateResults, Layout, Reports, SiteView
+from fedmerit.contract.method import CandidateResults, Layout, Reports, SiteView
+from fedmerit.contract.vectors import histogram
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.loss_distributions import distribution, divergence, floored_divergence, sampling_divergence
-from fedmerit.vectors import histogram
 
 CASES = {  # parameters, and how the reference calls them where that differs
     "default": ({}, {}),

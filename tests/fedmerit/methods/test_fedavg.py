@@ -13,16 +13,16 @@ from oracles import tensor
 from quadratics import descended, made_up, mean, played, shares
 from rounds import as_numbers, few, layout, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.capabilities import PoolsImages, Trained, TrainingView
-from fedmerit.configuration.run import Network
-from fedmerit.core import Layout, Reports
-from fedmerit.federation.network_layout import read_layout
+from fedmerit.contract.capabilities import PoolsImages, Trained, TrainingView
+from fedmerit.contract.method import Layout, Reports
+from fedmerit.contract.vectors import gram
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.registry import METHODS
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.vectors import gram
+from fedmerit.schema.configuration.run import Network
+from fedmerit.server.network_layout import read_layout
+from fedmerit.trainers.monai.networks import build_network
 
 
 def test_every_site_goes_on_from_its_own_model_and_an_absent_one_keeps_what_it_has():

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.capabilities import OwnUpdate
-from fedmerit.core import Layout, Reports, SiteView
+from fedmerit.contract.capabilities import OwnUpdate
+from fedmerit.contract.method import Layout, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
 from fedmerit.methods.minus_model import cosine_to_others_mean
 from fedmerit.methods.registry import build_method

@@ -9,7 +9,7 @@ from comparing import assert_at_sites, assert_models, dice_of, given_to
 from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
-from fedmerit.core import Layout, Reports
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.methods.fedci import ECI, FedCI, FedValue
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.core import CandidateResults, Layout, Reports
+from fedmerit.contract.method import CandidateResults, Layout, Reports
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations, submodels
 
 NAN = math.nan

@@ -22,7 +22,7 @@ from rounds import (
     said_of_peers,
 )
 
-from fedmerit.core import Layout, Reports
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.methods.fedavg import FedAdam, FedAvgM
 from fedmerit.methods.registry import METHODS, build_method
 

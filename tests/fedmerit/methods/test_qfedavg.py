@@ -10,7 +10,7 @@ from hypothesis import given
 from one_in import one_in
 from rounds import few, play, random_rounds
 
-from fedmerit.core import Layout, Reports
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.methods.qfedavg import QFedAvg
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.core import About, Method
+from fedmerit.contract.method import About, Method
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.parameters import rules
+from fedmerit.schema.parameters import rules
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "custom" / "fedmerit" / "methods").glob("*.py"))

@@ -7,14 +7,14 @@ from comparing import assert_equals, expected_of
 from hypothesis import given
 from rounds import Rounds, few, layout, make_rounds, outcomes, play, random_rounds
 
-from fedmerit import games
+from fedmerit.contract import games
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.methods.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
 from fedmerit.methods.rffl import RFFL
-from fedmerit.parameters import rules
+from fedmerit.schema.parameters import rules
 
 GIVEN = (0.2, 0.4, 0.8, 0.6)
 

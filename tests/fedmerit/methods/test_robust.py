@@ -8,7 +8,7 @@ from comparing import assert_models
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, random_rounds
 
-from fedmerit.core import Layout
+from fedmerit.contract.method import Layout
 from fedmerit.methods.robust import Krum, Median, Trimmed
 
 

@@ -5,11 +5,11 @@ import torch
 from oracles import tensor
 from quadratics import descended, made_up, mean, played
 
-from fedmerit.capabilities import Trained, TrainingView
-from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.core import Layout, Reports
+from fedmerit.contract.capabilities import Trained, TrainingView
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.errors import BadInput
 from fedmerit.methods.scaffold import SCAFFOLD
+from fedmerit.schema.configuration.run import TASKS, make_configuration
 
 
 @pytest.mark.parametrize("seed", [1, 2])

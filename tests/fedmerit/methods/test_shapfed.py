@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from monai.networks.nets import DynUNet
 from rounds import as_numbers, few, layout, make_rounds, outcomes
 
-from fedmerit import flat
-from fedmerit.configuration.run import Network
-from fedmerit.core import Layout
-from fedmerit.federation.network_layout import read_layout
+from fedmerit.contract import flat
+from fedmerit.contract.method import Layout
 from fedmerit.methods.shapfed import ShapFed
-from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.schema.configuration.run import Network
+from fedmerit.server.network_layout import read_layout
+from fedmerit.trainers.monai.networks import build_network
 
 rounds_of_two_labels = st.builds(  # of two entries each or more: of one, cosines are 1 or -1, and cancel
     make_rounds,

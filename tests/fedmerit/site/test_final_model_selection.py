@@ -6,11 +6,11 @@ import pytest
 import torch
 from pretending import tiny_plan
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.contract import flat
 from fedmerit.engines import runs
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
 from fedmerit.site.final_model_selection import (
     GIVEN,
     LOCAL_ONLY,
@@ -19,11 +19,11 @@ from fedmerit.site.final_model_selection import (
     clearly_better,
     dice_by_patient,
 )
-from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.trainers.monai_trainer.saved_networks import load_network
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.trainers.monai.networks import build_network, initial_network
+from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.saved_networks import load_network
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 ONLY = ["site1", "site2"]

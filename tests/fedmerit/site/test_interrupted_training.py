@@ -10,13 +10,13 @@ import pytest
 import torch
 from pretending import tiny_plan
 
-from fedmerit import flat
+from fedmerit.contract import flat
+from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.site.image_trainer import ImageTrainer, image_site
-from fedmerit.trainers.monai_trainer import local_training, training_checkpoint
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.neurons import count
-from fedmerit.wire.messages import PeerModel, Task
+from fedmerit.trainers.monai import local_training, training_checkpoint
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.neurons import count
 
 ADAM = {"steps": 7, "batch_size": 4, "optimizer": "adamw", "augmentation": "strong"}
 PLAIN = {"steps": 7, "batch_size": 4, "optimizer": "sgd"}

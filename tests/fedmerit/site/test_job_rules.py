@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmerit.configuration.recipes import TASK_RECIPES
-from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, OWN
+from fedmerit.schema.configuration.recipes import TASK_RECIPES
+from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.egress_list import LISTED
 from fedmerit.site.job_rules import allowing, check_rules, count_images, refusals, require_allowed
 from fedmerit.site.plan_description import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
-from fedmerit.wire.egress_list import LISTED
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.manifest import JobRules, Manifest
 
 SITE = Manifest(site="A")
 

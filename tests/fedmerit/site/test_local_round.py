@@ -7,18 +7,18 @@ import pytest
 import torch
 from pretending import tiny_plan
 
-from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, capabilities, towards
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, capabilities, towards
+from fedmerit.contract.vectors import parameter_mask
+from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.site.local_round import LocalRound
 from fedmerit.site.memory import Memory, MemoryFolder
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.neurons import count, owners
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.vectors import parameter_mask
-from fedmerit.wire.messages import PeerModel, Task
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.local_training import learning_rate, train
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.neurons import count, owners
+from fedmerit.trainers.monai.patches import build_samples
 
 QUICK = {"augment": False, "statistics": "mean"}
 

@@ -7,10 +7,11 @@ import torch
 from pretending import SITES, evaluations, replies, same, tiny_plan
 from stepping import Stepped as Federation
 
-from fedmerit import flat
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training
+from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
 from fedmerit.site import model_evaluation
 from fedmerit.site.model_evaluation import (
     Evaluations,
@@ -21,11 +22,10 @@ from fedmerit.site.model_evaluation import (
     evaluate_models,
     statistics_rule,
 )
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.overlaps import mean_dice
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.wire.messages import TRAIN, Evaluated, Evaluation, Purpose
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.overlaps import mean_dice
+from fedmerit.trainers.monai.prediction import evaluate
 
 NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms
 CONFIG = RunConfiguration("fedavg", "prostate", rounds=1, seed=0, network=NETWORK)

@@ -12,17 +12,21 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel
 from torch import nn
 
-from fedmerit import client, flat
-from fedmerit.capabilities import capabilities
-from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.script import Script, find_names, find_uses
-from fedmerit.configuration.script_needs import unmet_needs
-from fedmerit.configuration.script_runs import configure_script
-from fedmerit.core import Layout
+from fedmerit import client
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.method import Layout
+from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.errors import BadInput
-from fedmerit.federation.network_layout import read_layout
-from fedmerit.flare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.methods.registry import OWN, build_method
+from fedmerit.schema import egress_list
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.script import Script, find_names, find_uses
+from fedmerit.schema.configuration.script_needs import unmet_needs
+from fedmerit.schema.configuration.script_runs import configure_script
+from fedmerit.schema.inspection import check_enrolment, check_model
+from fedmerit.schema.messages import Evaluation, Task
+from fedmerit.server.network_layout import read_layout
 from fedmerit.site.job_rules import refusals
 from fedmerit.site.memory import Memory, MemoryFolder
 from fedmerit.site.script_trainer import (
@@ -34,12 +38,9 @@ from fedmerit.site.script_trainer import (
     Said,
     ScriptTrainer,
 )
-from fedmerit.trainers.monai_trainer.manifest import Manifest
-from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
-from fedmerit.wire import egress_list
-from fedmerit.wire.inspection import check_enrolment, check_model
-from fedmerit.wire.messages import Evaluation, Task
 
 
 class Net(nn.Module):

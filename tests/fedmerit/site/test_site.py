@@ -7,20 +7,10 @@ import pytest
 import torch
 from pretending import tiny_plan
 
-from fedmerit import flat
+from fedmerit.contract import flat
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import Ledger
-from fedmerit.site.enrolment import Commitment
-from fedmerit.site.image_trainer import image_site
-from fedmerit.site.job_rules import require_compatible_images
-from fedmerit.site.local_round import LocalRound
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder
-from fedmerit.trainers.monai_trainer.overlaps import mean_dice
-from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.wire.messages import (
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.messages import (
     LOST_MEMORY,
     NOT_FOR_OTHERS,
     OUT_OF_ORDER,
@@ -36,6 +26,16 @@ from fedmerit.wire.messages import (
     SparseUpdate,
     Task,
 )
+from fedmerit.site.enrolment import Commitment
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.job_rules import require_compatible_images
+from fedmerit.site.local_round import LocalRound
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site_log import SITE_LOG
+from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SiteFolder
+from fedmerit.trainers.monai.overlaps import mean_dice
+from fedmerit.trainers.monai.prediction import evaluate
 
 ONE = torch.eye(1, dtype=torch.float64)
 

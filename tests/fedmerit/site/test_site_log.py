@@ -6,13 +6,13 @@ import pytest
 import torch
 from certificates import issue
 
-from fedmerit.records.digests import digest
-from fedmerit.records.ledger import Ledger, texts_digest
-from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.evidence.digests import digest
+from fedmerit.evidence.ledger import Ledger, texts_digest
+from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.evidence.verification.site_logs import read_site_log
+from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 from fedmerit.site.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.verification.site_logs import read_site_log
-from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
+from fedmerit.trainers.monai.overlaps import Overlap
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
 ONE = torch.eye(1, dtype=torch.float64)

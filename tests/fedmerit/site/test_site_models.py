@@ -8,15 +8,15 @@ import pytest
 import torch
 from pretending import NETWORK, SIZE, tiny_plan
 
-from fedmerit import flat
+from fedmerit.ciphertexts import Ciphertexts
+from fedmerit.contract import flat
 from fedmerit.errors import BadInput, MemoryLost
-from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.egress_list import Withheld
+from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SITE_LOG, SiteLog, peer_digest
 from fedmerit.site.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
-from fedmerit.wire.egress_list import Withheld
-from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 
 START, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)  # as every site begins
 WHOLE = torch.arange(float(SIZE))

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmerit.schema.messages import Failure
+from fedmerit.schema.survey import TOO_FEW, Question, find_quantity
 from fedmerit.site.site_survey import local_survey, survey_site
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.wire.messages import Failure
-from fedmerit.wire.survey import TOO_FEW, Question, find_quantity
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
 
 FLOOR = Question(2)
 

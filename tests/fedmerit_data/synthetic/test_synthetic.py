@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from layouts import prepare
 
-from fedmerit.trainers.monai_trainer.data import SPLITS, open_sites
+from fedmerit.trainers.monai.data import SPLITS, open_sites
 from fedmerit_data.check import check
 from fedmerit_data.readers.fundus import FUNDUS_ROIS
 from fedmerit_data.readers.prostate import PROSTATE_MULTISITE

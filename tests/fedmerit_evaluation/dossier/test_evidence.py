@@ -12,11 +12,11 @@ from dossier_files import made_run, made_sites, made_tested
 from made_results import made_results, made_row
 from run_factory import add_rows, make_run, write_ledger
 
-from fedmerit.configuration.run import make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.records.results import Row
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.verification.run import Verification
+from fedmerit.evidence.verification.run import Verification
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.results import Row
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.dossier import data_evidence, model_evidence, processing_evidence
 from fedmerit_evaluation.dossier.data_evidence import (
     RECORD,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.records.results import ResultsFile, Row
+from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness

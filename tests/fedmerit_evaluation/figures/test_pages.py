@@ -9,7 +9,7 @@ import pytest
 from jinja2 import Environment, PackageLoader, UndefinedError
 from matplotlib.figure import Figure
 
-from fedmerit.wire.survey import Survey
+from fedmerit.schema.survey import Survey
 from fedmerit_evaluation.figures import pages
 from fedmerit_evaluation.figures.drawing import panels
 from fedmerit_evaluation.figures.pages import Drawing, photograph, pictures, write_page

@@ -10,8 +10,8 @@ from run_factory import make_sites, prepare_anew
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.records.results import COLUMNS, read_results, read_table
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.results import COLUMNS, read_results, read_table
+from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.semivalues import (

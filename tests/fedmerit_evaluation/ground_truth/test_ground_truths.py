@@ -14,7 +14,7 @@ from games_reference import shapley_by_permutations, subsets
 from noisy_trainings import WORTH, trained
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.ground_truths import (
     STUDY,
     Reference,

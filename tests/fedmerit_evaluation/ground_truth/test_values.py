@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import csv_text
 from fedmerit_evaluation.ground_truth import value_tables
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate

@@ -9,12 +9,12 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
-from fedmerit.configuration.network_input import NORMALISATIONS, Preprocessing
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.schema.configuration.network_input import NORMALISATIONS, Preprocessing
+from fedmerit.schema.configuration.run import Network
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.networks import initial_network
 from fedmerit_evaluation.models import bundle
 from fedmerit_evaluation.models.bundle import METADATA, MODALITIES, predict_by_bundle, write_bundle
 from fedmerit_evaluation.models.export import example_batch

@@ -13,12 +13,12 @@ from made_photographs import write_photographs
 from PIL import Image
 from torch import nn
 
-from fedmerit.configuration.network_input import Preprocessing
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.prediction import predict
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.run import Network
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.prediction import predict
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.readers.image_files import OneImage, read_image

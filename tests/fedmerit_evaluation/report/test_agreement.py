@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.records.results import ResultsFile, Row
+from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling

@@ -9,7 +9,7 @@ from parsed_page import Page
 from run_factory import SITES, add_rows, make_run
 from undrawn import drawing_nothing
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 
 MINUS = "\N{MINUS SIGN}"

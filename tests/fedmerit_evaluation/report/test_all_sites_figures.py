@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from run_factory import SITES, make_run
 
-from fedmerit.records.closing_record import OBSERVED
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.report import all_sites_figures
 from fedmerit_evaluation.results.run_folders import open_runs

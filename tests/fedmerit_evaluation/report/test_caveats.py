@@ -8,8 +8,8 @@ import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row
 from run_factory import add_rows, make_run
 
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import Row
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report import caveats, summary
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from made_results import SITES, made_results, made_rounds, made_row
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.report.contributions import (
     contribution_shares,
     count_share_seeds,

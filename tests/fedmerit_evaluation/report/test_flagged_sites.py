@@ -7,7 +7,7 @@ from parsed_page import Page
 from run_factory import add_rows, make_run, write_ledger
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.flagged_sites import list_flags
 from fedmerit_evaluation.results.run_folders import open_runs

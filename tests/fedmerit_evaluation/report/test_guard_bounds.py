@@ -3,7 +3,7 @@
 import pandas as pd
 from run_factory import SITES, add_rows, make_run
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report

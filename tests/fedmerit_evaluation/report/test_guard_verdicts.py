@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from run_factory import SITES, add_rows, make_run, write_ledger
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.flagged_sites import describe_by_site, is_guarded, list_verdicts
 from fedmerit_evaluation.report.phrases import describe_verdict, describe_verdicts

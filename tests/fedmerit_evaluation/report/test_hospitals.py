@@ -8,7 +8,7 @@ import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row, made_runs
 from run_factory import make_run
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report import summary
 from fedmerit_evaluation.report.contributions import Agreement

@@ -12,7 +12,7 @@ from run_factory import SITES, add_models, add_rows, make_run, make_sites, write
 from solving import Key, Shown, ranges
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report

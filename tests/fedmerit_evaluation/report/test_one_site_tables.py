@@ -12,7 +12,7 @@ import pytest
 from made_results import made_dice, made_rounds, made_runs
 from run_factory import SITES, add_rows, make_run, write_ledger
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.one_site import write_site_report
 from fedmerit_evaluation.report.one_site_tables import (
     OwnSite,

@@ -15,7 +15,7 @@ from run_factory import SITES, add_models, add_rows, make_run, make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.shared_parts import (
     averaged,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedmerit.files import read_json
-from fedmerit.wire.survey import Survey, Surveyed, Tally, find_quantity
+from fedmerit.schema.survey import Survey, Surveyed, Tally, find_quantity
 from fedmerit_evaluation.report.survey_page import (
     bin_name,
     intensities,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.results.dice import UNION, Dice, UnionDice, summarise_sites
 
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import COLUMNS, read_results
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.schema.results import COLUMNS, read_results
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
 

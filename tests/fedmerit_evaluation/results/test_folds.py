@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t
 from simulated_studies import STABLE, USUAL, as_cases, fold_coverage, wrong_fold_verdicts
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
 from fedmerit_evaluation.results.views import Results

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.results.views import Rounds
 
 

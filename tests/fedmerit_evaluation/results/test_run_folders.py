@@ -11,7 +11,7 @@ import pytest
 from run_factory import SITES, add_rows, make_run
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs, read_rounds
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from run_factory import SITES, add_rows, make_run
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import print_table
 from fedmerit_evaluation.report import all_sites
 from fedmerit_evaluation.results.dice import Dice

@@ -20,9 +20,9 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_results
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.schema.results import read_results
+from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.ground_truth.coalitions import test_on_all_sites as everywhere
 from fedmerit_evaluation.studies.cluster import Workers, execute_all
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedmerit.records.results import COLUMNS
+from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import DASH, csv_text, latex_text
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison_tables import gains, tables, transfer

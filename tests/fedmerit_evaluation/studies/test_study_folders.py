@@ -5,15 +5,15 @@ import os
 import pytest
 from run_factory import make_sites, prepare_anew
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.options import RunOptions
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer import step_time
-from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai import step_time
+from fedmerit.trainers.monai.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,
     open_server_sites,

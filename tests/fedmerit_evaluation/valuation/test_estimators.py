@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
+from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput
-from fedmerit.observers import OBSERVERS
 from fedmerit_evaluation.valuation.estimator import DataSize, Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues

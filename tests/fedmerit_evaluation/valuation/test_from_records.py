@@ -5,7 +5,7 @@ import pytest
 from run_factory import make_run
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import read_results
+from fedmerit.schema.results import read_results
 from fedmerit_evaluation.valuation.estimator import DataSize, OwnContribution
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 

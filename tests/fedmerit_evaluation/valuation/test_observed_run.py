@@ -6,7 +6,7 @@ import pytest
 from run_factory import make_run, make_sites
 
 from fedmerit.errors import BadInput, Untrusted
-from fedmerit.records.results import COLUMNS, read_table
+from fedmerit.schema.results import COLUMNS, read_table
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.valuation.game_estimators import leave_one_out_matrix, shapley_matrix

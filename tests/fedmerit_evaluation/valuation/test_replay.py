@@ -9,9 +9,9 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import COLUMNS, ResultsFile, Row
+from fedmerit.schema.results import COLUMNS, ResultsFile, Row
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 
 SEEN = Row(

@@ -9,9 +9,9 @@ from stopping import stop_at
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import Recorder
+from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_json, write_json
-from fedmerit.records.ledger import Ledger
+from fedmerit.server.recorder import Recorder
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, sites_sharing_images
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from run_factory import make_run, make_sites, prepare_anew
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import read_results, read_table
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.recipes import guarded
+from fedmerit.schema.results import read_results, read_table
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.all_sites import write_report

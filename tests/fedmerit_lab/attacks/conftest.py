@@ -10,10 +10,10 @@ from playing import LABELS, config_of, play, write_site
 from run_factory import make_sites
 
 from fedmerit.attacks.catalogue import wrap_attacker
+from fedmerit.schema.messages import Reply, Task
 from fedmerit.site.image_trainer import image_site
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.wire.messages import Reply, Task
+from fedmerit.trainers.monai.data import SiteFolder
 
 
 @pytest.fixture(scope="session")

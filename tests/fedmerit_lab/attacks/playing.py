@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmerit import flat
-from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.contract import flat
 from fedmerit.files import write_json
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.messages import Reply, Task
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.wire.messages import Reply, Task
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.networks import initial_network
 
 LAST = 3  # rounds played: 0, 1, 2, 3
 SIDE = 16  # of images

@@ -10,16 +10,16 @@ import torch
 from chains import verify
 from playing import play, without_update
 
-from fedmerit import flat
 from fedmerit.attacks.catalogue import KINDS, parse
-from fedmerit.capabilities import TrainsLocally, capabilities
+from fedmerit.contract import flat
+from fedmerit.contract.capabilities import TrainsLocally, capabilities
 from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.parameters import rules
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.wire.messages import Evaluation, Purpose, Task
+from fedmerit.schema.messages import Evaluation, Purpose, Task
+from fedmerit.schema.parameters import rules
+from fedmerit.schema.results import read_results
+from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.monai.networks import initial_network
 from fedmerit_lab.attacks.attack import Attack
 from fedmerit_lab.attacks.attacker_site import AttackerSite
 

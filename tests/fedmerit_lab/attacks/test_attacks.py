@@ -8,15 +8,15 @@ import pytest
 import torch
 from playing import LAST, SIDE, config_of, copy_site, play, same_statistics, steps
 
-from fedmerit import flat
 from fedmerit.attacks.catalogue import parse, wrap_attacker
+from fedmerit.contract import flat
 from fedmerit.errors import BadInput
+from fedmerit.schema.inspection import check_enrolment
+from fedmerit.schema.messages import EnrolmentTask, Evaluation, Task
 from fedmerit.site.image_trainer import image_site
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.overlaps import mean_dice
-from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit.wire.inspection import check_enrolment
-from fedmerit.wire.messages import EnrolmentTask, Evaluation, Task
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.overlaps import mean_dice
+from fedmerit.trainers.monai.samples import Slices
 
 
 def test_repeat_trains_on_one_image_that_shows_something_as_often_as_it_has_images(folders):

@@ -4,8 +4,8 @@ import pytest
 
 from fedmerit.attacks.catalogue import STUDY_ATTACKS
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.sybils import SYBILS, duplicate, split
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from run_factory import make_sites, prepare_anew
 
+from fedmerit.contract.observers import OWN
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
-from fedmerit.observers import OWN
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_lab.benchmarks.observed_trainings import (

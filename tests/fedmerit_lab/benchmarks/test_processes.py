@@ -15,11 +15,11 @@ from run_factory import make_sites
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedmerit.configuration.run import Network
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.schema.configuration.run import Network
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.networks import build_network
 from fedmerit_lab.benchmarks import bare_steps, nvflare_client, nvflare_peer, one_run
 from fedmerit_lab.benchmarks.measured_command import measure
 from fedmerit_lab.benchmarks.nvflare_client import PeerNetwork, in_memory, validate

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
+from fedmerit.contract.games import cosine_game, shapley
+from fedmerit.contract.vectors import gram
 from fedmerit.errors import BadInput
-from fedmerit.games import cosine_game, shapley
-from fedmerit.vectors import gram
 from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 

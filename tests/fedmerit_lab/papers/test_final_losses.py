@@ -8,9 +8,9 @@ import pytest
 from run_factory import add_models, make_run, make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.prediction import image_losses
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_lab.papers import final_losses as module
 from fedmerit_lab.papers.final_losses import final_losses

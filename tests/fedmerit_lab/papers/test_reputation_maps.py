@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run_factory import SITES, add_rows, make_run
 
-from fedmerit.records.results import Row
+from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results

@@ -9,12 +9,12 @@ import pytest
 import torch
 from run_factory import SITES, make_run, make_sites
 
-from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
-from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.schema.configuration.run import Network
+from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.monai.saved_networks import save_network
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.evaluation import evaluate
 from fedmerit_lab.papers.scoring_protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit

@@ -7,7 +7,7 @@ from paper_runs import SyntheticTraining
 from run_factory import SITES, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
-from fedmerit.records.run_info import read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.papers.production import PAPERS, list_needs
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne, WrongMasks

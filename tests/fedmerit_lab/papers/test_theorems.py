@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from fedmerit.games import cosine_game, shapley
+from fedmerit.contract.games import cosine_game, shapley
+from fedmerit.contract.vectors import cosine_to_others, gram, share
 from fedmerit.methods.fedce import COMBINATIONS
-from fedmerit.vectors import cosine_to_others, gram, share
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.3])

@@ -9,8 +9,8 @@ import torch
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.local_training import build_loss
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.local_training import build_loss
 from fedmerit_lab.privacy.gradient_inversion import Attack, LocalSteps
 from fedmerit_lab.privacy.inversion_study import (
     CASES,

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmerit.core import About, GlobalModel, Method, Outcome
-from fedmerit.parameters import parameter
-from fedmerit.vectors import share
+from fedmerit.contract.method import About, GlobalModel, Method, Outcome
+from fedmerit.contract.vectors import share
+from fedmerit.schema.parameters import parameter
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import Kind
 from fedmerit_lab.attacks.attack import Attack

@@ -1,0 +1,211 @@
+"""Observers: models that the sites evaluate during a run, from which values of the sites are computed.
+
+n sites, d trainable parameters. An observer makes models from the results of a round; every site evaluates them on its
+validation patients, and the server records the Dice. The run itself does not change.
+
+v_t(S) = U(w_t + Σ_{i∈S} n_i/n_S Δ_i) and v_t(∅) = U(w_t) are the utilities of coalitions in round t (Song et al. 2019;
+Wang et al. 2020).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.contract.capabilities import Candidates
+from fedmerit.contract.games import coalition_candidates, coalitions_to_evaluate
+from fedmerit.contract.method import Reports
+from fedmerit.contract.vectors import to_columns, trained_models
+from fedmerit.plugins import Catalogue
+from fedmerit.schema.parameters import Checked, parameter
+
+State = Mapping[str, Tensor]  # an observer's memory; it is in the run's checkpoint
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """What the server has when a round is aggregated."""
+
+    round: int  # t
+    rounds: int  # T, of the run
+    began: Tensor  # (d,) w_t; (n, d) if sites train only their own models
+    ended: Tensor  # w_{t+1}, likewise
+    updates: Tensor  # (n, d) Δ_i, zero rows for absent sites
+    weights: Tensor  # (n,) ρ_i of the aggregation
+    reports: Reports
+
+    def due(self, every: int) -> bool:
+        """Whether to observe this round: every ``every`` rounds, counted back from the last; 0: only the last."""
+        return self.round == self.rounds - 1 or (every > 0 and (self.rounds - 1 - self.round) % every == 0)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """k models to evaluate, and the coalition of each."""
+
+    candidates: Candidates
+    coalitions: Tensor  # (k, n) bool
+
+
+class Observer(Checked):
+    """The contract: a frozen dataclass of parameters and two pure functions."""
+
+    about: ClassVar[str]  # one line: what is evaluated
+    needs_standalone: ClassVar[bool] = False  # whether it observes sites that train without the others
+
+    def most_models(self, sites: int) -> int:
+        """The most models it has evaluated in a round of so many sites: a site's budget."""
+        raise NotImplementedError
+
+    def start(self, model: Tensor, num_sites: int) -> State:
+        """The state before round 0; ``model`` is (d,)."""
+        return {}
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """After every round: the next state, and the models to evaluate; None: none this time."""
+        raise NotImplementedError
+
+
+MOST = 256  # models: all coalitions of 8 sites
+
+
+@dataclass(frozen=True)
+class SampledCoalitions(Observer):
+    """Of many coalitions a sample, drawn with their complements."""
+
+    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
+    most: int = parameter(MOST, "models a round; of more coalitions a sample", low=8, high=4096)
+
+    def most_models(self, sites: int) -> int:
+        """All coalitions, or `most`."""
+        return self.most if sites > 30 else min(self.most, 2**sites)
+
+
+@dataclass(frozen=True)
+class MultiRoundReconstruction(SampledCoalitions):
+    """Multi-round reconstruction (MR), Song et al. 2019: in each round, all coalitions of the present sites.
+
+    Of many sites, a sample of coalitions, with their complements, drawn in each round.
+    """
+
+    about: ClassVar[str] = "each round's model, with the mean update of every coalition"
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """As the class says."""
+        if not view.due(self.every):
+            return state, None
+        present = view.reports.present
+        members = coalitions_to_evaluate(int(present.sum()), self.most, view.round)
+        candidates = coalition_candidates(view.began, view.updates, view.reports, members)
+        return state, Observation(candidates, to_columns(members.bool(), present))
+
+
+@dataclass(frozen=True)
+class OneRoundReconstruction(SampledCoalitions):
+    """One-round reconstruction (OR), Song et al. 2019: models of coalitions from the updates of the whole run.
+
+    w_S ← w_S + Σ_{i∈S} n_i/n_S Δ_i in every round, from the first model. The updates are those of the one run: what a
+    member would have trained from w_S is not known. Since shares do not change, w_S is the mean by images of
+    w_0 + Σ_t Δ_i over the members; a missing update counts as zero.
+    """
+
+    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
+    about: ClassVar[str] = "models of coalitions, from the updates of the whole run"
+
+    def start(self, model: Tensor, num_sites: int) -> State:
+        """The first model, no updates, no images."""
+        return {
+            "first": model,
+            "sums": model.new_zeros(num_sites, len(model)),
+            "num_samples": torch.zeros(num_sites, dtype=torch.float64),
+        }
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """As the class says."""
+        known = torch.maximum(state["num_samples"], view.reports.num_samples)
+        state = {"first": state["first"], "sums": state["sums"] + view.updates, "num_samples": known}
+        if not view.due(self.every):
+            return state, None
+        ever = known > 0
+        members = coalitions_to_evaluate(int(ever.sum()), self.most, view.round)
+        everyone = replace(view.reports, num_samples=known, present=ever)
+        candidates = coalition_candidates(state["first"], state["sums"], everyone, members)
+        here = candidates.shares * view.reports.present  # BatchNorm statistics of the present sites
+        totals = here.sum(dim=1, keepdim=True)
+        candidates = replace(candidates, shares=here / totals.where(totals > 0, 1.0))
+        return state, Observation(candidates, to_columns(members.bool(), ever))
+
+
+@dataclass(frozen=True)
+class LocalOnly(Observer):
+    """The local-only model of each site, which the other sites evaluate, too: v({i}) of every i.
+
+    n trainings of one site each take together as many images a round as one training of all.
+    """
+
+    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
+    about: ClassVar[str] = "each site's own model, of a run of standalone"
+    needs_standalone: ClassVar[bool] = True
+
+    def most_models(self, sites: int) -> int:
+        """One a site."""
+        return sites
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """As the class says; the model of an absent site has the BatchNorm statistics that it received."""
+        if not view.due(self.every):
+            return state, None
+        each = torch.eye(len(view.updates), dtype=torch.float64)
+        trained = each * view.reports.present
+        return state, Observation(Candidates(view.ended, each, trained, received=each), each.bool())
+
+
+@dataclass(frozen=True)
+class LeaveOneOutLoss(Observer):
+    """The round's mean without each site in turn, and with all: FedCE's data term, for all the other sites.
+
+    w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023), if another site has any weight in
+    it. The loss of the others without i is Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images
+    (`fedmerit_evaluation.valuation.game_estimators.leave_one_out_loss`). If a server does not make its next model by
+    that mean, as FedAdam or the median, w is still the mean.
+    """
+
+    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
+    about: ClassVar[str] = "each round's mean, and that without each site"
+
+    def most_models(self, sites: int) -> int:
+        """Without each, and with all."""
+        return sites + 1
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """As the class says."""
+        if not view.due(self.every):
+            return state, None
+        present = view.reports.present
+        rho = view.weights[present].double()
+        k = len(rho)
+        members = torch.cat([~torch.eye(k, dtype=torch.bool), torch.ones(1, k, dtype=torch.bool)])
+        weights = (members * rho).sum(dim=1)
+        members, weights = members[weights > 0], weights[weights > 0]
+        models = trained_models(view.began, view.updates, present)  # (k, d)
+        coalitions = to_columns(members, present)
+        images = coalitions * view.reports.data_share
+        totals = images.sum(dim=1, keepdim=True)
+        shares = images / totals.where(totals > 0, 1.0)
+        return state, Observation(Candidates(models, members * rho / weights[:, None], shares), coalitions)
+
+
+OWN = {
+    "multi_round": MultiRoundReconstruction,
+    "one_round": OneRoundReconstruction,
+    "leave_one_out_loss": LeaveOneOutLoss,
+    "local_only": LocalOnly,
+}
+OBSERVERS: Catalogue[type[Observer]] = Catalogue(
+    "observers",
+    OWN,
+    lambda part: isinstance(part, type) and issubclass(part, Observer),
+    "a frozen dataclass derived from fedmerit.contract.observers.Observer",
+)

@@ -1,0 +1,59 @@
+"""A FedMerit method as NVFlare's ModelAggregator: collects replies, ends the round, gives the next models."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+
+from fedmerit.engines.nvflare.translation import model_to_evaluated, model_to_reply, task_to_model
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import TRAIN
+from fedmerit.server.exchange import Exchange
+from fedmerit.server.server import Federation
+from fedmerit.trainers.monai.machine_settings import SERVER, configured_device, server_sites
+
+
+class MeritAggregator(ModelAggregator):
+    """Any FedMerit method as an NVFlare aggregator.
+
+    Args:
+        plan: `RunConfiguration.to_dict`.
+        encrypted: whether updates come as ciphertexts.
+    """
+
+    def __init__(self, plan: dict[str, Any], encrypted: bool = False):
+        super().__init__()
+        self.plan, self.encrypted = plan, encrypted
+
+    def open(self, sites: list[str], run: Path, **options: Any) -> Federation:
+        """Begin the run in folder ``run``, or resume it after its last complete round; ``options``: of `Federation`."""
+        plan = RunConfiguration.from_dict(self.plan)
+        torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
+        options |= {"server_sites": server_sites(), "device": configured_device(SERVER)}
+        self.federation = Federation(plan, sites, run, **options)
+        return self.federation
+
+    def hold(self, exchange: Exchange) -> None:
+        """From now on, answers are those of ``exchange``."""
+        self.exchange = exchange
+
+    def models(self) -> dict[str, FLModel]:
+        """What each site receives now."""
+        network, rounds = self.federation.network, self.federation.config.rounds
+        return {site: task_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
+
+    def accept_model(self, model: FLModel) -> None:
+        """Hand over one site's answer."""
+        named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
+        site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
+        read = model_to_reply if self.exchange.work == TRAIN else model_to_evaluated
+        self.exchange.take(site, read(model, self.federation.network))
+
+    def aggregate_model(self) -> FLModel:
+        """Nothing: `Federation.exchanges` continues the round."""
+        return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
+
+    def reset_stats(self) -> None:
+        """Nothing: every exchange has answers of its own."""

@@ -1,0 +1,130 @@
+"""A site's script of NVFlare's Client API: NVFlare runs it, in this process or its own, and FedMerit asks it."""
+
+import hashlib
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.dxo import DXO
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, ExecutionMode
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.client.api_spec import CLIENT_API_KEY
+from nvflare.client.config import ExchangeFormat
+from nvflare.client.in_process.api import InProcessClientAPI
+from nvflare.fuel.data_event.data_bus import DataBus
+
+from fedmerit.errors import BadInput
+from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.site.script_trainer import Question, Said
+from fedmerit.trainers.monai.manifest import MANIFEST, SiteScript
+
+POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
+WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION}  # as NVFlare calls it
+
+
+class ClientScript(ClientAPIExecutor):
+    """NVFlare's executor of a script, whose log data stays at the site."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """As NVFlare's; a script that runs in this process is handed its tasks at once."""
+        super().handle_event(event_type, fl_ctx)
+        script = DataBus().get_data(CLIENT_API_KEY) if event_type == EventType.START_RUN else None
+        if isinstance(script, InProcessClientAPI):
+            script.result_check_interval = POLL
+
+    def fire_log_analytics(self, fl_ctx: FLContext, dxo: DXO) -> None:
+        """Nothing: NVFlare would send it to the server past all filters."""
+
+
+def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
+    """The executor of a script; NVFlare runs that as it gets START_RUN.
+
+    Args:
+        launch: "file", relative to ``custom`` or absolute; "args"; "command", of an own process, "" for this one;
+            "transfer", FULL or DIFF; "timeout", seconds to wait for an answer, 0: as long as it takes.
+        custom: the folder of the job's own code.
+
+    Raises:
+        BadInput: there is no such script.
+    """
+    file = find_script(str(launch["file"]), custom)
+    sys.path.insert(0, str(file.parent))  # as Python does: what lies beside it is imported by it
+    common = {
+        "params_exchange_format": ExchangeFormat.PYTORCH,  # on both sides: no numbers are converted
+        "server_expected_format": ExchangeFormat.PYTORCH,
+        "params_transfer_type": launch["transfer"],
+        "result_wait_timeout": float(launch["timeout"]) or None,
+    }
+    if command := str(launch["command"]):
+        argv = [*shlex.split(command), str(file), *shlex.split(str(launch["args"]))]
+        return ClientScript(ExecutionMode.EXTERNAL_PROCESS, command=argv, **common)
+    return ClientScript(
+        ExecutionMode.IN_PROCESS, task_script_path=str(file), task_script_args=str(launch["args"]), **common
+    )
+
+
+def find_script(name: str, custom: Path) -> Path:
+    """The script of this name, absolute; `BadInput` if there is none."""
+    path = Path(name)
+    found = [path] if path.is_absolute() else sorted(custom.rglob(path.name))
+    if not found or not found[0].is_file():
+        raise BadInput(f"{name}: no script of that name at this site; expected it in {custom}")
+    return found[0].resolve()
+
+
+def brought_script(launch: Mapping[str, Any], custom: Path) -> SiteScript:
+    """The script that a job brings with its own code; `BadInput` if it names another file of the site."""
+    file = find_script(str(launch.get("file", "")), custom)
+    if not file.is_relative_to(custom.resolve()):
+        raise BadInput(f"{file}: not brought by the job; name it in local/{MANIFEST} of the kit if it may run here")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return SiteScript(file=str(file), sha256=digest, args=str(launch["args"]), command=str(launch["command"]))
+
+
+def materialized(shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+    """A message whose tensors are here: of an external process NVFlare passes references to them."""
+    cell = fl_ctx.get_engine().get_cell()
+    whole: Shareable = materialize_lazy_download_refs(shareable, cell, abort_signal)
+    return whole
+
+
+def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abort_signal: Signal) -> Said:
+    """What the script answers.
+
+    Raises:
+        RuntimeError: it ended, raised, or took too long.
+    """
+    model = FLModelUtils.to_shareable(question_model(question))
+    answer = script.execute(WORK[question.work], model, fl_ctx, abort_signal)
+    if (code := answer.get_return_code()) != ReturnCode.OK:
+        raise RuntimeError(
+            f"the script ended, or gave no answer in time ({code}); the site's log says which; mend that and "
+            "start the job again, or raise script_timeout; min_clients lets the others go on"
+        )
+    return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
+
+
+def question_model(question: Question) -> FLModel:
+    """What a script receives."""
+    return FLModel(
+        params_type=ParamsType.FULL,
+        params=dict(question.state),
+        current_round=question.round,
+        total_rounds=question.rounds,
+        meta=dict(question.meta),
+    )
+
+
+def read_answer(model: FLModel) -> Said:
+    """What a script sent."""
+    return Said(model.params or {}, model.params_type == ParamsType.DIFF, model.metrics or {}, model.meta or {})

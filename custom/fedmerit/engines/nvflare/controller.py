@@ -1,0 +1,329 @@
+"""The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Collection
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from cryptography.x509 import Certificate
+from nvflare.apis.controller_spec import ClientTask
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.workflows.model_controller import ModelController
+
+from fedmerit.engines.nvflare import wake_up
+from fedmerit.engines.nvflare.aggregator import MeritAggregator
+from fedmerit.engines.nvflare.executor import ERRORS
+from fedmerit.engines.nvflare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, absences, read_repeats
+from fedmerit.engines.nvflare.revocation import REASON, Revocations
+from fedmerit.engines.nvflare.scalars import track
+from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.evidence.signatures import Signer, read_certificate
+from fedmerit.files import RUN_NAME, lock_folder, read_object, write_json
+from fedmerit.machine import give_back_memory
+from fedmerit.methods.registry import undefined_quantities
+from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import payload_bytes
+from fedmerit.server.exchange import Exchange
+from fedmerit.server.server_models import FIRST_MODEL
+from fedmerit.trainers.monai.machine_settings import RUNS, SERVER, follow_manifest, run_folder
+
+TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
+CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout
+FIRST_TIMEOUT = 86400.0  # seconds, as long as nothing is known of the sites' work
+LEAST_TIMEOUT, SLACK = 1800.0, 3.0  # later: seconds, and how many times as long as all sites took before
+SLOWEST_LINE = 125_000.0  # bytes a second, 1 Mbit/s
+IDLE_PERIOD = 0.25  # seconds between looks at tasks while no answer comes: a look costs CPU time
+RETRY_SECONDS = 5.0  # seconds after which the server asks sites again that NVFlare gave up
+SERVER_LOCK = ".server.lock"
+KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
+
+
+class SentTasks(dict[str, Any]):
+    """NVFlare's tasks by id. One that a site asked for twice, as over a slow line, it takes out twice.
+
+    With a plain dictionary that ends its task monitor, and with it the job.
+    """
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """The default if it is out already."""
+        return super().pop(key, default)
+
+
+def allow_repeated_pop(communicator: Any) -> None:
+    """Let NVFlare's ``communicator`` take a task out twice."""
+    communicator._client_task_map = SentTasks(communicator._client_task_map)
+
+
+def default_timeout(size: int, took: float | None) -> float:
+    """Seconds to wait for sites if nobody said how many.
+
+    Args:
+        size: bytes of the largest message, which goes both ways.
+        took: seconds until all sites had answered such a message, at most so far; None: it is the first.
+    """
+    work = FIRST_TIMEOUT if took is None else LEAST_TIMEOUT + SLACK * took
+    return work + 2 * size / SLOWEST_LINE
+
+
+def progress(
+    run: Path, config: RunConfiguration, silent: Collection[str] = (), at_work: Collection[str] = ()
+) -> dict[str, Any]:
+    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
+
+    ``undefined`` are the quantities that the method leaves so. Also ``absent``, as of `absences`, the sites that did
+    not answer yet when they were last asked, ``silent``, and
+    those of them that took the task at hand, ``at_work``.
+    """
+    records = Ledger(run / "ledger.jsonl").records
+    last, lacking = records[-1] if records else None, absences(records)
+    named = {"method": config.method, "undefined": undefined_quantities(config.method), "rounds": config.rounds}
+    return named | {"record": last, "absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
+
+
+class MeritController(ModelController):
+    """Has the sites do what there is to do, until the final models are tested.
+
+    An exchange ends when every site has answered, or after ``round_timeout`` seconds once ``min_sites`` have sent what
+    can be used. A site that is late, or gone, is absent in that round. From then on it is asked beside the others: they
+    wait for it again as soon as it takes a task.
+
+    Args:
+        aggregator_id: of the `MeritAggregator` component.
+        round_timeout: seconds to wait for a site in one round; 0: as `default_timeout` has it, in a simulation as long
+            as it takes.
+        min_sites: usable answers without which no exchange ends, however long it takes.
+        task_check_period: seconds between looks at tasks whose answers have come, and at whether to begin.
+    """
+
+    def __init__(
+        self,
+        aggregator_id: str = "aggregator",
+        round_timeout: float = 0,
+        min_sites: int = 1,
+        task_check_period: float = 0.02,
+    ):
+        super().__init__(persistor_id="", ignore_result_error=True, task_check_period=task_check_period)
+        self.aggregator_id = aggregator_id
+        self.round_timeout = round_timeout
+        self.min_sites = min_sites
+        self.task_check_period = task_check_period
+        self.taken = False  # whether a site has asked for work
+        self.finished = False  # whether the run has come to its end
+        self.silent: set[str] = set()  # sites that did not answer when they were last asked
+        self.at_work: set[str] = set()  # sites that took the task at hand
+        self.awaited: set[str] = set()  # sites that did not answer it yet
+        self.arrived = threading.Event()  # whether an answer came since the last look at tasks
+        self.took: dict[str, float] = {}  # by kind of answer, seconds until all were in, at most
+
+    @cached_property
+    def revocations(self) -> Revocations:
+        """Of the server's kit."""
+        return Revocations(Path(self.engine.get_workspace().get_root_dir()))
+
+    def run(self) -> None:
+        """NVFlare's entry point; an exception in here ends the job with its message."""
+        allow_repeated_pop(self.communicator)
+        self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
+        follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
+        workspace = Path(self.get_run_dir())
+        run = run_folder(workspace)
+        ended: Exception | str = ""
+        try:
+            self._begin(run, workspace)
+        except Exception as error:
+            ended = self._why_stopped() if self.abort_signal.triggered else error
+            raise
+        finally:
+            self._note_end(run, ended)
+
+    def _begin(self, run: Path, workspace: Path) -> None:
+        """Work, once a site asks for it."""
+        # a job that no site takes leaves no run folder; the process of one that asks for work has built all its parts
+        while not (run.exists() or self.taken):
+            self._pause(self.task_check_period)
+        run.mkdir(parents=True, exist_ok=True)
+        with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
+            self._work(run, workspace)
+
+    def _why_stopped(self) -> Exception | str:
+        """Why the job is over before its end, if nothing failed here: "" if an admin or a site stopped it."""
+        if not self.taken:
+            return BadInput(f"{NO_SITE}; {ERRORS}, or log.txt, in the kit of each site says why")
+        lost = [client.name for client in self.engine.get_clients() if self.get_client_disconnect_time(client.name)]
+        return f"fewer than {self.min_sites} sites were left, without {', '.join(sorted(lost))}" if lost else ""
+
+    def _note_end(self, run: Path, ended: Exception | str) -> None:
+        """For `JobEnds`; of a simulation nobody asks."""
+        kit = self.engine.get_workspace()
+        if (Path(kit.get_startup_kit_dir()) / KEY).exists():
+            records = Ledger(run / "ledger.jsonl").records
+            JobEnd.after(records, ended, self.finished).write(Path(kit.get_root_dir()), Path(self.get_run_dir()).name)
+
+    def _work(self, run: Path, workspace: Path) -> None:
+        """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
+        sites, context = self.sample_clients(), self._context(run)
+        self._take_first_model(run)
+        federation = self.aggregator.open(
+            sites,
+            run,
+            on_round=partial(track, self.engine),
+            min_sites=self.min_sites,
+            signer=self._signer(),
+            context=context,
+            root=self._root(),
+        )
+        if (repeats := read_repeats(workspace)) and not federation.round:
+            federation.take_note(repeats)
+        if not (run / "run.json").exists():  # `fedmerit run` did not write it
+            engine = "prod" if self._signer() else "sim"  # whose server has no key
+            description = describe(run.name, federation.config, federation.sites, engine)
+            encrypted = {"privacy": [HE]} if context else {}
+            write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
+        elif (known := read_object(run / "run.json"))["sites"] != federation.sites:  # others have joined
+            write_json(run / "run.json", known | {"sites": federation.sites})
+        self.engine.register_app_command(PROGRESS, lambda *_: self._progress(run))
+        self.engine.register_app_command(NOTE, lambda _, given, *__: federation.take_note(str(given["text"])))
+        try:
+            for exchange in federation.exchanges():
+                self._exchange_messages(exchange)
+                give_back_memory()
+            self.finished = federation.finished
+        finally:
+            if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
+                shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
+
+    def _progress(self, run: Path) -> dict[str, Any]:
+        waiting = self.at_work & self.awaited
+        return progress(run, self.aggregator.federation.config, self.silent | self.awaited, waiting)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.ABOUT_TO_END_RUN:
+            wake_up.wake_up()
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
+            self.taken = True
+        if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
+            if not fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
+                self._refuse(
+                    fl_ctx.get_peer_context().get_identity_name(), fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
+                )
+            self.arrived.set()
+
+    def _refuse(self, site: str, result: Shareable | None) -> None:
+        """Note what came instead of an answer."""
+        if not self.aggregator.exchange.has_reply(site):
+            code = result and result.get_return_code()
+            self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})")
+
+    def _exchange_messages(self, exchange: Exchange) -> None:
+        """One message to every site that is asked, and its answer to the exchange, until that may end."""
+        self.aggregator.hold(exchange)
+        models, started = self.aggregator.models(), time.monotonic()
+        federation = self.aggregator.federation
+        federation.gone = frozenset(filter(self.revocations.shut_out, federation.sites))
+        for site in federation.gone & set(models):
+            exchange.refuse(site, REASON)
+        self.at_work.clear()
+        timeout = self._timeout(exchange)
+        while True:
+            there = self.sample_clients()
+            for site in self.aggregator.federation.largest_first(models):
+                if site in there and not exchange.has_reply(site):
+                    self.send_model(exchange.work, models[site], targets=[site], callback=partial(self._accept, site))
+                    wake_up.wake_up([site])
+            while self.get_num_standing_tasks():
+                self.arrived.clear()
+                self._require_running()
+                self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
+                late = timeout and time.monotonic() - started > timeout
+                missing = self.awaited = {site for site in models if not exchange.has_reply(site)}
+                only_silent = bool(missing) and missing <= self.silent - self.at_work
+                if exchange.is_complete() and (late or only_silent):
+                    self.cancel_all_tasks()
+                self.arrived.wait(IDLE_PERIOD if missing else self.task_check_period)
+            missing = {site for site in models if not exchange.has_reply(site)}
+            if exchange.is_complete() or not missing:
+                break
+            self.warning(f"waiting for sites: {', '.join(sorted(missing))}")
+            self._pause(RETRY_SECONDS)
+        if not missing:
+            self.took[exchange.what] = max(self.took.get(exchange.what, 0.0), time.monotonic() - started)
+        if lost := missing - self.silent:
+            self.warning(f"without an answer, asked beside the others from now on: {', '.join(sorted(lost))}")
+        self.silent = (self.silent - set(models)) | missing
+
+    def _timeout(self, exchange: Exchange) -> float:
+        """Seconds; 0: none."""
+        if self.round_timeout or self.aggregator.federation.finished:
+            return self.round_timeout or CLOSING_TIMEOUT
+        if not self._signer():
+            return 0.0
+        size, took = max(map(payload_bytes, exchange.tasks.values())), self.took.get(exchange.what)
+        seconds = default_timeout(size, took)
+        before = "none before" if took is None else f"{took:.0f} s at most before"
+        self.info(f"{exchange.what}: waits {seconds:.0f} s at most (message of {size / 1e6:.1f} MB, {before})")
+        return seconds
+
+    def _accept(self, site: str, model: FLModel) -> None:
+        """An answer, unless the certificate of the site was revoked meanwhile."""
+        if self.revocations.shut_out(site):
+            self.aggregator.exchange.refuse(site, REASON)
+        else:
+            self.aggregator.accept_model(model)
+
+    def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """NVFlare calls it as a site takes its task."""
+        super()._prepare_task_data(client_task, fl_ctx)
+        self.at_work.add(client_task.client.name)
+
+    def _require_running(self) -> None:
+        if self.abort_signal.triggered:
+            raise RuntimeError("the job was aborted")
+        if not any(thread.name == TASK_MONITOR for thread in threading.enumerate()):
+            raise RuntimeError("NVFlare's task monitor ended with an error, nothing would ever end this round")
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._require_running()
+            time.sleep(self.task_check_period)
+
+    def _take_first_model(self, run: Path) -> None:
+        """Of a run by scripts: from the job, or the kit's local folder; the plan has its digest."""
+        workspace = self.engine.get_workspace()
+        custom = workspace.get_app_custom_dir(self.fl_ctx.get_job_id())
+        places = (Path(place) / FIRST_MODEL for place in (custom, workspace.get_site_config_dir()))
+        found = next((file for file in places if file.exists()), None)
+        if found and not (run / FIRST_MODEL).exists():
+            shutil.copy(found, run / FIRST_MODEL)
+
+    def _context(self, run: Path) -> bytes | None:
+        """The context in which ciphertexts are added up; None if updates come in the clear."""
+        if not self.aggregator.encrypted:
+            return None
+        from fedmerit.engines.nvflare.encryption import SERVER_CONTEXT, find_context
+
+        return find_context(SERVER_CONTEXT, self.fl_ctx, run)
+
+    def _root(self) -> Certificate | None:
+        """Of the federation that this server was provisioned for; None in the simulator, which has none."""
+        root = Path(self.engine.get_workspace().get_startup_kit_dir()) / ROOT
+        return read_certificate(root) if root.exists() else None
+
+    def _signer(self) -> Signer | None:
+        """Of the certificate that this server was provisioned with; None in the simulator, which has none."""
+        kit = Path(self.engine.get_workspace().get_startup_kit_dir())
+        return Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None

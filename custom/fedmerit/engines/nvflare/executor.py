@@ -1,0 +1,249 @@
+"""A site's work on NVFlare: a message in, `Site` at work, a message out.
+
+NVFlare may stream a site's logs to the server, and tracebacks name files. So errors are described in the site's own
+`ERRORS` and on its standard error; NVFlare's log only notes that there was one.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from fedmerit.attacks.catalogue import wrap_attacker
+from fedmerit.ciphertexts import SiteKey
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
+from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
+from fedmerit.engines.nvflare.translation import (
+    answer_to_model,
+    model_to_evaluation,
+    model_to_reply,
+    model_to_task,
+    peer_to_shareable,
+    shareable_to_peer,
+)
+from fedmerit.errors import printable
+from fedmerit.evidence.signatures import Signer
+from fedmerit.machine import give_back_memory
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, Work, describe_failure
+from fedmerit.site.job_rules import count_images, require_allowed
+from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
+from fedmerit.site.site import Site
+from fedmerit.site.trainer import Trainer
+from fedmerit.trainers.monai.machine_settings import (
+    configured_attack,
+    configured_device,
+    follow_manifest,
+    run_folder,
+    site_folder,
+)
+from fedmerit.trainers.monai.manifest import MANIFEST, Manifest
+from fedmerit.trainers.monai.networks import build_network
+
+KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
+ERRORS = "errors.log"  # in the site's own folder of the run
+READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
+    TRAIN: model_to_task,
+    EVALUATE: model_to_evaluation,
+}
+SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)  # after START_RUN, with which a script is started, once
+PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
+PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
+
+
+class MeritExecutor(Executor):
+    """Trains and evaluates at one site; gives its model to other sites, of methods whose models stay at the sites.
+
+    Args:
+        plan: `RunConfiguration.to_dict`, the same as the aggregator's.
+        encrypted: whether updates leave, and models come, as ciphertexts.
+        script: of a plan with a script, how to start it, as `fedmerit.engines.nvflare.client_script.start_script` has
+            it; a hospital's own manifest replaces it.
+    """
+
+    def __init__(self, plan: dict[str, Any], encrypted: bool = False, script: dict[str, Any] | None = None):
+        super().__init__()
+        self.plan, self.encrypted, self.script = plan, encrypted, script
+        self._client_script: ClientScript | None = None
+        self._at_work: tuple[FLContext, Signal] | None = None  # of the task at hand
+        self._accepted: RunConfiguration | None = None  # the plan, once the site's rules allow it
+        self._refused: Exception | None = None  # why the site does not take the job; this stays here
+        self._site: Site | None = None
+        self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
+        self._opening = threading.Lock()  # a peer may ask while the site is being opened
+
+    @cached_property
+    def _network(self) -> torch.nn.Module:
+        assert self._accepted, "the job was refused here, or has not begun"
+        return build_network(self._accepted.network)
+
+    def _open(self, fl_ctx: FLContext) -> Site:
+        """The site, opened once per process."""
+        with self._opening:
+            if self._site is None:
+                self._site = self._opened(fl_ctx)
+            return self._site
+
+    def _follow_manifest(self, fl_ctx: FLContext) -> Manifest | None:
+        return follow_manifest(self._local(fl_ctx), fl_ctx.get_identity_name())
+
+    @staticmethod
+    def _local(fl_ctx: FLContext) -> Path:
+        return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+
+    @staticmethod
+    def _custom(fl_ctx: FLContext) -> Path:
+        """Of the code that the job brings."""
+        return Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id()))
+
+    def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
+        """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
+        manifest, name = self._follow_manifest(fl_ctx), fl_ctx.get_identity_name()  # first: it says what is imported
+        plan = RunConfiguration.from_dict(self.plan)
+        if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
+            # NVFlare's own policy let the job bring its code to this site, which FedMerit has not prepared
+            brought = brought_script(self.script or {}, self._custom(fl_ctx))
+            manifest = manifest.model_copy(update={"script": brought})
+        if manifest:
+            sites = len(fl_ctx.get_engine().get_clients() or ())
+            images = None if plan.script else count_images(site_folder(name), plan)
+            require_allowed(manifest, plan, sites, images)
+        if manifest and manifest.script:  # the job has no say in what runs here
+            self.script = (self.script or {}) | manifest.script.model_dump(include={"file", "args", "command"})
+        self._accepted = plan
+        return plan, manifest
+
+    def _opened(self, fl_ctx: FLContext) -> Site:
+        (plan, manifest), name = self._accept(fl_ctx), fl_ctx.get_identity_name()
+        if not plan.script:  # which has as many threads as it takes
+            torch.set_num_threads(plan.training.cpu_threads)
+        engine = fl_ctx.get_engine()
+
+        def ask_peer(peer: str, round: int) -> PeerModel | None:
+            with engine.new_context() as context:
+                request = Shareable({"round": round})
+                replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
+            return shareable_to_peer(replies[peer], self._network)
+
+        own, key = _site_workspace(fl_ctx), None
+        if self.encrypted:
+            from fedmerit.engines.nvflare.encryption import SITES_CONTEXT, find_context
+
+            key = SiteKey(find_context(SITES_CONTEXT, fl_ctx, own.parents[1]))
+        participants = [client.name for client in engine.get_clients() or ()]
+        kit = Path(engine.get_workspace().get_startup_kit_dir())
+        signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
+        pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
+        caps = manifest.jobs.caps if manifest else None
+        if plan.script:
+            trainer: Trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
+            return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
+        from fedmerit.site.image_trainer import ImageTrainer  # loads MONAI, some 200 MB
+
+        trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
+        site = Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
+        return wrap_attacker(site, configured_attack(name))
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Refuse a job that cannot run here, task by task; remember what filters left of an update."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            self._begin(fl_ctx)
+        if self._client_script and event_type in SCRIPT_EVENTS:
+            self._client_script.handle_event(event_type, fl_ctx)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
+            (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
+                self._site.sent(task, left.update)
+
+    def _begin(self, fl_ctx: FLContext) -> None:
+        """Take the job, or refuse it; offer the model to peers if models stay at the sites."""
+        try:
+            plan = self._accept(fl_ctx)[0]
+            method = plan.build_method()
+            if plan.script:
+                self._client_script = start_script(self.script or {}, self._custom(fl_ctx))
+                self._client_script.handle_event(EventType.START_RUN, fl_ctx)
+        except Exception as error:
+            if repr(error) != repr(self._refused):  # said once
+                report_error(self, error, "job refused", fl_ctx)
+            self._accepted, self._refused = None, error
+            return
+        if capabilities(method).exchanges_directly:
+            fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
+
+    def _ask_script(self, question: Question) -> Said:
+        assert self._client_script
+        assert self._at_work
+        return ask_script(self._client_script, question, *self._at_work)
+
+    def requires_materialized_task_result(self, task_name: str) -> bool:
+        """NVFlare asks whether tensors of a script have to be here: they do, the site works with them."""
+        return True
+
+    def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """A peer's answer. It, too, learns of an error that there was one."""
+        try:
+            receiver = fl_ctx.get_peer_context().get_identity_name()
+            return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
+        except Exception as error:
+            report_error(self, error, "no model given", fl_ctx)
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """One task. The server learns of an error that there was one."""
+        self._trained = None
+        if task_name not in READERS:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        if self._accepted is None:  # the hospital may have mended why
+            self._begin(fl_ctx)
+        if self._accepted is None:
+            return FLModelUtils.to_shareable(answer_to_model(Failure(REFUSED), torch.nn.Identity()))
+        self._at_work = fl_ctx, abort_signal
+        try:
+            if self._client_script:
+                shareable = materialized(shareable, fl_ctx, abort_signal)
+            task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
+            with concurrency_slot():
+                answer = self._open(fl_ctx).answer(task)
+                give_back_memory()  # the site now waits for the others
+            if isinstance(task, Task) and isinstance(answer, Reply):
+                self._trained = task, answer
+            return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
+        except Exception as error:
+            report_error(self, error, "round failed", fl_ctx)
+            return FLModelUtils.to_shareable(answer_to_model(describe_failure(error), self._network))
+
+
+def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
+    """Write why where only the site reads it, and to NVFlare's log that something went wrong."""
+    message = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
+    print(printable(message, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
+    folder = _site_workspace(fl_ctx)
+    with suppress(OSError):  # such as that the disk is full, which may be the error
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ERRORS).open("a") as log:
+            traceback.print_exception(error, file=log)
+    executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
+
+
+def _site_workspace(fl_ctx: FLContext) -> Path:
+    """Where the site keeps its part of the run."""
+    workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+    return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())

@@ -1,0 +1,73 @@
+"""The privacy filters of `configuration/filters.py` as NVFlare's, and what they make of an answer outside NVFlare."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from torch import nn
+
+from fedmerit.engines.nvflare.translation import answer_to_model, model_to_reply
+from fedmerit.schema.configuration.filters import Gaussian, Percentile, SparseVector, parse
+from fedmerit.schema.messages import Answer, Reply
+
+
+class GaussianPrivacy(DXOFilter):
+    """Cuts an update to a Euclidean norm and adds Gaussian noise to every entry.
+
+    The noise is the operating system's: a seed that the server knows would take it away again. NVFlare 2.9 has no such
+    filter of updates.
+
+    Args:
+        clip: the largest norm.
+        noise: standard deviation of the noise, as a multiple of ``clip``.
+    """
+
+    def __init__(self, clip: float = 1.0, noise: float = 0.01):
+        super().__init__([DataKind.WEIGHT_DIFF], [DataKind.WEIGHT_DIFF])
+        self.clip, self.noise = clip, noise
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
+        """The update, cut and noisy."""
+        random = np.random.default_rng()
+        norm = float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in dxo.data.values())))
+        factor = min(1.0, self.clip / norm) if norm > 0 else 1.0
+        dxo.data = {
+            name: (array * factor + random.normal(0.0, self.noise * self.clip, array.shape)).astype(array.dtype)
+            for name, array in dxo.data.items()
+        }
+        return dxo
+
+
+FILTERS: Mapping[type[Any], type[DXOFilter]] = {
+    Percentile: PercentilePrivacy,
+    SparseVector: SVTPrivacy,
+    Gaussian: GaussianPrivacy,
+}
+
+
+def privacy_filter(spec: str) -> DXOFilter:
+    """NVFlare's result filter of a spec."""
+    chosen = parse(spec)
+    return FILTERS[type(chosen)](**vars(chosen))
+
+
+def build_answer_filter(specs: Sequence[str], network: nn.Module) -> Callable[[Answer], Answer]:
+    """What the filters make of a site's answer, as if it left by NVFlare: for the local engine."""
+    filters = [privacy_filter(spec) for spec in specs]
+
+    def filtered(answer: Answer) -> Answer:
+        if not isinstance(answer, Reply):
+            return answer
+        shareable = FLModelUtils.to_shareable(answer_to_model(answer, network))
+        for filter in filters:
+            shareable = filter.process(shareable, FLContext())
+        return model_to_reply(FLModelUtils.from_shareable(shareable), network)
+
+    return filtered

@@ -1,0 +1,116 @@
+"""A configuration as an NVFlare recipe: the job of controller, aggregator and executor."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR
+from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+from nvflare.recipe.spec import Recipe
+
+import fedmerit
+from fedmerit.engines.nvflare.aggregator import MeritAggregator
+from fedmerit.engines.nvflare.controller import MeritController
+from fedmerit.engines.nvflare.egress import EgressFilter
+from fedmerit.engines.nvflare.executor import MeritExecutor
+from fedmerit.engines.nvflare.privacy import FILTERS, privacy_filter
+from fedmerit.engines.nvflare.scalars import RECEIVERS, receiver
+from fedmerit.engines.nvflare.survey_job import SURVEY
+from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.options import JOB_WAITING, Waiting
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.server.requirements import require_decentralised
+
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
+
+
+class MeritRecipe(Recipe):
+    """Any FedMerit method as an NVFlare recipe, for SimEnv, PocEnv and ProdEnv, or to export.
+
+    The job names classes of the installed fedmerit package and carries no code.
+
+    Args:
+        waiting: for how many sites, and how long; so many have to be there for the job to start.
+        start_sites: sites that have to be there for the job to start, if it is another number.
+        privacy: specs of `fedmerit.schema.configuration.filters`, applied at every site to what it sends, in order.
+        track: specs of `fedmerit.schema.configuration.tracking`.
+        script: how sites start theirs, if the plan has one.
+
+    Raises:
+        BadInput: the method needs all images in one place.
+    """
+
+    def __init__(
+        self,
+        config: RunConfiguration,
+        name: str,
+        waiting: Waiting = JOB_WAITING,
+        start_sites: int | None = None,
+        privacy: Sequence[str] = (),
+        track: Sequence[str] = (),
+        script: dict[str, Any] | None = None,
+    ):
+        require_decentralised(config)
+        job = FedJob(name=name, min_clients=start_sites or waiting.min_sites)
+        job.set_app_packages(["fedmerit"])
+        job.to_server(MeritController(**waiting._asdict()))
+        encrypted = HE in privacy
+        job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
+        job.to_clients(MeritExecutor(config.to_dict(), encrypted, script), tasks=[TRAIN, EVALUATE])
+        asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
+        chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
+        for task, filters in chains.items():
+            for filter in filters:
+                job.to_clients(filter, filter_type=FilterType.TASK_RESULT, tasks=[task])
+        for spec in track:
+            job.to_server(receiver(spec))
+        super().__init__(job)
+
+
+def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
+    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
+
+    The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
+    if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
+    """
+    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
+    classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
+    return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
+
+
+def survey_classes() -> set[str]:
+    """Those that `build_site_policy` lists only for surveys."""
+    return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
+
+
+def export_job(
+    config: RunConfiguration, out: Path, waiting: Waiting = JOB_WAITING, byoc: bool = False, **more: Any
+) -> None:
+    """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
+
+    Args:
+        byoc: the job brings this package's code, for machines that allow it and do not have the package.
+        **more: of `MeritRecipe`.
+
+    Raises:
+        BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
+    """
+    job = out.resolve()  # of ., which has no name, the folder's
+    if not JOB_NAME.fullmatch(job.name):
+        raise BadInput(
+            f"{out}: {job.name!r} is no name of an NVFlare job; expected a folder whose name begins with a letter or "
+            "digit and holds only these, ., _ and -"
+        )
+    try:
+        MeritRecipe(config, job.name, waiting, **more).export(str(job.parent))
+        if byoc:
+            code = Path(fedmerit.__path__[0])
+            shutil.copytree(code, job / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))
+    except (RuntimeError, OSError) as error:
+        raise BadInput(f"{out}: cannot be written ({error})") from error

@@ -1,0 +1,245 @@
+"""The rounds of a run, played again from what the ledger says came, by the code of method and guard.
+
+Nothing of any outcome is taken from the ledger: all rounds follow from round 0. Instead of each site's update there is
+the vector with 1 in the site's place, so that a model says which sum of updates was added to it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
+from fedmerit.evidence.verification.record_schema import Record
+from fedmerit.guard.admission import Admission
+from fedmerit.guard.history import History
+from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.run import Network, RunConfiguration, Training, plan_network
+from fedmerit.schema.configuration.script import derived_parts
+from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.server.membership import grow_all
+from fedmerit.server.round_inputs import (
+    CANDIDATES,
+    LEAVE_ONE_OUT,
+    SERVER,
+    InputsRecord,
+    Ratings,
+    RoundInputs,
+    pool_ratings,
+)
+from fedmerit.server.run_guard import RunGuard
+from fedmerit.site.enrolment import enrolled_sites
+
+
+@dataclass(frozen=True)
+class PlayedRound:
+    """A round, played again."""
+
+    record: Record
+    line: str  # of the ledger, for messages
+    inputs: RoundInputs
+    admission: Admission
+    outcome: Outcome  # by site
+    guard: Mapping[str, Any]  # as the ledger holds what the guard found
+    sites: Sequence[str]  # n, in order of name
+    steps: Tensor | None  # (n, n) part of each column's update in the step of each row's model; None, NaN: not known
+    mean: Tensor  # (n,) likewise of the mean update, which is the model's last step to the guard
+
+
+class Replay:
+    """All rounds of a run.
+
+    Args:
+        sites: all that ever took part.
+        joined: those of them that joined after round 0.
+        sees_updates: whether the server saw the updates: they came in the clear.
+        has_server_images: whether the server rated models on images of its own.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        sites: Sequence[str],
+        joined: Collection[str],
+        sees_updates: bool,
+        has_server_images: bool,
+    ):
+        self.everyone, self.sites = sorted(sites), sorted(set(sites) - set(joined))
+        n = len(self.sites)
+        network = Network.from_dict(plan_network(plan))
+        script = derived_parts(plan["script"])["script"] if "script" in plan else None
+        last_round = script.last_round if script else plan["training"]["last_round"]
+        self.config = RunConfiguration(
+            plan["method"],
+            plan["task"],
+            plan["rounds"],
+            plan["seed"],
+            network,
+            Training(last_round=last_round),
+            plan["parameters"],
+            guard=build(GuardSettings, plan["guard"], "guard"),
+            script=script,
+        )
+        self.method = self.config.build_guarded_method()
+        self.can = capabilities(self.method)
+        self.sees_updates = sees_updates and not self.can.exchanges_directly
+        self.layout = self._layout(network, len(sites))
+        size = sum(self.layout.tensor_sizes) if self.sees_updates else 0
+        self.models = torch.zeros(size, dtype=torch.float64)
+        self.state = self.method.start(self.models, n, self.layout)
+        self.rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
+        self.guard = self._make_guard()
+        self.enrolled: dict[str, Record] = {}
+        self.withheld = torch.zeros(n, dtype=torch.bool)
+
+    def _layout(self, network: Network, n: int) -> Layout:
+        """Of n parameters; the network's own if its neurons count."""
+        if self.can.neurons:
+            from fedmerit.server.network_layout import read_layout  # it takes seconds to import MONAI
+            from fedmerit.trainers.monai.networks import initial_network
+
+            return read_layout(initial_network(network, self.config.seed), with_neurons=True)
+        return Layout.of(n)
+
+    def _make_guard(self) -> RunGuard:
+        guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, self.rates)
+        guard.history = History.empty(len(self.sites))
+        return guard
+
+    @property
+    def places(self) -> list[int]:
+        """Of the sites among all that ever take part."""
+        return [self.everyone.index(site) for site in self.sites]
+
+    @property
+    def updates(self) -> Tensor:
+        """(n, d) with 1 in each site's place."""
+        return torch.eye(len(self.everyone), self.models.shape[-1], dtype=torch.float64)[self.places]
+
+    def _join(self, joined: Sequence[str]) -> None:
+        """Grow by sites, as `fedmerit.server.membership` has it."""
+        if set(joined) - set(self.everyone) or set(joined) & set(self.sites):
+            raise ValueError(f"{', '.join(joined)} joined, expected a site of the run that was not in it yet")
+        before, history = self.sites, self.guard.history
+        self.sites = sorted([*before, *joined])
+        n, rows = len(self.sites), [self.sites.index(site) for site in before]
+        self.state = self.method.join(self.state, rows, n, self.layout)
+        if self.models.ndim == 2:
+            self.models = grow(self.models, joining_model(self.state).repeat(n, 1), rows)
+        self.withheld = grow(self.withheld, torch.zeros(n, dtype=torch.bool), rows)
+        self.guard = self._make_guard()
+        self.guard.history = History.restore(grow_all(history.content(), self.guard.history.content(), rows))
+        self._enrol({})
+
+    def play(self, record: Record, line: str) -> PlayedRound:
+        """The next round; ValueError: the record's inputs are not those of such a round."""
+        if joined := record.get("joined"):
+            self._join(joined)
+        participants = record["participants"]
+        inputs = InputsRecord.model_validate(record["inputs"]).parse(self.sites, participants)
+        if bool(inputs.size) != self.sees_updates:
+            raise ValueError(f"size is {inputs.size}, the server saw {'the' if self.sees_updates else 'no'} updates")
+        self._enrol(record)
+        self._allocate(inputs)
+        present = inputs.reports.present
+        updates = self.updates * present[:, None]
+        vectors = {name: torch.zeros_like(updates) for name in self.can.vectors}
+        reports = self._complete(replace(inputs.reports, vectors=vectors))
+        nothing: list[Any] = [None] * len(self.sites)
+        if self.guard.on and self.sees_updates and inputs.measured is None:
+            raise ValueError("scores lack, what the guard measures in every round")
+        admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
+        if len(self.method.parts(self.state)) and inputs.parts is None:
+            raise ValueError("parts lack, whose inner products the method has")
+        admission = replace(admission, reports=replace(admission.reports, parts=inputs.parts))
+        reports = self._rated(inputs, admission, record)
+        received = self.models
+        self.state, given = self.method.round(self.state, admission.updates, reports)
+        outcome = self.guard.divide_outcome(admission, given, received)
+        if record["round"] == self.config.rounds - 1 and self.config.training.last_round == "own":
+            own = given.models.ndim == 1
+            outcome = replace(outcome, models=received + updates) if own else outcome
+        if outcome.models is not given.models:
+            self.state = self.method.restart_from(self.state, outcome.models)
+        left = self.withheld & ~admission.withheld  # they come from their own model to that of all
+        self.models, self.withheld = outcome.models, admission.withheld
+        self._leave_one_out(inputs, admission, given, received, record)
+        steps = None
+        if self.method.sums_updates and self.sees_updates:
+            steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
+            if not self.method.has_site_models:
+                steps = steps.masked_fill(left[:, None], torch.nan)
+        mean = (outcome.weights[:, None] * admission.own).sum(dim=0)
+        mean = mean[self.places] if self.sees_updates else mean
+        guard = self.guard.record(admission, inputs.reports.num_samples)
+        return PlayedRound(record, line, inputs, admission, outcome, guard, tuple(self.sites), steps, mean)
+
+    def _enrol(self, record: Record) -> None:
+        self.enrolled |= record.get("guard", {}).get("enrolled", {})
+        if not self.enrolled:
+            return
+        places = {site: place for place, site in enumerate(self.sites)}
+        shared = torch.zeros(len(places), len(places), dtype=torch.bool)
+        known = {site: one for site, one in self.enrolled.items() if site in places}
+        for site, one in known.items():
+            for other in one["shares_with"]:
+                if other in places:
+                    shared[places[site], places[other]] = shared[places[other], places[site]] = True
+        counts = {site: float(one["images"]) for site, one in known.items()}
+        organisations = {site: str(one["organisation"]) for site, one in known.items()}
+        enrolled = enrolled_sites(self.sites, counts, organisations, shared)
+        self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
+
+    def _allocate(self, inputs: RoundInputs) -> None:
+        method = self.can.neurons
+        request = method.importance_request(self.state) if method else None
+        if (request is None) != (inputs.importance is None):
+            raise ValueError(f"importance of neurons {'lacks' if request else 'is there, and was not asked for'}")
+        if method and inputs.importance is not None:
+            self.state, self.models, _ = method.allocate(self.state, inputs.importance, self.withheld)
+
+    def _complete(self, reports: Reports) -> Reports:
+        """With all that the method asks for: what no site reported is not in the record."""
+        n = len(self.sites)
+        values = {name: torch.full((n,), torch.nan, dtype=torch.float64) for name in self.method.asks}
+        pairs = {name: torch.full((n, n), torch.nan, dtype=torch.float64) for name in self.can.peer_quantities}
+        return replace(reports, values=values | dict(reports.values), pairs=pairs | dict(reports.pairs))
+
+    def _rated(self, inputs: RoundInputs, admission: Admission, record: Record) -> Reports:
+        method, reports = self.can.candidates, admission.reports
+        candidates = method.candidates(self.state, admission.updates, reports) if method else None
+        if candidates is None:
+            return reports
+        ratings = self._require_ratings(CANDIDATES, len(candidates.mixtures), inputs, admission, record)
+        if self.guard.on and SERVER not in ratings:
+            return replace(reports, candidates=self.guard.judge_candidates(admission, candidates, ratings))
+        return replace(reports, candidates=pool_ratings(ratings))
+
+    def _leave_one_out(
+        self, inputs: RoundInputs, admission: Admission, given: Outcome, received: Tensor, record: Record
+    ) -> None:
+        candidates = self.guard.leave_one_out_models(record["round"], given, admission, received)
+        if candidates is not None:
+            ratings = self._require_ratings(LEAVE_ONE_OUT, len(candidates.mixtures), inputs, admission, record)
+            self.guard.take_leave_one_out(admission, ratings)
+
+    def _require_ratings(
+        self, what: str, count: int, inputs: RoundInputs, admission: Admission, record: Record
+    ) -> Ratings:
+        """ValueError if ratings lack that were asked for, without a reason."""
+        ratings = inputs.ratings.get(what, {})
+        asked = inputs.reports.present & ~admission.withheld
+        raters = {site for site, one in zip(self.sites, asked.tolist(), strict=True) if one}
+        if SERVER not in ratings and (lost := sorted(raters - set(ratings) - set(record["rejected"]))):
+            raise ValueError(f"ratings of {what} by {lost[0]} lack, and rejected does not say why")
+        if not ratings:
+            raise ValueError(f"ratings of {what} lack")
+        if strangers := set(ratings) - raters - {SERVER}:
+            raise ValueError(f"ratings of {what} are by {', '.join(sorted(strangers))}, who was not asked")
+        for by, one in ratings.items():
+            if len(one.dice) != count:
+                raise ValueError(f"ratings of {what} by {by} are of {len(one.dice)} models, expected {count}")
+        return ratings

@@ -1,0 +1,101 @@
+"""A network's input: how `fedmerit_data` makes it from raw images, as site.json and a model's model.json say."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, create_model
+
+from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import record_hash
+from fedmerit.schema.configuration.data_plan import read_plan
+from fedmerit.schema.parameters import Checked, parameter
+
+NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", "ct_bone", "photo")
+
+
+@dataclass(frozen=True)
+class Preprocessing(Checked):
+    """From a raw image to the network's input, slice by slice, and from its logits to a mask.
+
+    Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
+    """
+
+    size: tuple[int, int] = parameter(MISSING, "(height, width) of a slice, in pixels", low=1, high=16384)
+    field_of_view: float | None = parameter(
+        None, "mm; side of the central square that is kept; None: whole frames, made square", above=0, high=1e5
+    )
+    crop: str = parameter(
+        "whole", "disc: a square about the disc's middle; whole: the field of view", choices=("whole", "disc")
+    )
+    crop_multiple: float | None = parameter(
+        None, "side of the disc's square, in larger extents of the disc", above=0, high=1000
+    )
+    normalisation: str = parameter(
+        "mri",
+        "mri, xray: the brightest and darkest half percent of a volume or image clipped, then mean 0 and deviation 1; "
+        "mri_by_channel: likewise for each channel; photo: for each colour, without clipping; ct_soft_tissue, ct_lung, "
+        "ct_bone: Hounsfield units of a window, from -1 to 1",
+        choices=NORMALISATIONS,
+    )
+    slice_distance: float | None = parameter(
+        None, "mm; volumes are resampled to slices so far apart; None: as acquired", above=0, high=1e3
+    )
+    data_plan: str = parameter("", "SHA-256 of the data plan that sites were prepared by; empty: none")
+    threshold: float = parameter(0.5, "probability above which a pixel belongs to a label", above=0, below=1)
+
+    @property
+    def spacing(self) -> tuple[float, float] | None:
+        """Millimetres between rows and columns; None if they follow the image's own."""
+        field = self.field_of_view
+        return None if field is None else (field / self.size[0], field / self.size[1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `to_dict`, in hexadecimal."""
+        return record_hash(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
+        """From `to_dict`, or site.json, whose other entries are left out; `BadInput` if a value is of another type."""
+        try:
+            known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+            height, width = values.get("size") or values["image_size"]
+            known["size"] = (height, width)
+            if plan := read_plan(values, "site.json") if isinstance(values.get("data_plan"), Mapping) else None:
+                known |= {"data_plan": plan.digest, "slice_distance": plan.slice_distance}
+            _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text
+            return cls(**known)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"preprocessing: not what a site folder says of it ({error})") from None
+
+
+@cache
+def _stated() -> type[BaseModel]:
+    """A `Preprocessing` as files have it."""
+    kinds: dict[str, Any] = {name: (kind, None) for name, kind in get_type_hints(Preprocessing).items()}
+    model: type[BaseModel] = create_model("Stated", **kinds)
+    return model
+
+
+def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
+    """The input of all sites, by the site.json of each; None if they differ, or one does not say it."""
+    try:
+        found = {Preprocessing.from_dict(info) for info in sites.values() if _says(info)}
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found.pop() if len(found) == 1 and all(map(_says, sites.values())) else None
+
+
+def preparation_digest(info: Mapping[str, Any]) -> str:
+    """SHA-256 of how a site was prepared, by its site.json; "": that does not say it."""
+    return Preprocessing.from_dict(info).digest if _says(info) else ""
+
+
+def _says(info: Mapping[str, Any]) -> bool:
+    return "crop" in info and "field_of_view" in info

@@ -1,0 +1,147 @@
+"""A run whose sites train by a script of their own: what the server has to know of its model and of its scores."""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pydantic import ConfigDict
+
+from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.score_name import METRIC
+
+NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
+KINDS = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and the words of which its text then has one
+    "fedce": ("PTFedCEHelper", "fedce_minus_val"),
+    "fedprox": ("PTFedProxLoss", "fedprox_mu"),
+    "scaffold": ("PTScaffoldHelper", "scaffold_c_diff"),
+    "cases": ("enrol_cases",),  # this and the next: of `fedmerit.client`
+    "losses": ("with_losses",),
+    "own_model": ("with_own_model",),
+}
+DERIVED = ("network", "training")  # of a plan: of a script's run they follow from the script
+NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
+MOST_TENSORS = 5000
+LARGEST = 2**40  # side of a tensor
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last parts of names: of BatchNorm
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """One entry of a state_dict."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str = "float32"  # of `KINDS`
+    norm: bool = False  # whether it belongs to a layer that normalises
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name) or "" in self.name.split("."):
+            raise ValueError(f"tensor {self.name!r:.140}: its name may have at most 120 letters, digits, _ . and -")
+        if self.kind not in KINDS:
+            raise ValueError(f"tensor {self.name}: is in {self.kind!s:.20}; expected {', '.join(KINDS)}")
+        if not all(type(side) is int and 0 <= side < LARGEST for side in self.shape):
+            raise ValueError(f"tensor {self.name}: has shape {self.shape!s:.80}; expected whole numbers")
+
+    @property
+    def is_statistic(self) -> bool:
+        """Whether sites share it as they do BatchNorm statistics, and no method sees it."""
+        return not self.kind.startswith(("float", "bfloat")) or self.name.rpartition(".")[2] in STATISTICS
+
+
+@dataclass(frozen=True)
+class Script(Checked):
+    """What a run says of its sites' scripts, instead of a network and how to train it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    tensors: tuple[NamedTensor, ...] = parameter((), "of the model's state_dict")
+    start: str = parameter("", "SHA-256 of the weights that all begin with")
+    output: str = parameter("", "name of the output layer, whose weight's first axis are the labels; none: not known")
+    metric: str = parameter("", "that the script measures of the model it receives; none: it measures none")
+    lowest: float = parameter(0.0, "value of the metric")
+    highest: float = parameter(1.0, "value of the metric")
+    better: str = parameter("higher", "which values of the metric are", choices=("higher", "lower"))
+    evaluates: bool = parameter(False, "whether it answers flare.is_evaluate()")
+    uses: tuple[str, ...] = parameter((), f"helpers that it uses: {', '.join(USES)}")
+    arrays: bool = parameter(False, "whether it gets NumPy's arrays instead of tensors")
+    statistics: str = parameter(
+        "method",
+        "of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights",
+        choices=("method", "mean", "own", "weights"),
+    )
+    last_round: str = parameter("aggregated", "own: a site keeps what it trains in it", choices=("aggregated", "own"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric and not METRIC.fullmatch(self.metric):
+            raise ValueError(f"metric={self.metric!r:.80}: expected at most 60 letters, digits, spaces and .:/@%()+-_")
+        if not self.lowest < self.highest:
+            raise ValueError(f"lowest={self.lowest:g}, highest={self.highest:g}: expected a range of the metric")
+        if unknown := sorted({*self.uses} - {*USES}):
+            raise ValueError(f"uses={unknown[0]!r:.80}: expected some of {', '.join(USES)}")
+        names = {one.name for one in self.tensors}
+        if len(names) < len(self.tensors) or len(names) > MOST_TENSORS:
+            raise ValueError(f"tensors: expected at most {MOST_TENSORS}, each name once")
+
+    def network_parts(self) -> dict[str, Any]:
+        """The description of the network, a `Network`."""
+        arguments = {"tensors": [asdict(one) for one in self.tensors], "output": self.output}
+        return {"in_channels": 1, "labels": (self.label,), "architecture": NAMED_TENSORS, "arguments": arguments}
+
+    @property
+    def label(self) -> str:
+        """Of scores: the metric's name, of the characters that a label may have."""
+        return re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
+
+    def score(self, value: float) -> float:
+        """The metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
+        if not self.lowest <= value <= self.highest:
+            raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
+        part = (value - self.lowest) / (self.highest - self.lowest)
+        return part if self.better == "higher" else 1 - part
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
+        own = {part.name: getattr(self, part.name) for part in fields(self)}
+        return own | {"tensors": tensors, "uses": list(self.uses)}
+
+
+def find_names(text: str) -> set[str]:
+    """What Python text names in its code, not in its comments: names, attributes, whole texts.
+
+    Raises:
+        ValueError: it is no Python.
+    """
+    parts = ("id", "attr", "name", "value")  # of names, attributes, imports and constants
+    found = [getattr(node, part, None) for node in ast.walk(ast.parse(text)) for part in parts]
+    return {one for one in found if isinstance(one, str)}
+
+
+def find_uses(text: str) -> tuple[str, ...]:
+    """The helpers, of `USES`, that a script's text names."""
+    names = find_names(text)
+    return tuple(use for use, words in USES.items() if names & {*words})
+
+
+SETTINGS = ("metric", "lowest", "highest", "better", "evaluates", "uses", "statistics", "last_round")  # a person's own
+
+
+def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
+    """The tensors in a network's arguments; `ValueError` if they are none."""
+    try:
+        return tuple(
+            NamedTensor(one["name"], tuple(one["shape"]), one["kind"], one["norm"]) for one in arguments["tensors"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"arguments: no description of tensors ({type(error).__name__})") from None
+
+
+def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
+    """Network, training and script of a plan with ``script``."""
+    own: Script = build(Script, script, "plan: script")
+    training = {"statistics": own.statistics, "last_round": own.last_round}  # what of it the server decides
+    return {"network": own.network_parts(), "training": training, "script": own}

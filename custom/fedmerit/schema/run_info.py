@@ -1,0 +1,80 @@
+"""run.json of a run folder: what the run is, as far as it may hold it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from fedmerit.errors import BadInput
+from fedmerit.files import as_file_name, parse, read_json, require_inside
+from fedmerit.schema.results import EXPECTED
+
+Name = Annotated[str, AfterValidator(as_file_name)]
+
+
+class _Plan(BaseModel):
+    model_config = ConfigDict(strict=True)
+    network: dict[str, Any] = {}
+    guard: dict[str, Any] = {}
+    preprocessing: dict[str, Any] | None = None
+
+
+class _Recorded(BaseModel):
+    """What a run.json may hold, of what anything rests on; what it lacks is reported when it is needed."""
+
+    model_config = ConfigDict(strict=True)
+    run: str = ""
+    method: str = ""
+    task: str = ""
+    engine: str = ""
+    seed: int = 0
+    fold: int | None = None
+    rounds: int = Field(0, ge=0, le=1_000_000)
+    sites: list[Name] = []
+    labels: list[Name] = []
+    undefined: list[str] = []
+    parameters: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    packages: dict[str, str] = {}
+    attacks: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    site_digests: dict[str, str] | None = None
+    server_digests: dict[str, str] | None = None
+    privacy: list[str] = []
+    track: list[str] = []
+    only: list[str] | None = None
+    image_size: list[int] | None = Field(None, min_length=2, max_length=2)
+    sites_folder: str | None = None
+    server_sites: str | None = None
+    threads: int | None = None
+
+
+class RunInfo(dict[str, Any]):
+    """What ``file``, a run.json, holds; `BadInput` naming it if a name is asked for that it lacks."""
+
+    def __init__(self, file: Path, content: Mapping[str, Any]):
+        super().__init__(content)
+        self.file = file
+
+    def __missing__(self, name: str) -> Any:
+        raise BadInput(f"{self.file}: lacks {name}; {EXPECTED}")
+
+
+def read_run(run: Path) -> RunInfo:
+    """run.json of a run folder.
+
+    Raises:
+        BadInput: there is none, it is not what a run writes, or a symbolic link leads out of the folder; it is named.
+    """
+    file = Path(run) / "run.json"
+    require_inside(Path(run))
+    content = read_json(file)
+    try:
+        parse(_Recorded, content, file)
+        parse(_Plan, content.get("plan", {}), file)
+    except BadInput as error:
+        raise BadInput(f"{error}; {EXPECTED}") from None
+    return RunInfo(file, content)

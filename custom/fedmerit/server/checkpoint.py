@@ -1,0 +1,45 @@
+"""The checkpoint of a run folder: the server's state after its last complete round."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_durably
+from fedmerit.tensor_files import load_tensors
+
+CHECKPOINT = "checkpoint.pt"
+
+
+def is_finished(run: Path, rounds: int) -> bool:
+    """Whether a run folder holds a complete run: trained, tested, models saved."""
+    content = read_checkpoint(run)
+    return content is not None and content["round"] > rounds
+
+
+def complete_rounds(run: Path) -> int | None:
+    """The number of complete rounds of a run folder's checkpoint; None: it has none."""
+    content = read_checkpoint(run)
+    return None if content is None else content["complete_rounds"]
+
+
+def read_checkpoint(run: Path) -> dict[str, Any] | None:
+    """The content of a run folder's checkpoint, None if it has none; `BadInput` if it cannot be read."""
+    path = run / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        content: dict[str, Any] = load_tensors(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; not readable as a checkpoint, start another run") from None
+    counts = (content.get("round"), content.get("complete_rounds")) if isinstance(content, dict) else (None,)
+    if not all(isinstance(count, int) for count in counts):
+        raise BadInput(f"{path}: not a checkpoint of FedMerit; start another run")
+    return content
+
+
+def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
+    """Write a run folder's checkpoint, durably: sites learn the round and refuse tasks of earlier ones."""
+    write_durably(run / CHECKPOINT, lambda file: torch.save(dict(content), file))

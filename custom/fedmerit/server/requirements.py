@@ -1,0 +1,82 @@
+"""Requirements of a run on its sites and settings, checked before it begins, and on what its method gives."""
+
+from collections.abc import Sequence
+
+import torch
+
+from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.method import Layout, Method, Outcome
+from fedmerit.contract.vectors import all_finite
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.observation import gives_own_models, require_observable
+from fedmerit.schema.configuration.run import RunConfiguration
+
+
+def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
+    """`BadInput` if a method cannot work with so many sites."""
+    method = config.build_method()
+    if fault := check_sites(config.method, method, sites):
+        raise BadInput(fault)
+
+
+def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
+    """Why ``method`` of this ``name`` cannot work with so many ``sites``, or None."""
+    if len(sites) < method.needs.sites:
+        return (
+            f"sites {', '.join(sites) or '(none)'}: {name} needs at least {method.needs.sites}; "
+            "add sites, or take another method, such as --method standalone, which trains every site locally"
+        )
+    try:
+        method.start(torch.zeros(1), len(sites), Layout.of(1))
+    except ValueError as error:
+        return f"method {name}: {error}"
+    return None
+
+
+def require_decentralised(config: RunConfiguration) -> None:
+    """`BadInput` if the method cannot work with images that stay at their sites."""
+    if capabilities(config.build_method()).pools_images:
+        raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
+
+
+def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
+    """`BadInput` if settings, privacy filters and observers contradict each other, on any engine."""
+    require_observable(config.values, config.keep_updates, filters)
+    require_visible_models(config, filters)
+    require_one_model_for_all(config)
+
+
+def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> None:
+    """`BadInput` if statistics or last models should follow a rule of the server, which does not see them."""
+    if not (HE in filters or capabilities(config.build_method()).exchanges_directly):
+        return
+    if config.training.statistics != "method":
+        raise BadInput(
+            f"statistics={config.training.statistics}: the server of this run sees no model, so BatchNorm "
+            "statistics follow the method; leave it out"
+        )
+    if config.training.last_round != "aggregated":
+        raise BadInput("last_round=own: the server of this run sees no update; leave it out")
+
+
+def require_one_model_for_all(config: RunConfiguration) -> None:
+    """`BadInput` if sites should keep separate models in the last round that are separate already, or never are."""
+    if config.training.last_round == "aggregated":
+        return
+    method = config.build_method()
+    if capabilities(method).pools_images:
+        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
+    if gives_own_models(method):
+        raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
+
+
+def require_finite(outcome: Outcome, method: Method, where: str) -> None:
+    """`RunFailed` if a method's outcome has NaN or infinite entries, or a model per site that it does not declare.
+
+    ``where`` names round and method.
+    """
+    if (outcome.models.ndim == 2) > method.has_site_models:
+        raise RunFailed(f"{where} gave a model for each site; declare has_site_models in its class")
+    if not (all_finite(outcome.models) and all_finite(outcome.weights)):
+        raise RunFailed(f"{where} gave a model or weights with NaN or infinite entries")

@@ -1,0 +1,319 @@
+"""The guard in a run: enrolment of the sites, what the guard remembers, and what the ledger records of it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from cryptography.x509 import Certificate
+from torch import Tensor
+
+from fedmerit.contract.capabilities import Candidates, Capabilities
+from fedmerit.contract.flat import Buffers
+from fedmerit.contract.method import CandidateResults, Method, Outcome, Reports
+from fedmerit.guard import cross_evaluation
+from fedmerit.guard.admission import Admission
+from fedmerit.guard.bounds import bound_statistics
+from fedmerit.guard.guard import Guard
+from fedmerit.guard.history import History
+from fedmerit.guard.shared_cases import find_shared_cases
+from fedmerit.guard.work import Measurements
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.inspection import check_enrolment
+from fedmerit.schema.messages import Enrolment, EnrolmentTask
+from fedmerit.seeds import random_seed
+from fedmerit.server.exchange import Exchange, Moment
+from fedmerit.server.round_inputs import SERVER, Ratings
+from fedmerit.server.round_updates import Replies
+from fedmerit.site.enrolment import (
+    PREPARED_OTHERWISE,
+    Commitment,
+    check_certificate,
+    check_log,
+    collect_enrolments,
+    is_prepared_otherwise,
+    read_organisation,
+)
+from fedmerit.trainers.monai.data import SERVER_SPLIT
+from fedmerit.trainers.monai.overlaps import Overlap
+
+
+class RunGuard:
+    """The guard of one run, on or off.
+
+    Args:
+        sites: their names, sorted.
+        in_the_clear: whether the server sees models.
+        rates: whether the server, or the sites for each other, may rate the models without a site.
+        root: certificate of the federation's root; None: there are no certificates.
+    """
+
+    def __init__(
+        self,
+        config: RunConfiguration,
+        method: Method,
+        can: Capabilities,
+        sites: Sequence[str],
+        in_the_clear: bool,
+        rates: bool,
+        root: Certificate | None = None,
+    ):
+        self.config, self.sites, self.root = config, sites, root
+        self.on = config.is_guarded(method)
+        # a run that estimates values enrols its sites also if the guard has nothing to do
+        needs_counts = self.on or (config.guard.guard == "on" and bool(config.values))
+        self.enrols = needs_counts and config.can_enrol
+        self.merges = in_the_clear and not (can.neurons or can.peers)
+        measured = can.leave_one_out
+        rates = rates and in_the_clear and config.guard.rate_every > 0
+        self.measures = rates and measured is not None and measured.measured_by_others
+        self.needs_increase = measured is not None and measured.needs_others  # of the error, instead of the error
+        self.enrolments: dict[str, Commitment] = {}
+        self._digests: dict[str, frozenset[str]] = {}  # of images, by site; never on disk
+        self._shared = torch.zeros(len(sites), len(sites), dtype=torch.bool)
+        self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
+        self.has_asked = not self.enrols  # for enrolments
+        self.history = History.empty(len(sites))
+        self.guard = self._guard()
+
+    def ask(self, sites: Sequence[str], now: Moment) -> Iterator[Exchange]:
+        """Have ``sites`` commit to their counts and cases, or note why they did not."""
+
+        def check_message(site: str, answer: object) -> str | None:
+            fault = check_enrolment(answer, now.round)
+            if fault or not isinstance(answer, Enrolment):
+                return fault
+            before = self.enrolments.get(site)
+            if before and not before.is_kept_by(Commitment.of(answer)):
+                return "enrolment of other cases or images than before the run was resumed"
+            if is_prepared_otherwise(self.config, answer.preparation):
+                return f"enrolment, whose {PREPARED_OTHERWISE}"
+            return check_certificate(answer, site, self.root)
+
+        tasks = dict.fromkeys(sites, EnrolmentTask(now.round, now.ledger_head))
+        exchange = now.exchange(tasks, check_message, "enrolment")
+        yield exchange
+        enrolled = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        for site, one in enrolled.items():
+            if site not in self.enrolments or self.enrolments[site].certificate != one.certificate:
+                self.enrolments[site] = Commitment.of(one)
+        self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
+        known = torch.tensor([site in self._digests for site in self.sites])
+        shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
+        self._shared = torch.where(torch.outer(known, known), torch.tensor(shared), self._shared)
+        self.not_enrolled |= exchange.faults()
+        self.has_asked = True
+        self.guard = self._guard()
+
+    @property
+    def num_samples(self) -> dict[str, int]:
+        """By site, the training images that it enrolled."""
+        return {site: one.slices["training"] for site, one in self.enrolments.items()}
+
+    def accepts(self, site: str) -> bool:
+        """Whether ``site`` has enrolled, or need not."""
+        return not self.enrols or site in self.enrolments
+
+    def is_comparable(self, site: str) -> bool:
+        """Whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
+        return not self.enrols or site in self._digests
+
+    def check_log(self, site: str, answer: object, head: str) -> str | None:
+        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate."""
+        one = self.enrolments.get(site)
+        return check_log(answer, one.certificate, head) if self.root and one else None
+
+    def check_site(self, site: str) -> str | None:
+        """Why the run uses nothing of what ``site`` sends, or None."""
+        why = self.not_enrolled.get(site)
+        return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
+
+    def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
+        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not.
+
+        A script may enrol only what it trains on, and give one mean.
+        """
+        if site not in self.enrolments:
+            return None
+        found, committed = len({overlap.case for overlap in overlaps}), self.enrolments[site].cases.get(split, 0)
+        if self.config.script and (found <= 1 or not committed):
+            return None
+        return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
+
+    def _guard(self) -> Guard:
+        commitments = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
+        seed = random_seed(self.config.seed, "guard")
+        return Guard(self.config.guard, commitments, self.merges, self.measures, seed, self.config.rounds)
+
+    def admit(
+        self,
+        updates: Tensor,
+        reports: Reports,
+        replies: Replies,
+        received: Sequence[Buffers],
+        last_step: Tensor | None,
+        measured: Measurements | None = None,
+    ) -> Admission:
+        """What the method gets of a round.
+
+        Args:
+            updates: (n, d), as `stack_replies` returns them with the next.
+            reports: likewise.
+            replies: in site order.
+            received: BatchNorm statistics that each site was sent.
+            last_step: (d,) the mean update of the round before; None: there is none.
+            measured: as `Guard.admit` has them.
+        """
+        trained = [reply.buffers if reply else None for reply in replies]
+        if not self.on:
+            return replace(Admission.unguarded(updates, reports), statistics=[one or {} for one in trained])
+        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, measured)
+        quantities, bounded = dict(admission.quantities), list(trained)
+        if any(received):
+            bounded, quantities["statistics_bound"] = bound_statistics(trained, received)
+        counted = zip(bounded, admission.counted.tolist(), strict=True)
+        statistics = [one if one and there else {} for one, there in counted]
+        return replace(admission, quantities=quantities, statistics=statistics)
+
+    def bound_estimates(
+        self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
+    ) -> tuple[Sequence[Buffers | None], Admission]:
+        """Statistics that sites estimated for the ``received`` ones, bounded, and the admission with the factors."""
+        if not self.on:
+            return statistics, admission
+        bounded, factors = bound_statistics(statistics, received)
+        before = admission.quantities.get("statistics_bound", torch.ones_like(factors))
+        quantities = {**admission.quantities, "statistics_bound": before.minimum(factors)}
+        return bounded, replace(admission, quantities=quantities)
+
+    def judge_candidates(self, admission: Admission, candidates: Candidates, rated: Ratings) -> CandidateResults:
+        """The sites' evaluations of candidates, each with one vote and none for itself."""
+        ratings = self._ratings(rated, len(candidates.mixtures))
+        losses = torch.stack([one.losses for one in rated.values()]).sum(dim=0)
+        scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
+        self.history, judged, voice, offsets = self.guard.judge(self.history, admission.reward_groups, scores)
+        return cross_evaluation.candidate_results(candidates, ratings, losses, judged, voice, offsets)
+
+    def leave_one_out_models(
+        self, round: int, outcome: Outcome, admission: Admission, received: Tensor
+    ) -> Candidates | None:
+        """The models without each site, for the others to evaluate; None: not after this round.
+
+        If the increase of the error counts, the model with all sites is the last one.
+
+        ``received``: (d,) or (n, d), what the sites started from.
+        """
+        there, weights = admission.reports.present, outcome.weights
+        if not (self.on and self.measures and self.config.guard.rates(round, self.config.rounds)):
+            return None
+        if there.sum() < 2 or (weights >= 1).any():
+            return None
+        data_share = admission.reports.data_share
+        return cross_evaluation.leave_one_out_models(
+            outcome.models, received, admission.updates, weights, data_share, there, self.needs_increase
+        )
+
+    def take_leave_one_out(self, admission: Admission, rated: Ratings) -> None:
+        """Take the evaluations of `leave_one_out_models`; the server's, on its own images, are the only ones then."""
+        there, n = admission.reports.present, len(self.sites)
+        count = int(there.sum())
+        if SERVER in rated:
+            errors = torch.full((n,), torch.nan, dtype=torch.float64)
+            dice = torch.tensor(rated[SERVER].dice, dtype=torch.float64)
+            errors[there] = (dice[count:] if self.needs_increase else 1) - dice[:count]
+        else:
+            scores = torch.full((n, n), torch.nan, dtype=torch.float64)
+            ratings = self._ratings(rated, count + self.needs_increase)
+            scores[:, there] = (ratings[:, count:] if self.needs_increase else 1) - ratings[:, :count]
+            self.history, errors, _, _ = self.guard.judge(self.history, admission.reward_groups, scores)
+        known, before = there & errors.isfinite(), self.history.leave_one_out_error
+        self.history = replace(self.history, leave_one_out_error=errors.clamp(0, 1).where(known, before))
+
+    @property
+    def split(self) -> str:
+        """On which sites evaluate models without each: the images set aside for the server, if all sites have some."""
+        there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
+        return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
+
+    def _ratings(self, rated: Ratings, count: int) -> Tensor:
+        """(n, k) mean Dice by site and model; NaN: it gave none."""
+        ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
+        for row, site in enumerate(self.sites):
+            if site in rated:
+                ratings[row] = torch.tensor(rated[site].dice, dtype=torch.float64)
+        return ratings
+
+    def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
+        """The outcome by site, with the guard's quantities.
+
+        ``received`` (d,) or (n, d) is what the sites trained from.
+        """
+        if not self.on:
+            return outcome
+        before, self.history = self.history, replace(self.history, update_was_changed=~admission.is_unchanged)
+        divided = admission.divide_outcome(outcome, received)
+        seen = {
+            "rater_outlier": self.history.is_outlier_rater.double(),
+            "rater_distance": self.history.rater_distance,
+            "measured_error": self.history.leave_one_out_error,
+        }
+        if "flagged" in outcome.quantities:  # only claims about an aggregation that had the update as it was sent
+            wrong = outcome.quantities["flagged"].nan_to_num(0.0) > 0
+            seen["flagged"] = (wrong & ~before.update_was_changed).double()
+        return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
+
+    def enrolment_record(self, round: int) -> dict[str, Any]:
+        """For the ledger, in their round: the enrolments."""
+        enrolled_now = {site: self._commitment(site) for site, one in self.enrolments.items() if one.round == round}
+        return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
+
+    def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
+        """For the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
+        if not self.on:
+            return {}
+        bounds = {
+            name: _by_site(self.sites, values, values < 1)
+            for name, values in admission.quantities.items()
+            if name in ("clipped", "statistics_bound", "reward_group_share")
+        }
+        images, claimed = admission.quantities["counted_images"], counts.where(admission.counted, 0.0)
+        bounds["counted_images"] = _by_site(self.sites, images, images < claimed - 1e-6)
+        evidence, against = self.history.evidence.log_odds, self.history.evidence.against.tolist()
+        return {
+            "bounds": {name: sites for name, sites in bounds.items() if sites},
+            "evidence": _by_site(self.sites, evidence, evidence > 0),
+            "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
+        }
+
+    def _commitment(self, site: str) -> dict[str, Any]:
+        """What the ledger holds of an enrolment; the sites that each have half of the other's training cases.
+
+        The certificate is that of the signatures under what the site says of its own log.
+        """
+        one = self.enrolments[site]
+        shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
+        others = [other for other, both in zip(self.sites, shared, strict=True) if both]
+        signed_by = {"certificate": one.certificate} if self.root else {}
+        of = {"organisation": read_organisation(one, site, self.root), "images": one.images}
+        return one.committed | signed_by | {"shares_with": others} | of
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        if not self.enrols:
+            return {}
+        enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
+        return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        if self.enrols:
+            kept = content["guard"]
+            self.history, self._shared = History.restore(kept["history"]), kept["shared"]
+            self.enrolments = {site: Commitment(**one) for site, one in kept["enrolments"].items()}
+            self.guard = self._guard()
+
+
+def _by_site(sites: Sequence[str], values: Tensor, chosen: Tensor) -> dict[str, float]:
+    return {
+        site: round(float(value), 6) for site, value, one in zip(sites, values, chosen.tolist(), strict=True) if one
+    }

@@ -1,0 +1,307 @@
+"""The server's half of a run, whatever the engine. `Federation._conclude` is a round from replies to record."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from cryptography.x509 import Certificate
+from torch import Tensor
+
+from fedmerit.contract.capabilities import AllocatesNeurons, capabilities
+from fedmerit.contract.method import part_products
+from fedmerit.errors import BadInput, printable
+from fedmerit.evidence.signatures import Signer
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.sharing import require_sharing
+from fedmerit.schema.inspection import check_countersigned, check_reply
+from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
+from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint
+from fedmerit.server.evaluator import Evaluator
+from fedmerit.server.exchange import Clock, Exchange, Moment
+from fedmerit.server.final_models import BestRound, RunClosure
+from fedmerit.server.membership import admit_sites, departures, join_sites
+from fedmerit.server.network_layout import Submodels, read_layout
+from fedmerit.server.observation import RoundObservation, RunObservers
+from fedmerit.server.recorder import Recorder
+from fedmerit.server.requirements import require_finite, require_sites
+from fedmerit.server.round_inputs import RoundInputs
+from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_replies
+from fedmerit.server.run_guard import RunGuard
+from fedmerit.server.server_models import build_models, first_network
+from fedmerit.site.enrolment import may_train_on
+from fedmerit.site.job_rules import require_compatible_images
+from fedmerit.site.model_evaluation import Evaluations
+from fedmerit.trainers.monai.data import SiteFolder
+
+LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
+
+
+class Federation:
+    """Rounds of one run, from its last complete one.
+
+    An engine iterates over `exchanges`: it sends the tasks of each to the sites, and passes on their answers.
+
+    Args:
+        sites: their names; the order is always the sorted one. If a run resumes, some of its sites may be missing:
+            they count as absent; others join it (`fedmerit.server.membership`), or a note says why not.
+        run: the run folder. If it holds a checkpoint, the run resumes from there.
+        on_round: called with every round's ledger record, those of earlier processes included.
+        server_sites: folders of the server's own images. It evaluates on these what the sites would evaluate on the
+            images set aside for it.
+        device: on which the server evaluates on its own images.
+        min_sites: usable answers that every exchange needs; those of all sites that are asked, if they are fewer.
+        signer: of the ledger's records; None: they are not signed.
+        context: TenSEAL's, in which updates come encrypted; None: they come in the clear.
+        root: certificate of the federation's root, which issues those of sites; None: there are none.
+
+    Raises:
+        BadInput: ``server_sites`` are of another task, the method cannot work with so many sites, the run needs
+            ``share_models`` or images of the server, or the method's state differs from the checkpoint's.
+    """
+
+    def __init__(
+        self,
+        config: RunConfiguration,
+        sites: Sequence[str],
+        run: Path,
+        on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        server_sites: Sequence[SiteFolder] = (),
+        device: str = "auto",
+        min_sites: int = 1,
+        signer: Signer | None = None,
+        context: bytes | None = None,
+        root: Certificate | None = None,
+    ):
+        checkpoint = read_checkpoint(run)
+        self.sites, cannot_join = admit_sites(config, checkpoint, sites)
+        self.config, self.run, self.on_round, self.min_sites = config, run, on_round, min_sites
+        self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
+        require_sites(config, self.sites)
+        for folder in server_sites:
+            require_compatible_images(config, folder)
+        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
+        require_sharing(config, bool(cases))
+        self.network = first_network(config, run)
+        run.mkdir(parents=True, exist_ok=True)
+        self.recorder = Recorder(config, self.sites, run, signer)
+        self.models = build_models(config, self.can, self.network, self.sites, context)
+        rates = (bool(cases) or config.share_models) and config.can_evaluate
+        self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
+        self.submodels = Submodels(self.network)
+        self.evaluator = Evaluator(
+            config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
+        )
+        self.best = BestRound(run, config.can_evaluate)
+        observers = RunObservers(config.values, self.models.parameters, len(self.sites))
+        self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
+        self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
+        self.round = 0
+        self.layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
+        self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
+        self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
+        self._notes = [cannot_join] if cannot_join else []  # of the operator's, for the next record
+        self.joined: list[str] = []  # sites that joined after round 0, for the next record
+        self.gone: frozenset[str] = frozenset()  # sites that left: they are not asked to train, and their record ends
+        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
+        self._resume(checkpoint)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final models are tested and saved."""
+        return self.round > self.config.rounds
+
+    def take_note(self, text: str) -> dict[str, str]:
+        """Write a line of the operator's into the next round's record, if none has it; the line as it will be there."""
+        shown = printable(text[:LONGEST_NOTE])
+        known = any(shown in record.get("notes", ()) for record in self.recorder.ledger.records)
+        if not known and len(self._notes) < MOST_NOTES:
+            self._notes.append(shown)
+        return {"note": shown}
+
+    def now(self) -> Moment:
+        """Where the run stands."""
+        when = f"round {self.round}" if self.round < self.config.rounds else "final test"
+        head, check_log = self.recorder.ledger.head, self.run_guard.check_log
+        return Moment(self.round, when, head, self.min_sites, lambda site, answer: check_log(site, answer, head))
+
+    def largest_first(self, sites: Iterable[str]) -> list[str]:
+        """The order in which sites should begin if not all can work at a time: small ones fill the end."""
+        return sorted(sites, key=lambda site: -self.num_samples.get(site, 0))
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """The rest of the run; it continues when the engine has filled the exchange that it got.
+
+        Raises:
+            RunFailed: an exchange has too few usable answers, or the method gave NaN or infinite entries.
+        """
+        if not self.run_guard.has_asked and self.round < self.config.rounds:
+            yield from self._enrol(self.sites, least=0 if self.run_guard.enrolments else self.min_sites)
+        while self.round < self.config.rounds:
+            if self.can.neurons:
+                yield from self._allocate(self.can.neurons)
+            sharing = self.can.peers.sharing(self.state) if self.can.peers else None
+            tasks = self.models.tasks(self.now(), sharing, self.submodels.held)
+            asked = {site: task for site, task in tasks.items() if site not in self.gone} or tasks
+            training = self.now().exchange(asked, self._check_reply, "reply")
+            yield training
+            known = self.run_guard.is_comparable
+            if back := [site for site in self.sites if training.has_reply(site) and not known(site)]:
+                yield from self._enrol(back, least=0)
+            yield from self._conclude(training)
+            self._checkpoint()
+            self.on_round(self.recorder.ledger.last or {})
+        if not self.finished:
+            yield from self._end()
+        self.best.forget()  # also if a run ended just before it could
+
+    def _enrol(self, sites: Sequence[str], least: int) -> Iterator[Exchange]:
+        """Enrol ``sites``: all as the server's process begins, later those that replied without; at least ``least``."""
+        yield from self.run_guard.ask(sites, replace(self.now(), least=least))
+        self.num_samples |= self.run_guard.num_samples
+        self._checkpoint()
+
+    def _allocate(self, method: AllocatesNeurons) -> Iterator[Exchange]:
+        """Before a round: measure the neurons' importance if the method asks for it, and allocate them to the sites."""
+        request = method.importance_request(self.state)
+        if request is None:
+            return
+        importance = yield from self.evaluator.importance(request, self.submodels)
+        separate = torch.tensor([row in self.models.separate for row in range(len(self.sites))])
+        self.state, models, self.submodels.held = method.allocate(self.state, importance, separate)
+        self.submodels.importance = importance
+        self.models.replace(models)
+        self._checkpoint()
+
+    def _check_reply(self, site: str, answer: object) -> str | None:
+        """Why the reply of ``site`` cannot be used, or None."""
+        models = self.models
+        like = models.parameters if models.parameters.ndim == 1 else models.parameters[0]
+        labels, others = self.config.network.labels, [other for other in self.sites if other != site]
+        scored = self.config.script is not None
+        fault = check_reply(answer, self.round, like, models.buffers[0], labels, self.method, others, scored)
+        if fault or not isinstance(answer, Reply):
+            return fault
+        if fault := models.check_message(answer) or self.run_guard.check_site(site):
+            return fault
+        if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
+            return fault
+        first = self.num_samples.get(site, answer.num_samples)
+        if may_train_on(answer.num_samples, first):
+            return None
+        return f"num_samples {answer.num_samples}, at first it was {first}"
+
+    def _conclude(self, training: Exchange) -> Iterator[Exchange]:
+        """A round after training: replies, guard, method, models, record."""
+        clock, models, number = Clock(), self.models, self.round
+        replies = RoundReplies.collect(training, self.sites, self.submodels.take_cost())
+        self.num_samples = replies.num_samples(self.sites) | self.num_samples
+        self.best.consider(number, replies.replies, models)
+        size = models.parameters.shape[-1]
+        updates, reports = stack_replies(replies.replies, self.sites, size, self.method.asks, self.can)
+
+        sent = reports
+        admission = self.run_guard.admit(updates, reports, replies.replies, models.buffers, self.mean_update)
+        places = self.method.parts(self.state)
+        parts = part_products(admission.updates, admission.reports, places) if len(places) else None
+        admission = replace(admission, reports=replace(admission.reports, parts=parts))
+        reports, replies = yield from self.evaluator.candidates(
+            self.can.candidates, self.state, admission, replies, clock
+        )
+
+        began, received = models.digests(), models.parameters
+        self.state, given = self.method.round(self.state, admission.updates, reports)
+        require_finite(given, self.method, f"round {number}: {self.config.method}")
+        with clock.paused():
+            yield from self.observation.exchanges(number, given, admission, reports)
+
+        outcome = self.run_guard.divide_outcome(admission, given, received)
+        outcome = models.keep_local_models(number, outcome, given.models.ndim == 1, updates)
+        if outcome.models is not given.models:
+            self.state = self.method.restart_from(self.state, outcome.models)
+
+        models.advance(number, outcome, admission, replies.replies, self.submodels.held)
+        admission = yield from self.evaluator.recalibrate(admission, clock)
+        replies = yield from self.evaluator.leave_one_out(given, received, admission, replies, clock)
+        self.mean_update, evidence = measure_updates(
+            admission.own, admission.own_products, outcome.weights, admission.answered, self.mean_update
+        )
+
+        seconds = {"server_seconds": torch.full_like(outcome.weights, clock.seconds)}
+        outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities, **seconds, **evidence})
+        inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.importance)
+        self.submodels.importance = None
+        guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
+        notes, self._notes = self._notes, []
+        more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        more |= {"notes": notes} if notes else {}
+        more |= {"joined": self.joined} if self.joined else {}
+        gone = self.gone - {site for site, reply in zip(self.sites, replies.replies, strict=True) if reply}
+        more |= {"left": left} if gone and (left := departures(self.recorder.ledger.records, gone)) else {}
+        self.joined = []
+        more |= self.closure.record() if number == self.config.rounds - 1 else {}
+        more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
+        self.recorder.training_round(number, replies, began, models.ended(), outcome, more)
+        self.round += 1
+
+    def _end(self) -> Iterator[Exchange]:
+        """Test the final models, save them, close the records, and send the sites the closing record's head."""
+        now = replace(self.now(), least=0)
+        trained = {site for record in self.recorder.ledger.records for site in record["participants"]}
+
+        def ask(tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
+            """Only sites with a part in the models get them."""
+            return self.evaluator.by_sites({site: task for site, task in tasks.items() if site in trained})
+
+        closing = yield from self.closure.exchanges(ask, now.ledger_head)
+        self.round += 1
+        self._checkpoint()  # from here on nothing changes that a site may have countersigned
+        self.best.forget()
+        tasks = dict.fromkeys(self.sites, ClosingTask(now.round, closing.announcement, now.ledger_head))
+        yield now.exchange(tasks, lambda site, answer: check_countersigned(answer, now.round), "countersignature")
+
+    def _checkpoint(self) -> None:
+        write_checkpoint(self.run, self._content())
+
+    def _content(self) -> dict[str, Any]:
+        content = {
+            "sites": self.sites,
+            "joined": self.joined,
+            "round": self.round,
+            "complete_rounds": min(self.round, self.config.rounds),
+            "state": dict(vars(self.state)),
+            "mean_update": self.mean_update,
+            "num_samples": self.num_samples,
+        }
+        for part in self._parts:
+            content |= part.content()
+        return content
+
+    def _resume(self, content: Mapping[str, Any] | None) -> None:
+        """Continue from a checkpoint; records after it are of an incomplete round and are deleted."""
+        if content is None:
+            self.recorder.rewind(0, 0, 0)
+            return
+        if set(content["state"]) != set(vars(self.state)):
+            raise BadInput(
+                f"{self.run}: was begun by another version of FedMerit, whose {self.config.method} has another state; "
+                "finish it with that version, or start another run"
+            )
+        if set(self.sites) > set(content["sites"]):
+            state = type(self.state)(**content["state"])
+            content = join_sites(content, self._content(), self.method, state, self.layout)
+        self.round, self.mean_update, self.num_samples, self.joined = (
+            content[name] for name in ("round", "mean_update", "num_samples", "joined")
+        )
+        self.state = type(self.state)(**content["state"])
+        for part in self._parts:
+            part.restore(content)
+        for record in self.recorder.ledger.records:
+            self.on_round(record)
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        """What keeps a part of the run's state, with ``content`` and ``restore``."""
+        return self.models, self.submodels, self.best, self.run_guard, self.observation.observers, self.recorder

@@ -1,0 +1,155 @@
+"""A machine's manifest: `MANIFEST` in the local/ folder of its startup kit. No job and no server reaches it.
+
+`fedmerit deploy` writes it with safe defaults; the operator edits it, and it stays when the kit is prepared again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_bytes, write_json
+from fedmerit.schema.configuration.run import ARCHITECTURES
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+
+MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit
+ALL_PARTS = "all"  # instead of approved parts, if server and sites are one user's own machine
+LARGEST_FILE = 2**20  # bytes of a manifest
+EVALUATED = (*SPLITS[1:], SERVER_SPLIT)  # splits on which models of the server may be evaluated
+MANY = 64  # models a round on a split: a run of 20 sites needs 41 at most, coalitions of 6 sites 64
+SIMPLE = ("deep_supervision", "deep_supr_num", "dropout", "dropout_prob", "res_block")  # leave layers as they are
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Names = Annotated[tuple[Name, ...], Field(max_length=100)]
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+Text = Annotated[str, Field(max_length=4096)]
+Period = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d/\d{4}-\d\d-\d\d$")]  # first and last day
+Split = Annotated[str, Field(pattern=f"^({'|'.join(EVALUATED)})$")]
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class JobRules(BaseModel):
+    """What any job may ask of a site: the section ``jobs`` of its manifest. `federation.job_rules` enforces it.
+
+    The defaults allow the recipes, and no network whose first layer sees the whole image at once: of such a network an
+    update of few images is a copy of them.
+    """
+
+    model_config = STRICT
+    architectures: Names = ARCHITECTURES
+    arguments: Names = SIMPLE  # of an architecture: others may make its first kernel as large as an image
+    optimizers: Names = ("adam", "adamw")
+    least_images: Count = 8  # different training images, or patches, behind an update
+    sgd_images: Count = 256  # likewise with plain SGD, whose update is a sum of gradients; 0: not even then
+    largest_lr: Positive = 0.1  # a larger one can end training after the first batch
+    largest_weight_decay: Positive = 0.1  # likewise
+    keep_updates: bool = False  # whether the server may keep every round's update
+    share_models: bool = False  # whether a model of a single site may go to other sites
+    folds: tuple[Count, ...] | None = None  # whose splits a job may use, beside that of datalist.json; None: any
+    evaluations: dict[Split, Count] = dict.fromkeys(EVALUATED, MANY)  # models a round
+    studies: dict[Name, Period] = {}  # for which the site takes part; none: any job, also of no study
+
+    @property
+    def caps(self) -> Mapping[str, int]:
+        """By split, at most how many models the site evaluates in a round; `MANY` of what ``evaluations`` omits."""
+        return dict.fromkeys(EVALUATED, MANY) | self.evaluations
+
+    @property
+    def changes(self) -> str:
+        """What of the rules the operator changed; "the defaults": nothing."""
+        own, usual = self.model_dump(mode="json"), JobRules().model_dump(mode="json")
+        changed = [f"{name} {_text(own[name])}" for name in own if own[name] != usual[name]]
+        return "; ".join(changed) or "the defaults"
+
+
+class SiteScript(BaseModel):
+    """The script that trains at a site, if a job has sites train by scripts: no job names or changes it."""
+
+    model_config = STRICT
+    file: Annotated[str, Field(pattern=r"^/.{1,4000}\.py$")]  # absolute
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # of that file; what it imports is not covered
+    args: Text = ""
+    command: Text = ""  # of a process of its own, such as "python3 -u"; "": in the site's
+
+    @property
+    def fault(self) -> str:
+        """Why it may not start; "": it may."""
+        try:
+            found = hashlib.sha256(read_bytes(Path(self.file), LARGEST_FILE)).hexdigest()
+        except (OSError, BadInput) as error:
+            return f"{self.file} cannot be read ({type(error).__name__})"
+        return "" if found == self.sha256 else f"{self.file} has SHA-256 {found}, approved was {self.sha256}"
+
+
+class Manifest(BaseModel):
+    """What one machine decides for itself."""
+
+    model_config = STRICT
+    site: Annotated[str, Field(min_length=1, max_length=200)]  # or the server's name
+    site_folder: Text = ""
+    device: Text = ""
+    server_sites: Text = ""  # at the server
+    run: Text = ""
+    runs: Text = ""
+    behaviours: Text = ""  # for studies
+    parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
+    hidden: Names = ()  # of a site: items of `fedmerit.schema.machine_facts` that no admin gets
+    jobs: JobRules = JobRules()  # likewise
+    script: SiteScript | None = None  # likewise
+
+    @property
+    def approved(self) -> Mapping[str, str] | None:
+        """The parts of others that jobs may name, SHA-256 by reference; None: any."""
+        return None if isinstance(self.parts, str) else self.parts
+
+    def write(self, local: Path) -> None:
+        """Write it to a kit's ``local`` folder; a site's with all its rules, to be edited there."""
+        content = {name: value for name, value in self.model_dump(mode="json").items() if value}
+        if not self.site_folder and not self.script:  # the server's
+            content.pop("jobs")
+        write_json(local / MANIFEST, content)
+
+
+def read_manifest_file(path: Path) -> Manifest:
+    """A manifest; `BadInput` naming the file and the first entry that cannot be used."""
+    try:
+        return Manifest.model_validate_json(read_bytes(path, LARGEST_FILE))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); run `fedmerit deploy` for this kit") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise BadInput(
+            f"{path}: {where}: {first['msg']} (found {first['input']!r:.80}); correct it, or move the file away and "
+            "run `fedmerit deploy` for this kit again"
+        ) from None
+
+
+def parse_caps(setting: str) -> dict[str, Any]:
+    """Caps by split, of ``validation=8,testing=4``; those of splits that are not named are the default's.
+
+    Raises:
+        BadInput: the setting is not of that form; a misspelt cap must not count as none.
+    """
+    caps: dict[str, Any] = dict.fromkeys(EVALUATED, MANY)
+    pairs = [part.partition("=") for part in setting.split(",") if setting]
+    names = [split for split, _, _ in pairs]
+    if not set(names) <= set(EVALUATED) or len(set(names)) < len(names) or not all(_is_count(one) for *_, one in pairs):
+        raise BadInput(
+            f"evaluations {setting!r}: expected SPLIT=NUMBER,SPLIT=NUMBER, each of {', '.join(EVALUATED)} at most once"
+        )
+    return caps | {split: int(number) for split, _, number in pairs}
+
+
+def _text(value: Any) -> str:
+    items = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
+    return ", ".join(items) if isinstance(items, list) else json.dumps(items)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10

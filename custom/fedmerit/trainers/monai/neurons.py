@@ -1,0 +1,289 @@
+"""The neurons of a network: which parameters and statistics belong to each, and what the loss says of each.
+
+A neuron is one output channel of a hidden convolution: its filter and bias, and the γ, β and running statistics of
+that channel in the norm after it. What is in the output block of the network belongs to none: its channels are the
+labels themselves (in a U-Net of residual units the transposed convolution there adds to the logits directly), and
+without one of them a model knows nothing of that label.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import DataLoader, Dataset
+
+from fedmerit.contract import flat
+from fedmerit.contract.flat import Buffers
+from fedmerit.contract.vectors import parameter_mask
+from fedmerit.trainers.monai.networks import output_modules
+from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, soft_dice_losses
+
+GATED = 16  # neurons at a time: as many copies of the activations after them are in memory
+TRANSPOSED = (nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+NORMS = (_NormBase, nn.GroupNorm)  # _NormBase: of batch and instance norms
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden convolution, a neuron for each output channel."""
+
+    first: int  # its first neuron
+    count: int
+    convolution: str  # name of the module
+    norm: str | None  # likewise, of the norm after it
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of both."""
+        return (self.convolution,) if self.norm is None else (self.convolution, self.norm)
+
+
+def layers(network: nn.Module) -> list[Layer]:
+    """The hidden convolutions, in the order of `named_modules`."""
+    if network not in _KNOWN:
+        _KNOWN[network] = _layers(network)
+    return _KNOWN[network]
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, list[Layer]] = WeakKeyDictionary()
+
+
+def _layers(network: nn.Module) -> list[Layer]:
+    last = {module for block in output_modules(network) for module in block.modules()}
+    norms = _find_norms(network)
+    names = {module: name for name, module in network.named_modules()}
+    found: list[Layer] = []
+    for module, name in names.items():
+        if isinstance(module, CONVOLUTIONS) and module not in last:
+            first = found[-1].first + found[-1].count if found else 0
+            norm = norms.get(module)
+            found.append(Layer(first, module.out_channels, name, None if norm is None else names[norm]))
+    return found
+
+
+def _find_norms(network: nn.Module) -> dict[nn.Module, nn.Module]:
+    """By convolution, the norm that its output goes into: seen on an image of zeros."""
+    convolutions = [module for module in network.modules() if isinstance(module, CONVOLUTIONS)]
+    if not convolutions:  # a network of others may have none
+        return {}
+    norms = [module for module in network.modules() if isinstance(module, NORMS)]
+    source: dict[int, nn.Module] = {}
+    outputs: list[Tensor] = []  # kept, so that no other tensor takes an id
+    found: dict[nn.Module, nn.Module] = {}
+
+    def leaves(module: nn.Module, _: object, output: Tensor) -> None:
+        outputs.append(output)
+        source[id(output)] = module
+
+    def enters(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if id(inputs[0]) in source:
+            found[source[id(inputs[0])]] = module
+
+    like = next(network.parameters())
+    trained = network.training
+    with ExitStack() as stack, torch.inference_mode():
+        for convolution in convolutions:
+            stack.callback(convolution.register_forward_hook(leaves).remove)
+        for norm in norms:
+            stack.callback(norm.register_forward_pre_hook(enters).remove)
+        network.eval()(like.new_zeros(1, convolutions[0].in_channels, *_smallest(network)))
+    network.train(trained)
+    return found
+
+
+def _smallest(network: nn.Module) -> tuple[int, ...]:
+    """Sides of an image that it takes."""
+    sides: tuple[int, ...] = getattr(network, "smallest", (64, 64))
+    return sides
+
+
+def count(network: nn.Module) -> int:
+    """H, how many neurons there are."""
+    return sum(layer.count for layer in layers(network))
+
+
+def owners(network: nn.Module) -> Tensor:
+    """(d,) int32: the neuron of each trainable parameter, in the order of the vector; -1: none."""
+    return flat.flatten(parts := _owners(network, flat.trainable(network)), list(parts))
+
+
+def buffer_owners(network: nn.Module) -> dict[str, Tensor]:
+    """Likewise, by name, of the entries of the buffers."""
+    return _owners(network, dict(network.named_buffers()))
+
+
+def _owners(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    result = {name: torch.full(tensor.shape, -1, dtype=torch.int32) for name, tensor in tensors.items()}
+    for layer in layers(network):
+        neurons = torch.arange(layer.first, layer.first + layer.count, dtype=torch.int32)
+        for name in layer.modules:
+            transposed = isinstance(network.get_submodule(name), TRANSPOSED)
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                if (owner := result.get(f"{name}.{part}")) is not None:
+                    channels = owner.transpose(0, 1) if transposed and part == "weight" else owner
+                    channels.copy_(neurons.view(-1, *[1] * (channels.ndim - 1)))
+    return result
+
+
+def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, Tensor]:
+    """By trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
+
+    Args:
+        network: of the neurons.
+        neurons: (H,) bool, those that are held.
+    """
+    held = flat.named(network, parameter_mask(neurons, owners(network)))
+    return {parameter: held[name].to(parameter.device) for name, parameter in flat.trainable(network).items()}
+
+
+def average_buffers(
+    buffers: Sequence[Buffers], shares: Tensor, neurons: Tensor, owners: Mapping[str, Tensor], before: Buffers
+) -> dict[str, Tensor]:
+    """One set of buffers for all sites, every neuron's by those that hold it: without its filter, it has none.
+
+    Args:
+        buffers: those of k sites, in site order.
+        shares: (k,) sample shares, summing to 1.
+        neurons: (k, H) bool, which each of them holds.
+        owners: of `buffer_owners`.
+        before: what is kept of a neuron that nobody holds.
+    """
+    result = flat.average_buffers(buffers, shares)
+    for name, owner in owners.items():
+        if owner.ndim == 0 or (owner < 0).any():
+            continue
+        weights = shares.double()[:, None] * neurons[:, owner.long()]
+        total = weights.sum(dim=0)
+        mean = torch.zeros(owner.shape, dtype=torch.float64)
+        for weight, own in zip(weights, buffers, strict=True):
+            mean += weight * own[name].double()
+        mean /= total.where(total > 0, 1.0)
+        result[name] = mean.to(result[name].dtype).where(total > 0, before[name])
+    return result
+
+
+def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], order: str) -> Tensor:
+    """(H,) float64: what the soft Dice loss (`soft_dice_losses`) rises by without each neuron, summed over images.
+
+    "exact": all that belongs to the neuron set to zero (Eq. 3, Wang et al. 2024). "taylor": to first order in what
+    leaves the neuron, -∂L/∂gate with a gate of 1 behind the norm (the place that Molchanov et al. 2019 found best for
+    it); its sign is kept, as it estimates the same signed change. Eval mode, without mixed precision.
+
+    Args:
+        network: gives logits (batch, labels, ...).
+        images: (channels, h, w) with their masks (labels, h, w).
+        order: "exact" or "taylor".
+    """
+    network.eval()
+    if order == "taylor":
+        return _first_order(network, images)
+    with _disable_inplace(network):
+        return _without_each(network, images)
+
+
+@torch.no_grad()
+def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
+    """Image by image: what does not depend on a layer is computed once, however many of its neurons are left out."""
+    device = next(network.parameters()).device
+    result = torch.zeros(count(network), dtype=torch.float64)
+    later: dict[Layer, set[nn.Module]] = {}
+    for image, masks in DataLoader(images, batch_size=1):
+        image, masks = image.to(device), masks.to(device)
+        once = _outputs(network, image)
+        whole = soft_dice_losses(network(image), masks).double()
+        for layer in layers(network):
+            convolution = network.get_submodule(layer.convolution)
+            if layer not in later:
+                later[layer] = _depending_on(network, convolution, once, image)
+            for first in range(0, layer.count, GATED):
+                left_out = torch.eye(layer.count, device=device)[first : first + GATED]
+                gates = 1 - left_out.view(*left_out.shape, *[1] * (image.ndim - 2))
+                known = {
+                    module: value.expand(len(gates), *value.shape[1:])  # a view
+                    for module, value in once.items()
+                    if module not in later[layer]
+                }
+                known[convolution] = once[convolution] * gates
+                norm = {} if layer.norm is None else {network.get_submodule(layer.norm): gates}
+                with _replay_outputs(known), _gated(norm):
+                    logits = network(image)
+                losses = soft_dice_losses(logits, masks.expand(len(gates), *masks.shape[1:]))
+                result[layer.first + first :][: len(gates)] += (losses.double() - whole).cpu()
+    return result
+
+
+def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
+    device = next(network.parameters()).device
+    axes = [1] * len(_smallest(network))
+    gates = {
+        network.get_submodule(layer.modules[-1]): torch.ones(1, layer.count, *axes, device=device, requires_grad=True)
+        for layer in layers(network)
+    }
+    result = torch.zeros(count(network), dtype=torch.float64)
+    for batch, masks in DataLoader(images, batch_size=EVALUATION_BATCH) if gates else ():
+        with _gated(gates):
+            loss = soft_dice_losses(network(batch.to(device)), masks.to(device)).sum()
+        slopes = torch.autograd.grad(loss, list(gates.values()))
+        result -= torch.cat([slope.flatten() for slope in slopes]).double().cpu()
+    return result
+
+
+def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
+    """What leaves each module without children that is called once."""
+    found: dict[nn.Module, list[Tensor]] = {}
+    with ExitStack() as stack:
+        for module in network.modules():
+            if not list(module.children()):
+                found[module] = []
+                hook = module.register_forward_hook(lambda module, _, output: found[module].append(output))
+                stack.callback(hook.remove)
+        network(image)
+    return {module: outputs[0] for module, outputs in found.items() if len(outputs) == 1}
+
+
+def _depending_on(
+    network: nn.Module, module: nn.Module, once: Mapping[nn.Module, Tensor], image: Tensor
+) -> set[nn.Module]:
+    """The modules without children whose output depends on that of ``module``: NaN spreads to them."""
+    with _replay_outputs({module: torch.full_like(once[module], torch.nan)}):
+        return {other for other, output in _outputs(network, image).items() if output.isnan().any()}
+
+
+@contextmanager
+def _disable_inplace(network: nn.Module) -> Iterator[None]:
+    """Activations do not change their inputs, which are read later."""
+    changed = [module for module in network.modules() if getattr(module, "inplace", False)]
+    for module in changed:
+        module.inplace = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.inplace = True  # type: ignore[assignment]
+
+
+@contextmanager
+def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces only in one thread.)"""
+    for module, output in outputs.items():
+        vars(module)["forward"] = lambda *_, output=output: output
+    try:
+        yield
+    finally:
+        for module in outputs:
+            del vars(module)["forward"]  # the class's own again
+
+
+@contextmanager
+def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
+    """Modules whose output is multiplied by gates (batch or 1, channels, 1, ...)."""
+    with ExitStack() as stack:
+        for module, gate in gates.items():
+            hook = module.register_forward_hook(lambda module, inputs, output, gate=gate: output * gate)
+            stack.callback(hook.remove)
+        yield

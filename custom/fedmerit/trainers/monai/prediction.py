@@ -1,0 +1,242 @@
+"""What a network makes of images: overlaps, losses, masks; in mixed precision if asked."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedmerit.trainers.monai.data import Case
+from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
+from fedmerit.trainers.monai.overlaps import Overlap, Surface
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.surfaces import measure_surfaces
+
+EVALUATION_BATCH = 8  # slices; with more, a CPU allocates feature maps each time and takes a fifth longer
+GPU_BATCH = 32  # on a GPU a pass takes as long as its launch does, of 8 slices as of 32
+Masks = NDArray[np.bool_]  # (slices, labels, height, width)
+
+
+@torch.inference_mode()
+def evaluate(
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, final: bool = False
+) -> list[Overlap]:
+    """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
+
+    Masks are where logits are above 0; those of a ``final`` model are as `predict` makes them, in float32, and it is
+    measured how far their surfaces lie from the reference's. That takes more than twice as long, and is not for every
+    round. Cases go by their position ("000", "001", ...), since results leave the site and names do not.
+    """
+    device = next(network.parameters()).device
+    found = _WholeCases(cases, labels, keeps_largest_component(network)) if final else _Counts(cases, labels, device)
+    for places, logits, masks in _passes(network, cases, amp and not final, mirrored=final and is_mirrored(network)):
+        found.add(places, logits > 0, masks)
+    return found.overlaps()
+
+
+@torch.inference_mode()
+def evaluate_with_losses(
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False
+) -> tuple[list[Overlap], Tensor]:
+    """What `evaluate` gives, and what `image_losses` of the images to train on: of a network of slices in one pass."""
+    if patch := patch_size(network):
+        return evaluate(network, cases, labels, amp), image_losses(network, build_samples(cases, patch), amp)
+    counts, losses = _Counts(cases, labels, next(network.parameters()).device), list[Tensor]()
+    for places, logits, masks in _passes(network, cases, amp):
+        counts.add(places, logits > 0, masks)
+        losses.append(soft_dice_losses(logits.float(), masks.float()))
+    starts = list(accumulate((len(case.image) for case in cases), initial=0))
+    of_images = [
+        start + position
+        for start, case in zip(starts, cases, strict=False)
+        for position in (range(len(case.image)) if case.slices is None else case.slices)
+    ]
+    return counts.overlaps(), _clamp_losses(losses)[of_images]
+
+
+def _passes(
+    network: nn.Module, cases: Sequence[Case], amp: bool, mirrored: bool = False
+) -> Iterator[tuple[list[tuple[int, slice]], Tensor, Tensor]]:
+    """Parts of ``cases`` by position, logits of them in eval mode, and their masks, uint8 and of the same shape."""
+    device = next(network.parameters()).device
+    precision = choose_precision(device, amp)
+    network.eval()
+    volumes = ([(place, slice(0, len(case.image)))] for place, case in enumerate(cases))
+    for places in volumes if patch_size(network) else _batches(cases, batch_size(device, precision)):
+        parts = [(cases[place], part) for place, part in places]
+        images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
+        masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
+        with autocast(device, precision):
+            logits = predict_logits(network, images, mirrored)
+        yield places, logits, masks
+
+
+class _Counts:
+    """Voxels of each case and label, prediction against reference, added up part by part on a device."""
+
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device):
+        self.cases, self.labels = cases, labels
+        self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
+
+    def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
+        """Predictions bool and masks (slices, labels, h, w) of parts of cases."""
+        from monai.metrics.confusion_matrix import get_confusion_matrix
+
+        of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
+        sizes = [part.stop - part.start for _, part in places]
+        for (place, _), of_case in zip(places, torch.split(of_slices, sizes), strict=True):
+            self.table[place] += of_case.sum(dim=0)
+
+    def overlaps(self) -> list[Overlap]:
+        """By case and label."""
+        table = self.table.round().long().tolist()  # fetched from the device once
+        return [
+            Overlap(f"{position:03d}", label, tp, fp, fn, patient=case.number)
+            for position, (case, rows) in enumerate(zip(self.cases, table, strict=True))
+            for label, (tp, fp, _, fn) in zip(self.labels, rows, strict=True)
+        ]
+
+
+class _WholeCases:
+    """The masks of each case, kept until all of it is predicted, and compared with the reference then."""
+
+    def __init__(self, cases: Sequence[Case], labels: Sequence[str], largest: bool):
+        self.cases, self.labels, self.largest = cases, labels, largest
+        self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases]
+
+    def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
+        """Likewise."""
+        sizes = [part.stop - part.start for _, part in places]
+        for (place, part), shown in zip(places, torch.split(found.cpu(), sizes), strict=True):
+            self.predicted[place][part] = shown.numpy()
+
+    def overlaps(self) -> list[Overlap]:
+        """By case and label, with their surfaces."""
+        counts, surfaces = _Counts(self.cases, self.labels, torch.device("cpu")), list[Surface | None]()
+        for place, (case, predicted) in enumerate(zip(self.cases, self.predicted, strict=True)):
+            masks = keep_largest_components(predicted) if self.largest else predicted
+            whole = [(place, slice(0, len(masks)))]
+            counts.add(whole, torch.from_numpy(masks), torch.from_numpy(np.array(case.label)))
+            surfaces += measure_surfaces(masks, case.label, case.spacing)
+        return [replace(one, surface=surface) for one, surface in zip(counts.overlaps(), surfaces, strict=True)]
+
+
+def batch_size(device: torch.device, precision: torch.dtype | None = None) -> int:
+    """Slices of a pass in evaluation mode: on a CPU twice as many where a value has half the bytes."""
+    return GPU_BATCH if device.type != "cpu" else EVALUATION_BATCH * (2 if precision else 1)
+
+
+def _batches(cases: Sequence[Case], most: int) -> Iterator[list[tuple[int, slice]]]:
+    """All slices in their order, as parts of cases by position, ``most`` together: cases may be one slice."""
+    batch, room = list[tuple[int, slice]](), most
+    for place, case in enumerate(cases):
+        start, size = 0, len(case.image)
+        while start < size:
+            part = slice(start, min(size, start + room))
+            batch.append((place, part))
+            room -= part.stop - start
+            start = part.stop
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
+def predict_logits(network: nn.Module, images: Tensor, mirrored: bool = False) -> Tensor:
+    """(slices, labels, h, w) of slices (slices, channels, h, w), by a network of volumes of one whole volume.
+
+    That sees its patches one after the other, half of each in the next; logits where they overlap are weighed by a
+    Gaussian (MONAI's `sliding_window_inference`). With ``mirrored`` the mean of those of the images and, turned back,
+    of the images with left and right exchanged.
+    """
+    if mirrored:
+        return (predict_logits(network, images) + predict_logits(network, images.flip(-1)).flip(-1)) / 2
+    patch = patch_size(network)
+    if not patch:
+        logits: Tensor = network(images)
+        return logits
+    from monai.inferers.utils import sliding_window_inference
+
+    volume = images.transpose(0, 1)[None]
+    seen: Tensor = sliding_window_inference(volume, patch, 1, network, overlap=0.5, mode="gaussian")
+    return seen[0].transpose(0, 1)
+
+
+@torch.inference_mode()
+def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Tensor:
+    """(images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
+    device = next(network.parameters()).device
+    precision = choose_precision(device, amp)
+    network.eval()
+    losses = []
+    for places in torch.split(torch.arange(len(samples)), batch_size(device, precision)):
+        images, masks = samples.batch(places, device)
+        with autocast(device, precision):
+            logits = network(images)
+        losses.append(soft_dice_losses(logits.float(), masks))
+    return _clamp_losses(losses)
+
+
+def _clamp_losses(losses: Sequence[Tensor]) -> Tensor:
+    """(images,) float64 on the CPU, 0 to 1, of those of batches."""
+    return torch.cat(list(losses)).double().clamp(0, 1).cpu()
+
+
+def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
+    """(batch,) soft Dice loss of logits and masks (batch, labels, ...), 0 to 1, the mean over labels.
+
+    Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
+    """
+    from monai.losses import DiceLoss
+
+    loss: Tensor = DiceLoss(sigmoid=True, reduction="none")(logits, masks).flatten(start_dim=1)  # (batch, labels)
+    predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
+    absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
+    return loss.where(~absent, predicted.float()).mean(dim=1)
+
+
+def predict(network: nn.Module, image: NDArray[np.float32]) -> Masks:
+    """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w), as its network's description says."""
+    masks: Masks = (predict_case_logits(network, image) > 0).numpy()
+    return keep_largest_components(masks) if keeps_largest_component(network) else masks
+
+
+@torch.inference_mode()
+def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
+    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`.
+
+    Mirrored if the network's description says so.
+    """
+    device = next(network.parameters()).device
+    network.eval()
+    slices = torch.from_numpy(np.array(image))
+    parts = [slices] if patch_size(network) else torch.split(slices, batch_size(device))
+    mirrored = is_mirrored(network)
+    return torch.cat([predict_logits(network, part.to(device), mirrored).cpu() for part in parts])
+
+
+def keep_largest_components(masks: Masks) -> Masks:
+    """Of each label of a case (slices, labels, h, w) the largest part of voxels that touch, if only by a corner."""
+    from monai.transforms.utils import get_largest_connected_component_mask
+
+    parts = [get_largest_connected_component_mask(masks[:, label]) for label in range(masks.shape[1])]
+    return np.stack(parts, axis=1)
+
+
+def choose_precision(device: torch.device, amp: bool) -> torch.dtype | None:
+    """What to compute in on ``device``; None: float32 throughout."""
+    if not amp:
+        return None
+    return torch.float16 if device.type == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
+
+
+def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    """The context in which to compute in ``precision``, as `choose_precision` gave it."""
+    return nullcontext() if precision is None else torch.autocast(device.type, precision)

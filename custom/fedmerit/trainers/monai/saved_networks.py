@@ -1,0 +1,62 @@
+"""How a network is saved: its weights, and beside them what rebuilds it."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedmerit.errors import BadInput, Untrusted
+from fedmerit.files import read_object, require_inside, write_atomically, write_json
+from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.run import Network
+from fedmerit.tensor_files import load_state
+from fedmerit.trainers.monai.networks import build_network
+
+PREPROCESSING = "preprocessing"  # in model.json
+ALLOWANCE = 1 << 25  # bytes that a network may take beside its weights while it is built
+
+
+def save_network(
+    folder: Path, name: str, network: nn.Module, description: Network, preprocessing: Preprocessing | None = None
+) -> None:
+    """``name``.pt, a plain state_dict, and model.json: what rebuilds the network, and what it is to be fed."""
+    said = {PREPROCESSING: preprocessing.to_dict()} if preprocessing else {}
+    write_json(folder / "model.json", asdict(description) | said)
+    write_atomically(folder / f"{name}.pt", lambda file: torch.save(network.state_dict(), file))
+
+
+def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
+    """What model.json says: the network, and what it is to be fed, if known.
+
+    Raises:
+        BadInput: it is missing; `Untrusted` if it is not what `save_network` writes.
+    """
+    require_inside(folder)
+    values = read_object(folder / "model.json")
+    try:
+        said = values.pop(PREPROCESSING, None)
+        return Network.from_dict(values), Preprocessing.from_dict(said) if said else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise Untrusted(
+            f"{folder / 'model.json'}: not what a run writes ({error}); take it from the run again"
+        ) from error
+
+
+def load_network(folder: Path, name: str = "global") -> nn.Module:
+    """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
+    return load_weights(folder / f"{name}.pt", read_description(folder)[0])
+
+
+def load_weights(path: Path, description: Network) -> nn.Module:
+    """The network of a description with the state_dict in ``path``, likewise."""
+    if not path.exists():
+        raise BadInput(f"{path}: file not found; expected the model of a finished run")
+    state = load_state(path)
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    network = build_network(description, most=2 * stored + ALLOWANCE)
+    try:
+        network.load_state_dict(state)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(f"{path}: not a model that model.json describes ({type(error).__name__})") from error
+    return network.eval()

@@ -1,0 +1,178 @@
+"""How each site of a federation is: what an admin's session learns of it, and what of that needs a look."""
+
+import ast
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
+from nvflare.fuel.flare_api.flare_api import Session
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.schema.machine_facts import VERSIONS, clear_facts
+from fedmerit_deploy import session
+
+SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
+SKEW = 30.0  # seconds between a site's clock and the admin's
+LONGEST = 10_000  # characters of a site's report
+LEAST = {"disk": 1.0, "memory": 0.5}  # GiB, below which a site's rounds fail soon
+SOON = timedelta(days=30)  # before a certificate ends
+HEARD = "last_heard.json"  # in the admin's kit: by site, seconds since 1970
+FORGOTTEN = 30 * 86400.0  # seconds after which a site that is not heard of is no more listed
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """One site: ``silent``, seconds since its last word, None if it is not connected; ``flags``, what is wrong."""
+
+    silent: float | None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # as of `fedmerit.schema.machine_facts`
+    clock_offset: float | None = None  # seconds, its clock minus the admin's; as exact as the question was fast
+    flags: Sequence[str] = ()
+    work: str = ""  # its place in the round at hand
+    heard: float | None = None  # seconds since 1970, when it was last connected, if that is known
+
+    @property
+    def connection(self) -> str:
+        """In words."""
+        if self.silent is None:
+            return f"not connected since {in_words(self.heard)}" if self.heard else "not connected"
+        return "connected" if self.silent < SILENCE else f"silent for {self.silent:.0f} s"
+
+
+@dataclass(frozen=True)
+class FederationState:
+    """Sites by name, NVFlare's descriptions of jobs, and how far those at work are; ``when``: seconds since 1970."""
+
+    when: float
+    sites: Mapping[str, SiteState]
+    jobs: Sequence[Mapping[str, Any]]
+    progress: Mapping[str, Mapping[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        sites = {site: {"connection": state.connection, **vars(state)} for site, state in self.sites.items()}
+        return {"when": self.when, "sites": sites, "jobs": list(self.jobs), "progress": dict(self.progress)}
+
+
+def read_federation(kit: Path, job: str | None = None) -> FederationState:
+    """What the admin of a ``kit`` learns now; of one ``job``, or all.
+
+    Raises:
+        BadInput, RunFailed: as of `fedmerit_deploy.session.session`.
+    """
+    with session.session(kit) as opened:
+        silent, facts = ask_sites(opened, now := time.time())
+        jobs = [session.job(opened, job)] if job else session.jobs(opened)
+        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
+        progress = {name: state for name in running if (state := session.progress(opened, name))}
+    heard = _remember(kit, silent, now)
+    absent = {site: why for state in progress.values() for site, why in state["absent"].items()}
+    work = {site: text for state in progress.values() for site, text in places_in_round(state).items()}
+    return FederationState(now, judge_sites(heard, silent, facts, absent, now, work), jobs, progress)
+
+
+def ask_sites(opened: Session, now: float) -> tuple[dict[str, float], dict[str, Mapping[str, Any]]]:
+    """By connected site, seconds since its last word, and its facts, as of `SiteFacts`; ``now``: since 1970."""
+    clients = opened.get_system_info().client_info
+    silent = {str(one.name): max(0.0, now - float(one.last_connect_time or now)) for one in clients}
+    reports: dict[str, object] = {}
+    for site in sorted(site for site, seconds in silent.items() if seconds < session.FRESH):
+        with suppress(
+            NoConnection, InternalError, *session.PASSING
+        ):  # one that is silent would hide all, asked at once
+            reports |= opened.report_resources("client", [site])
+    return silent, {site: parse_facts(text) for site, text in reports.items()}
+
+
+def parse_facts(text: object) -> Mapping[str, Any]:
+    """Facts, as NVFlare prints them in its table; none if it printed something else. A site may say anything."""
+    if len(whole := str(text)) > LONGEST:
+        return {}
+    try:
+        facts = ast.literal_eval(whole)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return {}
+    return clear_facts(facts) if isinstance(facts, dict) else {}
+
+
+def places_in_round(progress: Mapping[str, Any]) -> dict[str, str]:
+    """By site of a job at work, its place in the round at hand, by the ``progress`` that the job reports."""
+    record = progress["record"]
+    if not record:
+        return {}
+    number = min(record["round"] + 2, progress["rounds"])
+    head = f"round {number} of {progress['rounds']}"
+    places = dict.fromkeys((*record["participants"], *record["rejected"]), "answered")
+    places |= dict.fromkeys(progress["silent"], "no answer yet") | dict.fromkeys(progress["at_work"], "at work")
+    return {site: f"{head}: {text}" for site, text in sorted(places.items())}
+
+
+def judge_sites(
+    heard: Mapping[str, float],
+    silent: Mapping[str, float],
+    facts: Mapping[str, Mapping[str, Any]],
+    absent: Mapping[str, str],
+    now: float,
+    work: Mapping[str, str] | None = None,
+) -> dict[str, SiteState]:
+    """By name, the state of connected sites, those at ``work``, and those that were ``heard`` before.
+
+    Args:
+        heard: when a site was last connected, seconds since 1970.
+        silent: of a connected site, seconds since its last word.
+        absent: sites that lack in rounds, and why.
+        work: the place of a site in the round at hand.
+    """
+    compared = (*VERSIONS, "task")
+    usual = {name: _most_common([one[name] for one in facts.values() if name in one]) for name in compared}
+    work, states = work or {}, {}
+    for site in sorted({*heard, *silent, *work}):
+        own = facts.get(site, {})
+        offset = own["clock"] - now if "clock" in own else None
+        state = SiteState(silent.get(site), own, offset, (), work.get(site, ""), heard.get(site))
+        flags = [state.connection] if state.connection != "connected" else []
+        flags += [
+            f"{name} {own[name]}, others have {usual[name]}"
+            for name in compared
+            if name in own and own[name] != usual[name]
+        ]
+        if offset is not None and abs(offset) > SKEW:
+            flags.append(f"its clock is {offset:+.0f} s from this one")
+        flags += [
+            f"{own[name]:.1f} GiB of {name} free" for name, least in LEAST.items() if own.get(name, least) < least
+        ]
+        if "certificate" in own and own["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
+            flags.append(f"its certificate ends on {own['certificate']}: `fedmerit deploy renew`")
+        flags += [absent[site]] if site in absent else []
+        states[site] = SiteState(state.silent, own, offset, flags, state.work, state.heard)
+    return states
+
+
+def in_words(when: float) -> str:
+    """Seconds since 1970 as a date and time of this machine's zone."""
+    return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _remember(kit: Path, silent: Mapping[str, float], now: float) -> dict[str, float]:
+    """When each site was last connected, as far as this admin has seen; kept in the ``kit`` if that can be written."""
+    before: dict[str, float] = {}
+    with suppress(BadInput, AttributeError, TypeError, ValueError):
+        before = {str(site): float(when) for site, when in read_json(kit / HEARD).items()}
+    heard = before | {site: now - seconds for site, seconds in silent.items()}
+    heard = {site: when for site, when in heard.items() if now - when < FORGOTTEN}
+    with suppress(OSError):
+        write_json(kit / HEARD, heard)
+    return heard
+
+
+def _most_common(values: Sequence[Any]) -> Any:
+    """The most frequent value, of equally frequent ones the largest; None of none."""
+    counts = Counter(map(str, values))
+    return max(counts, key=lambda value: (counts[value], value)) if counts else None

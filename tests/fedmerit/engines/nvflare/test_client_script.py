@@ -1,0 +1,79 @@
+"""How a site starts a script: which file it may be, what NVFlare is told, and that its log data stays."""
+
+from multiprocessing.connection import Pipe
+from pathlib import Path
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
+from nvflare.client.api_spec import CLIENT_API_KEY
+from nvflare.client.in_process.api import InProcessClientAPI
+from nvflare.fuel.data_event.data_bus import DataBus
+
+from fedmerit.engines.nvflare.client_script import POLL, ClientScript, brought_script, find_script, start_script
+from fedmerit.engines.nvflare.local_scripts import LocalScript
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.schema.messages import TRAIN
+from fedmerit.site.script_trainer import Question
+
+LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
+
+
+@pytest.fixture
+def custom(tmp_path):
+    folder = tmp_path / "app" / "custom" / "src"
+    folder.mkdir(parents=True)
+    (folder / "client.py").write_text("pass")
+    return folder.parent
+
+
+def test_a_script_is_found_in_the_code_of_the_job_or_by_its_path(custom, tmp_path):
+    assert find_script("client.py", custom) == custom / "src" / "client.py"
+    assert find_script(str(custom / "src" / "client.py"), tmp_path) == custom / "src" / "client.py"
+    with pytest.raises(BadInput, match=r"other\.py: no script of that name at this site"):
+        find_script("other.py", custom)
+
+
+def test_a_site_that_nobody_prepared_runs_only_what_nvflare_let_the_job_bring(custom, tmp_path):
+    brought = brought_script(LAUNCH, custom)
+    assert (brought.file, brought.fault) == (str(custom / "src" / "client.py"), "")
+    own = tmp_path / "own.py"
+    own.write_text("pass")
+    for name in (str(own), "../../../own.py"):
+        with pytest.raises(BadInput, match=r"not brought by the job|no script of that name"):
+            brought_script(LAUNCH | {"file": name}, custom)
+
+
+def test_nvflare_runs_it_here_or_in_a_process_of_its_own_and_its_log_data_goes_nowhere(custom):
+    here = start_script(LAUNCH, custom)
+    assert (here.execution_mode, here._task_script_args) == ("in_process", "--epochs 2")
+    assert (here._result_wait_timeout, here._params_transfer_type) == (5.0, "DIFF")
+    apart = start_script(LAUNCH | {"command": "python3 -u", "timeout": 0.0}, custom)
+    assert apart.execution_mode == "external_process"
+    assert apart._command == ["python3", "-u", str(custom / "src" / "client.py"), "--epochs", "2"]
+    assert apart._result_wait_timeout is None
+    assert isinstance(here, ClientScript)
+    assert here.fire_log_analytics(None, None) is None  # NVFlare's own would look at both
+    assert Path(apart._command[2]).is_file()
+
+
+def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatch):
+    script = InProcessClientAPI({})
+    monkeypatch.setattr(ClientAPIExecutor, "handle_event", lambda *_: DataBus().put_data(CLIENT_API_KEY, script))
+    started = start_script(LAUNCH, custom)
+    try:
+        started.handle_event(EventType.ABORT_TASK, None)
+        assert script.result_check_interval > POLL  # NVFlare's own
+        started.handle_event(EventType.START_RUN, None)
+        assert script.result_check_interval == POLL
+    finally:
+        DataBus().put_data(CLIENT_API_KEY, None)
+
+
+def test_an_answer_of_a_class_that_only_the_script_has_is_refused_with_what_to_send(tmp_path):
+    script = LocalScript.__new__(LocalScript)
+    script.site, script.log, script.timeout = "site-1", tmp_path / "script.log", 0.0
+    script._connection, its = Pipe()
+    its.send_bytes(b"cscript_of_a_site\nOwn\n.")  # as pickle names a class
+    with pytest.raises(RunFailed, match=r"^site site-1: .*script_of_a_site.*; send numbers, texts, tensors or arrays"):
+        script.ask(Question(TRAIN, {}, 0, 1, {}))

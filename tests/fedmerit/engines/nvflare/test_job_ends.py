@@ -1,0 +1,107 @@
+"""How a job ended: what the server keeps of it, and what an admin reads."""
+
+import errno
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+
+from fedmerit.engines.nvflare.job_ends import META, Cause, JobEnd, JobEnds, absences, explain_end
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import DISK_FULL
+
+
+def records(*rejected):
+    """Of rounds of three sites, each without those that are named with a reason."""
+    return [
+        {"round": number, "participants": sorted({"A", "B", "C"} - set(one)), "rejected": one}
+        for number, one in enumerate(rejected)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "told"),
+    [
+        ([], {}),
+        ([{}, {"C": "no reply"}, {}], {}),  # it is back
+        ([{}, {}, {"C": "no reply"}], {"C": "absent in 1 of 3 rounds, last in round 2: no reply"}),
+        ([{"C": "its disk is full"}, {"C": "late"}, {}], {"C": "absent in 2 of 3 rounds, last in round 1: late"}),
+    ],
+)
+def test_sites_that_lack_in_the_last_round_or_most(rejected, told):
+    assert absences(records(*rejected)) == told
+
+
+def test_a_site_that_left_is_no_puzzle():
+    rounds = records({}, {"C": "its certificate is revoked"}, {})
+    rounds[1]["left"], rounds[2]["participants"] = {"C": {"rounds": 1}}, ["A", "B"]
+    told = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
+    assert absences(rounds) == {"C": told}
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("", Cause.nothing),
+        ("fewer than 2 sites were left", Cause.passing),
+        (RunFailed(f"no site sent a usable reply (A: {DISK_FULL})"), Cause.passing),
+        (OSError(errno.ENOSPC, "full"), Cause.passing),
+        (RunFailed("NaN"), Cause.failure),
+        (BadInput("no keys"), Cause.input),
+    ],
+)
+def test_what_a_new_try_is_good_for(error, cause):
+    assert JobEnd.after([], error).cause is cause
+
+
+EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
+
+
+@pytest.mark.parametrize(
+    ("status", "end", "told"),
+    [
+        ("RUNNING", None, []),
+        ("FINISHED:COMPLETED", JobEnd(3), []),
+        ("FINISHED:COMPLETED", JobEnd(3, absent={"C": "absent in 3 of 3"}), ["j: C was absent in 3 of 3"]),
+        ("FINISHED:ABANDONED", None, ["j: ended, the server was started again while it ran; `fedmerit job resume j`"]),
+        ("FINISHED:ABNORMAL", None, ["its process at the server was killed", "`fedmerit job resume j` continues"]),
+        ("FINISHED:ABORTED", JobEnd(1, error="no site took it"), ["it was stopped on purpose; `fedmerit job resume"]),
+        (EXCEPTION, JobEnd.after(records({}), RunFailed("disk full")), ["ended, after 1 complete rounds: disk full;"]),
+        (EXCEPTION, JobEnd.after([], BadInput("no keys")), ["no keys; mend that, then submit a job again"]),
+        ("FINISHED:ABNORMAL", JobEnd(3, True), ["j: ended, the run is complete: `fedmerit job fetch j`"]),
+        (EXCEPTION, None, ["log.txt in the kits", "`fedmerit job resume j` continues"]),
+    ],
+)
+def test_an_end_says_why_and_what_to_type(status, end, told):
+    lines = explain_end({"job_id": "j", "status": status} | ({META: vars(end)} if end else {}))
+    assert all(words in "\n".join(lines) for words in told)
+    assert bool(lines) == bool(told)
+
+
+@pytest.mark.parametrize("content", [None, "text", {"round": None, "absent": 3, "cause": 7}])
+def test_an_end_that_a_server_never_wrote(content):
+    assert JobEnd.of({META: content}) == JobEnd()
+
+
+def test_the_server_keeps_how_a_job_ended(tmp_path):
+    end = JobEnd(2, True, "why", Cause.failure, {"C": "absent"})
+    end.write(tmp_path, "job1")
+    engine, kept = MagicMock(), {}
+    engine.get_workspace.return_value = SimpleNamespace(get_root_dir=lambda: str(tmp_path))
+    engine.get_component.return_value.update_meta = lambda job, meta, fl_ctx: kept.update({job: meta})
+    context = MagicMock(spec=FLContext)
+    context.get_engine.return_value = engine
+    for job in ("job1", "job1", "job2"):  # once there, its file is gone
+        context.get_prop = {FLContextKey.EVENT_DATA: {"job_id": job}}.get
+        JobEnds().handle_event(EventType.JOB_COMPLETED, context)
+    assert {job: JobEnd.of(meta) for job, meta in kept.items()} == {"job1": end}
+    assert list((tmp_path / "ended").iterdir()) == []
+
+
+def test_jobs_that_ended_with_an_earlier_process_of_the_server_are_called_so():
+    context = MagicMock(spec=FLContext)
+    JobEnds().handle_event(EventType.SYSTEM_BOOTSTRAP, context)
+    context.get_engine.return_value.job_runner.update_unfinished_jobs.assert_called_once_with(context)

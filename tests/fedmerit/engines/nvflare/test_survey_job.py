@@ -1,0 +1,46 @@
+"""A survey between machines: by the task path of evaluations, through the sites' own gates; who refuses is named."""
+
+import json
+
+import pytest
+
+from fedmerit.engines.nvflare.recipe import build_site_policy, survey_classes
+from fedmerit.engines.nvflare.survey_job import export_survey, read_answer
+from fedmerit.schema.survey import Question, Surveyed
+
+QUESTION = Question(5)
+
+
+def test_the_job_brings_no_code_and_names_classes_of_the_list(tmp_path):
+    for _ in range(2):
+        export_survey(QUESTION, tmp_path / "job", min_sites=3)
+    files = [path for path in (tmp_path / "job").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json"}
+    assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 3
+    told = "".join(path.read_text() for path in files)
+    assert all(name in told for name in survey_classes())
+    assert str(tmp_path) not in told
+
+
+def test_a_site_may_refuse_surveys_and_nothing_else():
+    refusing = set(build_site_policy(surveys=False)["class_allow_list"])
+    assert set(build_site_policy()["class_allow_list"]) - refusing == survey_classes()
+    assert {name.rpartition(".")[2] for name in survey_classes()} == {"SurveyController", "SurveyExecutor"}
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"failure": "no\nreply"}, "no"),
+        ({"survey": {"patients": 9}}, "no answer to a survey"),
+        ({"survey": "9"}, "no answer to a survey"),
+        ({}, "no answer to a survey"),
+        ({"survey": Surveyed(4, 40, {}, 5).to_dict()}, "below the floor"),
+        ({"survey": Surveyed(9, 90, {}, 4).to_dict()}, "below the floor"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):
+    found = read_answer(told, QUESTION)
+    assert isinstance(found, str)
+    assert why in found
+    assert "\n" not in found

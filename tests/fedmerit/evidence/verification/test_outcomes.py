@@ -1,0 +1,538 @@
+"""What servers pay a friend, or charge another, and record as if it followed; whole in hashes and results."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pretending import NETWORK, SITES, evaluated, generator, tiny_plan
+from rounds import beside
+from signed_runs import closed_anew, log_of, rewritten, rows_anew
+from stepping import Stepped as Federation
+
+from fedmerit.contract import flat
+from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.run import Verification, verify_run
+from fedmerit.files import write_json
+from fedmerit.guard.work import Measurements
+from fedmerit.methods.registry import OWN, build_method
+from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.messages import (
+    ClosingReceipt,
+    ClosingTask,
+    Enrolment,
+    EnrolmentTask,
+    Evaluation,
+    Failure,
+    ImportanceTask,
+    Purpose,
+    Reply,
+    SparseUpdate,
+    Task,
+    Work,
+)
+from fedmerit.site.memory import Memory
+from fedmerit.site.site_log import SiteLog
+from fedmerit.site.step_products import measure_step
+from fedmerit.site.witness import list_old_parts, measure_work
+from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.overlaps import Overlap
+
+SIZE = flat.get_parameters(NETWORK).numel()
+IMAGES = dict(zip(SITES, (30, 12, 6), strict=True))
+OVERLAPS = (Overlap("000", "prostate", 5, 2, 1),)
+
+
+class PretendedSite:
+    """Moves half the way to its own optimum and to what all find, reports numbers of its own, and keeps a log."""
+
+    def __init__(self, federation: Federation, site: str, run: Path, rests: range):
+        self.federation, self.site, self.place, self.rests = federation, site, SITES.index(site), rests
+        self.log, self.memory = SiteLog(run / "sites" / site, site, plan=federation.config.digest), {-1: None}
+        common = 0.1 * torch.randn(SIZE, generator=generator(7))
+        self.optimum = common + 0.05 * torch.randn(SIZE, generator=generator(self.place))
+
+    def answer(self, task: Work) -> Any:
+        if isinstance(task, Task):
+            return self.train(task)
+        if isinstance(task, EnrolmentTask):
+            cases = dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)
+            images = cases | {"training": IMAGES[self.site]}
+            one = Enrolment(task.round, cases, images, (f"{self.place:032x}",), seal="5" * 32)
+            self.log.enrolled(task, one)
+            return one
+        if isinstance(task, ClosingTask):
+            self.log.closed(task)
+            return ClosingReceipt(task.round)
+        said = evaluated(self.federation, self.site)
+        if isinstance(task, Evaluation):
+            before = self.memory.get(task.round - 1)
+            final = len(task.models) == 1 and task.models.shape[1] and task.round == self.federation.config.rounds
+            step = self.measured(task.models[0], before) if final else {}
+            noted = self.log.evaluated(task, task.models, "question", said, step)
+            return replace(said, log=noted)
+        assert isinstance(task, ImportanceTask)
+        self.log.measured(task, "question")
+        return said
+
+    def train(self, task: Task) -> Reply:
+        before, asks = self.memory.get(task.round - 1), self.federation.method.asks
+        model = task.parameters
+        if isinstance(model, SparseUpdate):
+            model = model.apply(before.received)
+        if not len(model):  # it stays here
+            model = before.model if before else flat.get_parameters(NETWORK)
+        new = [torch.randn(SIZE, generator=generator(100 * place + task.round + 1)) for place in (self.place, 9)]
+        update = 0.5 * (flat.get_parameters(NETWORK) + self.optimum - model) + 0.02 * sum(new)  # the last: common work
+        update = 0 * update if task.round in self.rests else update
+        latest = next((one for _, one in sorted(self.memory.items(), reverse=True) if one), None)
+        old = list_old_parts(model, latest, 0)
+        self.memory[task.round] = Memory(model, model + update, task.buffers, old=old)
+        update = self.memory[task.round].trained - model
+        values = {name: low + (0.2 + 0.1 * self.place) * min(1.0, high - low) for name, (low, high) in asks.items()}
+        pairs = {
+            name: {peer: round(0.5 + 0.1 * self.place, 6) for peer in task.peers}
+            for name in self.federation.can.peer_quantities
+            if task.peers
+        }
+        evidence = {"values": values, "pairs": pairs, "step": self.measured(model, before, update)}
+        noted = self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
+        vectors = beside(self.federation.method, update)
+        buffers = {name: value + 1 for name, value in task.buffers.items()}
+        count = IMAGES[self.site]
+        said = Reply(task.round, update, buffers, count, OVERLAPS, values, pairs=pairs, vectors=vectors)
+        return replace(said, log=noted)
+
+    def measured(self, model: torch.Tensor, before: Memory | None, update: torch.Tensor | None = None) -> Any:
+        return measure_step(model, before, update) | measure_work(list_old_parts(model, before, 0), before)
+
+
+Spoil = Callable[[Federation], object]
+
+
+def played(
+    run: Path,
+    method: str,
+    rounds: int = 4,
+    spoil: Spoil = lambda federation: None,
+    rests: range = range(0),
+    **parameters: Any,
+) -> Path:
+    """A whole run, by a server that ``spoil`` makes dishonest; Alder sends zeros in rounds in which it ``rests``."""
+    plan = replace(tiny_plan(method, rounds, **parameters), share_models=True)
+    write_json(run / "run.json", describe("run", plan, SITES, "local"))
+    federation = Federation(plan, SITES, run)
+    spoil(federation)
+    sites = {site: PretendedSite(federation, site, run, rests if site == "Alder" else range(0)) for site in SITES}
+    while federation.work:
+        federation.take({site: sites[site].answer(task) for site, task in federation.tasks().items()})
+    return run
+
+
+def logs(run: Path, *sites: str) -> list[Path]:
+    return [log_of(run, site) for site in sites or SITES]
+
+
+def open_claims(found: Verification) -> list[str]:
+    """What is not shown, beside what a run without certificates leaves open."""
+    return [text for text in found.unproven if "not signed" not in text]
+
+
+def forged(run: Path, change: Callable[[dict[str, Any]], object], round: int = 1) -> None:
+    """One record with something else, results.csv to fit, and the run closed again."""
+
+    def changed(lines: list[dict[str, Any]]) -> None:
+        change(lines[round])
+        fit(run, lines[round])
+        rows_anew(run, lines)
+
+    rewritten(run / "ledger.jsonl", changed)
+    closed_anew(run)
+
+
+def fit(run: Path, record: dict[str, Any]) -> None:
+    """results.csv says of a round what its record says."""
+    path, said = run / "results.csv", record["inputs"]["counts"]
+    verdicts = {site: float(site in record.get("guard", {}).get("verdicts", ())) for site in SITES}
+    parts = {"weight": record["weights"], "reputation": record["reputations"], "num_samples": said, "verdict": verdicts}
+    guard = record.get("guard", {})
+    parts["clipped"] = guard.get("bounds", {}).get("clipped", {})
+    parts["evidence"] = dict.fromkeys(SITES, 0.0) | guard.get("evidence", {})
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if int(row["round"]) == record["round"] and not row["split"] and not row["coalition"]:
+            row["value"] = str(parts.get(row["quantity"], {}).get(row["site"], row["value"]))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def paid(record: dict[str, Any]) -> None:
+    """The friend's weight, times three."""
+    more = record["weights"] | {"Birch": 3 * record["weights"]["Birch"] + 0.1}
+    record["weights"] = {site: weight / sum(more.values()) for site, weight in more.items()}
+
+
+def counted(record: dict[str, Any]) -> None:
+    record["inputs"]["counts"]["Birch"] *= 3
+
+
+def credited(record: dict[str, Any]) -> None:
+    record["reputations"]["Birch"] += 0.25
+
+
+def accused(record: dict[str, Any]) -> None:
+    record.setdefault("guard", {})["verdicts"] = ["Alder"]
+
+
+def swapped(record: dict[str, Any]) -> None:
+    record["began"]["Alder"] = "0" * 64
+
+
+def unrated(record: dict[str, Any]) -> None:
+    next(iter(record["inputs"]["ratings"].values())).pop("Alder")
+
+
+FAST = ("fedavg", "fedce", "cgsv", "cycle", "fedsac")
+EVERY = [
+    pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
+    for name in OWN
+    for guard in ("on", "off")
+    if name != "pooled" or guard == "off"
+]
+OPEN = ("no sums of whole updates", "submodels were allocated", "tested the final models")
+BY_VALUES = (  # methods whose outcome, without a guard, does not follow from how many images there are
+    *("fedce", "fedce_nvflare", "cgsv", "rffl", "fedave", "fedsac", "qfedavg", "fedci", "fedvalue", "scaffold"),
+    *("median", "trimmed", "krum"),
+)
+
+
+@pytest.mark.parametrize(("method", "guard"), EVERY)
+def test_honest_run_verifies_and_a_paid_friend_is_found_in_the_run_folder(tmp_path, method, guard):
+    run = played(tmp_path / "run", method, guard=guard)
+    found = open_claims(verify_run(run, logs(run)))
+    assert [text for text in found if not any(words in text for words in OPEN)] == []
+    files = {file: file.read_bytes() for file in (run / "ledger.jsonl", run / "results.csv")}
+    for change, words in (
+        (accused, "verdicts of Alder in round 1: True, expected False|verdict of Alder in round 1 is None"),
+        (swapped, r"Alder began round 1 with model 0{64}, expected .*a model was swapped"),
+        (unrated, "inputs of round 1: .*ratings of candidates by Alder lack"),
+        (paid, r"weights of Alder in round 1: .*expected .*follows from the inputs"),
+        (counted, r"(weights|contributions|quotas) of \w+ in round 1: .*expected|num_samples of Birch"),
+        (credited, "reputations of Birch in round 1: .*expected"),
+    ):
+        if change is counted and guard == "off" and method in BY_VALUES:
+            continue
+        if change is swapped and any("submodels were allocated" in text for text in found):
+            continue
+        if change is unrated and "ratings" not in json.loads(files[run / "ledger.jsonl"].splitlines()[1])["inputs"]:
+            continue  # nobody is asked for any
+        forged(run, change)
+        with pytest.raises(BadInput, match=words):
+            verify_run(run)
+        for file, content in files.items():
+            file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory) -> Path:
+    """A whole run of FedCE under the guard, whose sites rate models. Never change it."""
+    return played(tmp_path_factory.mktemp("guarded") / "run", "fedce", rounds=6, guard="on", rate_every=2)
+
+
+@pytest.fixture
+def run(guarded, tmp_path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(guarded, tmp_path / "run"))
+
+
+def incriminated(record: dict[str, Any]) -> None:
+    record["guard"]["evidence"]["Alder"] = 5.0
+
+
+def less_bounded(record: dict[str, Any]) -> None:
+    record["guard"].setdefault("bounds", {})["clipped"] = {"Alder": 0.5}
+
+
+def lengthened(record: dict[str, Any]) -> None:
+    record["inputs"]["products"]["Birch"]["Birch"] *= 100
+
+
+def better_rated(record: dict[str, Any]) -> None:
+    rating = record["inputs"]["ratings"]["leave_one_out"]["Alder"]["dice"]
+    rating[:] = [1 - dice for dice in rating]
+
+
+@pytest.mark.parametrize(
+    ("change", "round", "words"),
+    [
+        (accused, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
+        (incriminated, 3, r"line 4: evidence of Alder in round 3: 5.0, expected "),
+        (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
+        (swapped, 3, "line 4: Alder began round 3 with model 0{64}, expected .*round 2 ended.*swapped"),
+        (unrated, 2, "line 3: inputs of round 2: .*ratings of leave_one_out by Alder lack"),
+        (better_rated, 2, r"line \d: \w+ of \w+ in round \d: .*expected .*follows from the inputs"),
+    ],
+)
+def test_what_does_not_follow_is_found_in_the_run_folder(run, change, round, words):
+    forged(run, change, round)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run)
+
+
+def on_record(change: Callable[[dict[str, Any]], object], round: int = 2) -> Spoil:
+    """A server that writes a record of something else when it is due, as sites acknowledge it."""
+
+    def spoil(federation: Federation) -> None:
+        append = federation.recorder.ledger.append
+
+        def write(record: Any) -> None:
+            record = json.loads(json.dumps(record))
+            if record["round"] == round:
+                change(record)
+            append(record)
+
+        federation.recorder.ledger.append = write  # type: ignore[method-assign]
+
+    return spoil
+
+
+def applied(weights: Callable[[torch.Tensor], torch.Tensor], rounds: range = range(2, 3)) -> Spoil:
+    """A server whose model has other weights than those that it publishes."""
+
+    def spoil(federation: Federation) -> None:
+        divide = federation.run_guard.divide_outcome
+
+        def divided(admission: Any, outcome: Any, received: torch.Tensor) -> Any:
+            honest = divide(admission, outcome, received)
+            if federation.round not in rounds:
+                return honest
+            return replace(
+                honest, models=received + (weights(honest.weights)[:, None] * admission.own).sum(dim=0).float()
+            )
+
+        federation.run_guard.divide_outcome = divided  # type: ignore[method-assign]
+
+    return spoil
+
+
+def friend_first(weights: torch.Tensor) -> torch.Tensor:
+    more = weights * torch.tensor([1.0, 3.0, 1.0])
+    return more / more.sum()
+
+
+def replying(**changes: Any) -> Spoil:
+    """A server that takes something else from Birch than what it sent."""
+
+    def spoil(federation: Federation) -> None:
+        take = federation.take
+
+        def taken(answers: Any) -> None:
+            birch = answers.get("Birch")
+            take({**answers, "Birch": replace(birch, **changes)} if isinstance(birch, Reply) else answers)
+
+        federation.take = taken  # type: ignore[method-assign, assignment]
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "witness", "words"),
+    [
+        (applied(friend_first), "Alder", "of Alder in round 2: .*expected .*site_log.jsonl"),
+        (applied(friend_first), "Cedar", "step that the weights give.* of Cedar in round 2"),
+        (applied(friend_first, range(4, 5)), "Cedar", "step that the weights give.* of Cedar in round 4"),  # the last
+        (applied(lambda weights: 0 * weights + 1e-3), "Birch", "step that the weights give.* of Birch in round 2"),
+        (replying(values={"cosine": 0.1, "minus_error": 0.9}), "Birch", "cosine of Birch in round 0"),
+    ],
+)
+def test_dishonest_server_is_found_by_one_honest_log(tmp_path, spoil, witness, words):
+    run = played(tmp_path / "run", "fedce", rounds=5, spoil=spoil, guard="on")
+    verify_run(run)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, logs(run, witness))
+
+
+def test_counts_that_a_server_makes_up_are_found_by_the_log_of_their_site(tmp_path):
+    run = played(tmp_path / "run", "fedavg", spoil=replying(num_samples=3 * IMAGES["Birch"]), guard="off")
+    verify_run(run, logs(run, "Alder"))
+    with pytest.raises(BadInput, match=r"num_samples of Birch in round 0 is 36.*12"):
+        verify_run(run, logs(run, "Birch"))
+
+
+def test_rating_that_a_server_changes_is_found_by_the_log_of_its_rater(tmp_path):
+    def spoil(federation: Federation) -> None:
+        judge = federation.run_guard.take_leave_one_out
+
+        def judged(admission: Any, rated: Any) -> None:
+            rated["Alder"] = replace(rated["Alder"], dice=tuple(1 - dice for dice in rated["Alder"].dice))
+            judge(admission, rated)
+
+        federation.run_guard.take_leave_one_out = judged  # type: ignore[method-assign]
+
+    run = played(tmp_path / "run", "fedce", spoil=spoil, guard="on", rate_every=2)
+    verify_run(run, logs(run, "Birch"))
+    with pytest.raises(BadInput, match=r"ratings of leave_one_out by Alder in round 0: .*expected what"):
+        verify_run(run, logs(run, "Alder"))
+
+
+def test_swapped_model_is_found_by_its_digest_or_by_the_step(tmp_path):
+    def swap(federation: Federation) -> None:
+        def after(record: Any) -> None:
+            if record.get("round") == 1:
+                federation.models.parameters = federation.models.parameters + 0.01
+
+        federation.on_round = after
+
+    run = played(tmp_path / "run", "fedavg", spoil=swap)
+    with pytest.raises(BadInput, match=r"began round 2 with model .*a model was swapped"):
+        verify_run(run)
+
+
+def scoring(scores: Callable[[torch.Tensor], torch.Tensor]) -> Spoil:
+    """A server that makes up what only it can compute: from the true scores (3, 3) of a round, those that count."""
+
+    def spoil(federation: Federation) -> None:
+        guard = federation.run_guard
+        admit = guard.admit
+
+        def admitted(updates: Any, reports: Any, replies: Any, received: Any, step: Any) -> Any:
+            known, found = guard.history.known.measure(updates, reports.present, step, 0)
+            guard.history = replace(guard.history, known=known)
+            return admit(updates, reports, replies, received, step, Measurements(updates.shape[1], scores(found)))
+
+        guard.admit = admitted  # type: ignore[method-assign, assignment]
+
+    return spoil
+
+
+FRAME = torch.tensor([[0.0, 1e-3, 1e-3], [1e-3, 1.0, 1.0], [1e-3, 1.0, 1.0]])  # times Alder's true scores
+
+
+def test_invented_verdict_is_contradicted_by_the_log_of_its_site(tmp_path):
+    run = played(tmp_path / "run", "fedavg", 5, scoring(lambda scores: scores * FRAME), guard="on")
+    assert not any("did not work" in text for text in verify_run(run, logs(run, "Birch", "Cedar")).unproven)
+    with pytest.raises(BadInput, match=r"line 3: verdict against Alder .* rounds 0, 1; .* one is untrue"):
+        verify_run(run, logs(run, "Alder"))
+
+
+def test_log_of_a_free_rider_agrees_with_its_verdict_and_with_the_model_that_it_gets_when_that_ends(tmp_path):
+    run = played(tmp_path / "run", "fedavg", 9, rests=range(3), guard="on")
+    lines = [json.loads(line)["guard"]["verdicts"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert (lines[2], lines[-1]) == (["Alder"], [])
+    assert not any("did not work" in text for text in verify_run(run, logs(run)).unproven)
+
+
+def test_verdict_without_a_common_step_is_not_shown(tmp_path):
+    run = played(tmp_path / "run", "median", 5, scoring(lambda scores: scores * FRAME), guard="on")
+    assert any("its log cannot show it" in text for text in verify_run(run, logs(run, "Alder")).unproven)
+
+
+@pytest.mark.parametrize("change", [paid, accused, swapped])
+def test_record_written_while_the_run_lasts_is_found_though_all_logs_acknowledge_it(tmp_path, change):
+    run = played(tmp_path / "run", "fedce", spoil=on_record(change), guard="on")
+    with pytest.raises(BadInput, match=r"(Alder|Birch)"):
+        verify_run(run, logs(run))
+
+
+def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch):
+    monkeypatch.setattr("fedmerit.evidence.verification.outcomes.OWN", {})
+    assert any("fedce is not ours" in text for text in verify_run(run).unproven)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"counts": {}},
+        {"products": {"Zoe": {"Alder": 1.0}}},
+        {"scores": {}},
+        {"size": -1},
+        {"scores": {"Alder": {"Birch": float("inf")}}},
+        {"x": 1},
+    ],
+)
+def test_inputs_of_no_round_are_named(run, spoilt):
+    forged_inputs = lambda record: record["inputs"].update(spoilt)  # noqa: E731
+    rewritten(run / "ledger.jsonl", lambda lines: forged_inputs(lines[3]))
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"line 4: inputs of round 3|num_samples of"):
+        verify_run(run)
+
+
+def paying(federation: Federation) -> None:
+    """A server that in round 2 gives Birch three times its weight: in model, record and results alike."""
+
+    def outcome(honest: Any, admission: Any, received: torch.Tensor) -> Any:
+        weights = friend_first(honest.weights + 0.05)
+        step = ((weights - honest.weights)[:, None] * admission.own).sum(dim=0)
+        return replace(honest, weights=weights, models=(honest.models + step).to(honest.models.dtype))
+
+    _deciding(federation, outcome)
+
+
+def swapping(federation: Federation) -> None:
+    """A server that swaps the model of round 2, and records the other one."""
+    _deciding(federation, lambda honest, admission, received: replace(honest, models=honest.models + 0.01))
+
+
+def _deciding(federation: Federation, outcome: Callable[..., Any]) -> None:
+    divide = federation.run_guard.divide_outcome
+
+    def divided(admission: Any, given: Any, received: torch.Tensor) -> Any:
+        honest = divide(admission, given, received)
+        return outcome(honest, admission, received) if federation.round == 2 else honest
+
+    federation.run_guard.divide_outcome = divided  # type: ignore[method-assign]
+
+
+def dropping(federation: Federation) -> None:
+    """A server that takes no rating of Alder's in round 2, as if it had not come."""
+    take = federation.take
+
+    def taken(answers: Any) -> None:
+        task = federation.tasks().get("Alder")
+        lost = isinstance(task, Evaluation) and task.purpose is Purpose.ROUND and federation.round == 2
+        take(answers | {"Alder": Failure("no answer")} if lost else answers)
+
+    federation.take = taken  # type: ignore[method-assign, assignment]
+
+
+MADE_BY = "that the models are made by these weights"
+DISHONEST: Mapping[str, tuple[Spoil, str]] = {  # by what the server does: what is not shown if it is not found
+    "pays a friend": (paying, ""),
+    "swaps a model": (swapping, MADE_BY),
+    "drops a rating": (dropping, "why what Alder said of models in round 2 did not count"),
+}
+
+
+@pytest.mark.parametrize("what", DISHONEST)
+@pytest.mark.parametrize(
+    "method", [pytest.param(one, marks=() if one in ("fedce", "cffl") else pytest.mark.slow) for one in OWN]
+)
+def test_one_honest_log_finds_a_dishonest_server_of_every_method_or_verify_says_what_is_not_shown(
+    tmp_path, method, what
+):
+    spoil, claim = DISHONEST[what]
+    guard = {"guard": "off"} if method == "pooled" else {"guard": "on", "rate_every": 2}
+    run = played(tmp_path / "run", method, spoil=spoil, **guard)
+    rated = json.loads((run / "ledger.jsonl").read_text().splitlines()[2])["inputs"].get("ratings")
+    found, open_claims = "", ()
+    try:
+        open_claims = verify_run(run, logs(run, "Alder")).unproven
+    except BadInput as error:
+        found = str(error)
+    if what == "drops a rating":
+        assert not found
+        assert any(claim in text for text in open_claims) == bool(rated)
+    elif what == "swaps a model" and not build_method(method, {}).sums_updates:
+        assert not found
+        assert any(claim in text for text in open_claims)
+    else:
+        assert " in round 2: " in found

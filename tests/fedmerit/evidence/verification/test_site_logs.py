@@ -1,0 +1,265 @@
+"""A site's log: read by itself, compared with the ledger, and with the logs of other sites."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from certificates import issue
+
+from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import Ledger, texts_digest
+from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.evidence.verification.site_logs import (
+    PeerExchange,
+    compare_enrolments,
+    compare_peer_models,
+    compare_ratings,
+    compare_updates,
+    explain_missing,
+    read_site_log,
+)
+
+ENTRIES = [
+    {"site": "A", "round": 0, "work": "train", "received": "r0", "update": "u0"},
+    {"site": "A", "round": 1, "work": "lend", "peer": "B", "model": "m1"},
+    {"site": "A", "round": 1, "work": "borrow", "peer": "B", "model": None},
+    {"site": "A", "round": 1, "work": "lend", "peer": "C", "model": "m1"},
+    {"site": "A", "round": 2, "work": "lend", "peer": "B", "model": "m2"},
+]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """Of sites A and B, issued by "root"."""
+    folder = tmp_path_factory.mktemp("keys")
+    issue(folder, "root")
+    for site in ("A", "B"):
+        issue(folder, site, "root")
+    return folder
+
+
+@pytest.fixture
+def written_log(tmp_path):
+    """Writes a log of these records."""
+
+    def write(entries, signer=None):
+        path = tmp_path / "site_log.jsonl"
+        path.touch()
+        for entry in entries:
+            Ledger(path, signer).append(entry)
+        return path
+
+    return write
+
+
+def test_a_log_is_read_with_its_lines(written_log):
+    log = read_site_log(written_log(ENTRIES))
+    assert (log.site, log.certificates, len(log.entries)) == ("A", (), 5)
+    assert [(line, entry["model"]) for line, entry in log.peer_records("lend", "B")] == [(2, "m1"), (5, "m2")]
+    assert [(line, entry["model"]) for line, entry in log.peer_records("borrow", "B")] == [(3, None)]
+    assert log.peer_records("lend", "D") == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([], ": holds the log of 0 sites, expected that of one"),
+        ([*ENTRIES, ENTRIES[0] | {"site": "B"}], ": holds the log of 2 sites, expected that of one"),
+        *(
+            ([ENTRIES[0], ENTRIES[0] | change], ", line 2: not a record of a site's log")
+            for change in ({"round": -1}, {"vouched": 7}, {"received": None}, {"overlaps": [["o0"]]})
+        ),
+        ([{"site": "A", "round": 0}], ", line 1: not a record of a site's log"),
+        ([{"site": "A", "round": 1, "work": "lend", "peer": "B"}], ", line 1: not a record of a site's log"),
+        ([{"site": "A", "round": 1, "work": "borrow", "model": "m"}], ", line 1: not a record of a site's log"),
+    ],
+)
+def test_what_is_no_log_of_one_site_is_refused(written_log, entries, words):
+    path = written_log(entries)
+    with pytest.raises(BadInput) as found:
+        read_site_log(path)
+    assert str(found.value).startswith(f"{path}{words}")
+
+
+def test_a_signed_log_is_the_sites_own(written_log, keys):
+    signer = Signer(keys / "A.key", keys / "A.crt")
+    path = written_log(ENTRIES, signer)
+    with pytest.raises(BadInput, match=r"certificate\.pem: file not found"):
+        read_site_log(path)
+    shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
+    for trust in (None, Trust(keys / "root.crt", "server"), Trust(keys / "B.crt")):  # B's says nothing of A's
+        assert read_site_log(path, trust).certificates == (signer.certificate,)
+    shutil.copy(keys / "B.crt", path.parent / CERTIFICATE)
+    with pytest.raises(BadInput, match="signed by 'B'; expected A"):
+        read_site_log(path)
+
+
+def test_a_log_signed_by_nobody_beside_a_certificate_is_refused(written_log, keys):
+    path = written_log(ENTRIES)
+    shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
+    with pytest.raises(BadInput, match="line 1: it is not signed"):
+        read_site_log(path)
+
+
+def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate_is(written_log, keys, tmp_path):
+    path = written_log(ENTRIES, old := Signer(keys / "A.key", keys / "A.crt"))
+    old.publish(path.parent)
+    shutil.copytree(keys, tmp_path / "renewed")
+    issue(tmp_path / "renewed", "A", "root")
+    renewed = Signer(tmp_path / "renewed/A.key", tmp_path / "renewed/A.crt")
+    Ledger(path, renewed).append(ENTRIES[0])
+    with pytest.raises(BadInput, match=f"line {len(ENTRIES) + 1}: its signature is not A's"):
+        read_site_log(path)
+    renewed.publish(path.parent, begun=True)
+    trust = Trust(keys / "root.crt", "server")
+    assert read_site_log(path, trust).certificates == (old.certificate, renewed.certificate)
+    Signer(keys / "B.key", keys / "B.crt").publish(path.parent, begun=True)
+    with pytest.raises(BadInput, match="signed by 'B'; expected A"):
+        read_site_log(path, trust)
+
+
+LEDGER = Path("ledger.jsonl")
+RECORDS = [  # A is absent from round 1
+    {"round": 0, "updates": {"A": "u0", "B": "v0"}, "began": {"A": "m0", "B": "m0"}},
+    {"round": 1, "updates": {"B": "v1"}, "began": {"B": "m1"}},
+    {"round": 2, "updates": {"A": "u2", "B": "v2"}, "began": {"A": "m2", "B": "m2"}},
+]
+
+
+def trained(round, received, update):
+    return {"work": "train", "round": round, "received": received, "update": update}
+
+
+OWN = [trained(0, "m0", "u0"), {"work": "evaluate", "round": 1}, trained(1, "m1", "u1"), trained(2, "m2", "u2")]
+
+
+def test_rounds_in_both_are_counted(own_log):
+    assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN)) == 2
+    assert compare_updates(LEDGER, RECORDS, own_log("C", trained(0, "m0", "w0"))) == 0
+    assert compare_updates(LEDGER, [], own_log("A", *OWN)) == 0
+
+
+def test_of_a_round_trained_twice_either_time_may_count(own_log):
+    assert compare_updates(LEDGER, RECORDS, own_log("A", trained(2, "m2", "lost"), *OWN)) == 2
+    assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN, trained(2, "m2", "late"))) == 2
+
+
+TAKEN = [
+    {"round": 0, "participants": ["A", "B"], "updates": {"A": "u0"}},
+    {"round": 1, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+    {"round": 2, "participants": ["B"], "rejected": {"A": "not finite"}, "updates": {}},
+    {"round": 3, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+    {"round": 4, "participants": ["B"], "updates": {}},
+]
+
+
+def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
+    own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
+    assert list(explain_missing(TAKEN, own_log("A", *own))) == [
+        "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
+        "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
+        "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
+    ]
+
+
+def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
+    assert not list(explain_missing(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
+    assert not list(explain_missing(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))
+
+
+COMMITTED = {"cases": {"training": 2}, "slices": {"training": 9}, "fingerprint": "f"}
+
+
+def enrolled(round, **changes):
+    return {"work": "enrol", "round": round, "ledger": "h", **COMMITTED, **changes}
+
+
+def enrolment_record(round, **of_sites):
+    return {"round": round, "guard": {"enrolled": of_sites}}
+
+
+def test_what_counts_is_what_the_site_committed_to(own_log):
+    of_ledger = COMMITTED | {"shares_with": [], "organisation": "site A"}
+    others = {"B": COMMITTED | {"fingerprint": "of B"}}
+    own = own_log("A", enrolled(0, fingerprint="before a crash"), enrolled(0), {"work": "train", "round": 0})
+    compare_enrolments(
+        LEDGER, [enrolment_record(0, A=of_ledger, **others), {"round": 1}, enrolment_record(2, **others)], own
+    )
+    late = own_log("A", enrolled(0), enrolled(2))
+    compare_enrolments(
+        LEDGER, [enrolment_record(0, **others), enrolment_record(1), enrolment_record(2, A=of_ledger)], late
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"cases": {"training": 3}}, {"slices": {"training": 900}}, {"fingerprint": "of another hospital"}]
+)
+def test_another_commitment_is_found(own_log, change):
+    words = "ledger.jsonl, line 2: A enrolled other cases, or another number of them, than A.jsonl has in round 1"
+    for own in (own_log("A", enrolled(1, **change)), own_log("A", enrolled(0)), own_log("A")):
+        with pytest.raises(BadInput) as found:
+            compare_enrolments(LEDGER, [{"round": 0}, enrolment_record(1, A=COMMITTED)], own)
+        assert str(found.value) == words
+
+
+def rated(round, *said, split="validation"):
+    return {"work": "evaluate", "round": round, "split": split, "overlaps": list(said)}
+
+
+def rating_record(round, *taken, **more):
+    return {"round": round, "evaluated": {"A": [texts_digest(said) for said in taken]}, **more}
+
+
+def ratings(records, log):
+    return list(compare_ratings(LEDGER, records, log))
+
+
+def test_what_counted_is_what_the_site_said(own_log):
+    trained = {"work": "train", "round": 0, "overlaps": ["of the model that it began with"]}
+    own = own_log("A", trained, rated(0, "a", "b"), rated(1, "c", split="server_validation"), rated(1, "d"))
+    assert ratings([rating_record(0, "ab"), rating_record(1, "c", "d")], own) == []
+    assert ratings([rating_record(0, "ab")], own) == []  # round 1 stands
+
+
+def test_what_the_server_threw_away_is_told_with_the_ledgers_reason(own_log):
+    late = {"rejected": {"A": "evaluation: no reply"}}
+    own = own_log("A", *(rated(round, "a", "b") for round in range(4)), rated(3, "c"))
+    assert ratings(
+        [rating_record(0, **late), rating_record(1), rating_record(2, **late), rating_record(3, "ab")], own
+    ) == [
+        "why what A said of models in rounds 0, 2 did not count: its log has it, the ledger says: evaluation: no reply",
+        "why what A said of models in rounds 1, 3 did not count: its log has it, the ledger says: nothing of it",
+    ]
+
+
+def test_what_the_site_did_not_say_is_found(own_log):
+    words = "ledger.jsonl, line 2: holds what A said of models, but A.jsonl has no such answer in round 1"
+    for own in (own_log("A", rated(0, "a"), rated(1, "a")), own_log("A", rated(0, "a"))):
+        with pytest.raises(BadInput) as found:
+            ratings([rating_record(0, "a"), rating_record(1, "b")], own)
+        assert str(found.value) == words
+
+
+def test_what_is_no_answer_on_models_has_none(own_log):
+    estimated = rated(0, split="training")
+    importance = {"work": "evaluate", "round": 0, "split": "server_validation", "order": "exact"}
+    assert ratings([rating_record(0)], own_log("A", rated(1, "a"), estimated, importance)) == []
+
+
+def gave(peer, round, model):
+    return {"work": "lend", "peer": peer, "round": round, "model": model}
+
+
+def got(peer, round, model):
+    return {"work": "borrow", "peer": peer, "round": round, "model": model}
+
+
+TRAINED = {"work": "train", "round": 1}
+
+
+def test_models_in_both_logs_are_counted_once_a_round(own_log):
+    """B asked twice in round 1; what A and B gave C, and C A, is between others."""
+    a = own_log("A", TRAINED, gave("B", 1, "m1"), gave("B", 1, "m1"), gave("C", 1, "m1"), gave("B", 2, "m2"))
+    b = own_log("B", got("A", 1, "m1"), got("A", 1, "m1"), got("C", 1, "c1"), got("A", 2, "m2"))
+    assert compare_peer_models(a, b) == PeerExchange("A", "B", models=2)
+    assert compare_peer_models(b, a) == PeerExchange("B", "A", models=0)

@@ -1,0 +1,155 @@
+"""run.json, the network's input, and the parts of other packages that a run names."""
+
+import json
+import platform
+import sys
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError
+
+import numpy as np
+import pytest
+import torch
+
+import fedmerit.version
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
+from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.description import describe, read_plan
+from fedmerit.schema.configuration.external_parts import PLACES, find_external_parts
+from fedmerit.schema.configuration.network_input import Preprocessing, common
+from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
+from fedmerit.version import code_commit
+
+CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})
+
+
+def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
+    told = json.loads(json.dumps(describe("mine", CONFIG, ("B", "A"), "sim")))
+    expected = {
+        **{"run": "mine", "method": "fedce", "seed": 3, "sites": ["B", "A"], "task": "fundus", "rounds": 7},
+        **{"engine": "sim", "labels": ["disc", "cup"]},
+        "parameters": {"joining": "zero", "combine": "plus", "error": "absolute", "least_cosine": -1.0},
+    }
+    assert {name: told[name] for name in expected} == expected
+    assert told["training"]["lr"] == 0.1
+    assert RunConfiguration.from_dict(told["plan"]) == CONFIG
+
+
+def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/opt/bin/fedmerit", "run", "--out", "my run", "--set", "lr=0.1"])
+    told = describe("mine", CONFIG, ("A",), "local")
+    assert told["command"] == "fedmerit run --out 'my run' --set lr=0.1"
+    age = datetime.now(UTC) - datetime.fromisoformat(told["started"])
+    assert timedelta(seconds=-1) < age < timedelta(minutes=1)
+    assert told["packages"]["numpy"] == np.__version__
+    assert told["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert told["packages"]["python"] == platform.python_version()
+    assert told["fedmerit_version"] == told["packages"]["fedmerit"]
+    assert told["commit"] == code_commit()
+
+
+def test_what_came_with_a_job_has_no_version(monkeypatch):
+    def version(package):
+        if package == "fedmerit":
+            raise PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr(fedmerit.version, "version", version)
+    told = describe("mine", CONFIG, ("A",), "prod")
+    assert told["fedmerit_version"] == told["packages"]["fedmerit"] == "not installed"
+    assert told["packages"]["nvflare"] == "1.0"
+
+
+def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
+    write_json(tmp_path / "run.json", describe("mine", CONFIG, ("B", "A"), "sim"))
+    assert read_plan(tmp_path) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"method": "fedavg"}, "lacks plan; expected what `fedmerit run` wrote"),
+        ({"plan": {}}, "plan: method: Field required"),
+        ({"plan": CONFIG.to_dict() | {"method": "magic"}}, "method 'magic': unknown"),
+    ],
+)
+def test_a_plan_that_is_none_is_told_with_its_file(tmp_path, content, told):
+    write_json(tmp_path / "run.json", content)
+    with pytest.raises(BadInput) as error:
+        read_plan(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")
+
+
+SITE = {"name": "A", "image_size": [64, 64], "channels": 1, "field_of_view": 120.0, "crop": "whole", "source": "x"}
+FED = Preprocessing((64, 64), 120.0)
+
+
+def test_by_site_json():
+    assert Preprocessing.from_dict(SITE) == FED
+    assert Preprocessing.from_dict(SITE | {"channels": 3, "normalisation": "photo"}).normalisation == "photo"
+    assert FED.spacing == (1.875, 1.875)
+    assert Preprocessing((64, 64)).spacing is None
+
+
+def test_there_and_back():
+    fed = Preprocessing((32, 48), None, "disc", 3.0, "photo", 0.4)
+    assert Preprocessing.from_dict(fed.to_dict()) == fed
+    with pytest.raises(ValueError, match="expected above 0, below 1"):
+        Preprocessing((32, 32), threshold=2.0)
+
+
+def test_sites_that_differ_have_none_in_common():
+    assert common({"A": SITE, "B": SITE | {"name": "B"}}) == FED
+    assert common({"A": SITE, "B": SITE | {"field_of_view": 100.0}}) is None
+    assert common({"A": SITE, "B": {"image_size": [64, 64], "channels": 1}}) is None
+
+
+def test_a_run_carries_it_and_earlier_ones_have_none():
+    shape = {"in_channels": 1, "labels": ["a"]}
+    with_it = make_configuration("fedavg", "t", 1, 0, shape, {}, preprocessing=FED)
+    without = make_configuration("fedavg", "t", 1, 0, shape, {})
+    assert RunConfiguration.from_dict(with_it.to_dict()) == with_it
+    assert "preprocessing" not in without.to_dict()
+    assert RunConfiguration.from_dict(without.to_dict()).preprocessing is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_of_our_own_parts_names_none(method):
+    plan = make_configuration(method, "prostate", 30, 0, TASKS["prostate"], {"optimizer": "sgd"}).to_dict()
+    assert find_external_parts(plan | {"values": ["multi_round:every=1,most=256", "leave_one_out_loss"]}) == []
+
+
+def test_what_a_plan_does_not_say_is_ours():
+    assert find_external_parts({"method": "fedavg"}) == []
+    assert find_external_parts({"method": "fedavg", "network": None, "training": {}, "values": None}) == []
+
+
+def test_each_is_named_with_its_group_and_none_is_imported():
+    plan = {
+        "method": "theirs.parts:Method",
+        "network": {"architecture": "theirs.parts:network", "width": 4},
+        "training": {"loss": "focal", "optimizer": "theirs.parts:lion", "lr": 0.1},
+        "values": ["one_round:every=2", "theirs:most=9", "banzhaf"],
+    }
+    assert find_external_parts(plan) == [
+        ("methods", "theirs.parts:Method"),
+        ("networks", "theirs.parts:network"),
+        ("losses", "focal"),
+        ("optimizers", "theirs.parts:lion"),
+        ("observers", "theirs"),
+        ("observers", "banzhaf"),
+    ]
+    assert "theirs" not in sys.modules
+
+
+def test_a_plan_without_a_method_names_something_that_is_not_ours():
+    assert find_external_parts({}) == [("methods", "None")]
+
+
+def test_places_are_fields_whose_default_is_the_first_of_ours():
+    """A plan that leaves one out means that."""
+    kinds = {"network": Network(1, ("prostate",)), "training": Training()}
+    for part, name, ours in PLACES.values():
+        assert name in {one.name for one in fields(kinds[part])}
+        assert getattr(kinds[part], name) == next(iter(ours))

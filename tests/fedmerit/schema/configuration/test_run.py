@@ -1,0 +1,164 @@
+"""What a run is: from options and from JSON."""
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
+
+NETWORK = TASKS["fundus"]
+
+
+def config(method="fedce", rounds=3, **settings):
+    return make_configuration(method, "fundus", rounds, 0, NETWORK, settings)
+
+
+def test_an_unknown_method_is_answered_with_a_near_one_or_all():
+    with pytest.raises(BadInput, match="method 'fedavgg': unknown; did you mean fedavg"):
+        config("fedavgg")
+    with pytest.raises(BadInput, match="method 'zzz': unknown; expected one of") as error:
+        config("zzz")
+    assert all(name in str(error.value) for name in METHODS)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [("combin", "did you mean combine"), ("learning_rate", "did you mean lr"), ("zzz", "expected one of combine")],
+)
+def test_an_unknown_parameter_is_answered_with_a_near_one_or_all(name, answer):
+    with pytest.raises(BadInput, match=f"parameter '{name}': unknown with method fedce; {answer}") as error:
+        config("fedce", **{name: "1"})
+    if name == "zzz":
+        known = [part.name for kind in (METHODS["fedce"], Training, Network) for part in fields(kind)]
+        assert all(one in str(error.value) for one in known if one not in ("labels", "in_channels"))
+
+
+def test_no_name_stands_for_two_things():
+    for kind in METHODS.values():
+        names = [part.name for one in (kind, Training, Network) for part in fields(one)]
+        assert len(names) == len(set(names))
+
+
+def test_text_becomes_the_type_of_its_field():
+    made = config(combine="plus", lr="1e-3", augment="true", amp="false", batch_size="4", width="8", norm="group")
+    assert made.parameters == {"combine": "plus", "error": "absolute", "least_cosine": -1.0, "joining": "zero"}
+    assert made.training == Training(lr=1e-3, augment=True, amp=False, batch_size=4)
+    assert (made.network.width, made.network.norm) == (8, "group")
+    assert type(made.training.batch_size) is int
+    assert made.build_method().combine == "plus"
+    assert made == config(combine="plus", lr=0.001, augment=True, amp=False, batch_size=4, width=8, norm="group")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("combine", "product", "expected one of times, plus"),
+        ("combine", "", "expected one of times, plus"),
+        ("combine", 1, "combine: .*string"),
+        ("loss", "focal", "expected one of dice_ce, dice"),
+        ("lr", "fast", "lr: .*number"),
+        ("lr", "0", "lr=0.0: expected above 0"),
+        ("lr", "-1e-3", "expected above 0"),
+        ("lr", "nan", "expected above 0"),
+        ("lr", "inf", "expected above 0"),
+        ("batch_size", "2.5", "batch_size: .*integer"),
+        ("batch_size", "0", "batch_size=0: expected 1 to 4096"),
+        ("epochs", "-1", "epochs=-1: expected 1 to 1000"),
+        ("cpu_threads", "0", "cpu_threads=0: expected 1 to 256"),
+        ("augment", "perhaps", "augment: .*boolean"),
+        ("optimizer", "lion", "expected one of adam, adamw, sgd"),
+        ("norm", "layer", "expected one of own, batch, instance, group"),
+        ("width", "99999999999", "width=99999999999: expected 1 to 512"),
+        ("width", "0", "width=0: expected 1 to 512"),
+        ("depth", "1", "depth=1: expected 2 to 9"),
+        ("residual_units", "-1", "residual_units=-1: expected 0 to 8"),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_named(name, value, message):
+    with pytest.raises(BadInput, match=message) as error:
+        config(**{name: value})
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_a_run_has_a_round(rounds):
+    with pytest.raises(BadInput, match=f"rounds={rounds}: expected 1 to"):
+        config(rounds=rounds)
+
+
+@pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
+def test_fewer_rounds_than_the_method_needs_are_named(settings):
+    least = int(settings.get("standalone_rounds", 10)) + 1
+    with pytest.raises(
+        BadInput, match=f"rounds={least - 1}: method fedsac needs {least} or more: with standalone_rounds"
+    ):
+        config("fedsac", least - 1, **settings)
+    assert config("fedsac", least, **settings).rounds == least
+    assert config("fedsac", 1, contributions="0.5,0.25").rounds == 1
+
+
+def test_a_list_of_numbers_in_a_text():
+    made = config("fedsac", contributions="0.5,0.25,1")
+    assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
+    assert RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert config("fedsac", 30, contributions="").parameters["contributions"] == ()
+    with pytest.raises(BadInput, match=r"contributions\.1: .*number"):
+        config("fedsac", contributions="0.5,high")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_configuration_survives_json(method):
+    for task in TASKS:
+        settings = {"width": "4", "lr": "0.1", "loss": "dice", "optimizer": "sgd"}  # which all methods can do with
+        made = make_configuration(method, task, 30, 3, TASKS[task], settings)
+        again = RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict())))
+        assert again == made
+        assert again.to_dict() == made.to_dict()
+        assert again.network.labels == tuple(TASKS[task]["labels"])
+        assert type(again.build_method()) is METHODS[method]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("method", "fedec", "method 'fedec': unknown"),
+        ("rounds", 0, "rounds=0"),
+        ("rounds", 2.5, "rounds: Input should be a valid integer"),
+        ("seed", "abc", "seed: Input should be a valid integer"),
+        ("network", None, "network: "),
+        ("engine", "sim", "unknown parameter engine"),
+        ("parameters", {"mode": "plus"}, "method fedce: unknown parameter mode"),
+        ("parameters", {"combine": "product"}, "expected one of times, plus"),
+        ("training", {"nesterov": True}, r"training\.nesterov: Unexpected"),
+        ("training", {"lr": -1}, "expected above 0"),
+        ("network", {"labels": ["disc"]}, r"network\.in_channels"),
+        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"network\.kernel: Unexpected"),
+    ],
+)
+def test_a_stored_configuration_is_checked_likewise(where, value, message):
+    with pytest.raises(BadInput, match=message):
+        RunConfiguration.from_dict(config().to_dict() | {where: value})
+
+
+def test_a_stored_configuration_without_parameters_takes_the_defaults():
+    stored = config().to_dict() | {"parameters": {}, "training": {}}
+    assert RunConfiguration.from_dict(stored) == config(batch_size=8)
+
+
+def test_a_configuration_is_not_changed_by_what_it_was_made_from():
+    network, settings = dict(NETWORK), {"combine": "plus"}
+    made = make_configuration("fedce", "fundus", 1, 0, network, settings)
+    network["in_channels"], settings["combine"] = 9, "times"
+    assert made.network.in_channels == 3
+    assert made.parameters["combine"] == "plus"
+
+
+@pytest.mark.parametrize("name", ["momentum", "clip_norm"])
+def test_a_method_that_needs_plain_steps_takes_no_others(name):
+    settings = {"optimizer": "sgd", name: "0.9"}
+    with pytest.raises(BadInput, match=rf"{name}=0\.9: method scaffold"):
+        make_configuration("scaffold", "fundus", 4, 0, NETWORK, settings)
+    assert getattr(make_configuration("fedavg", "fundus", 4, 0, NETWORK, settings).training, name) == 0.9

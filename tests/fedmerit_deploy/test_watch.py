@@ -1,0 +1,182 @@
+"""What the supervisor of a run decides, look by look, and what it does of that."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from fedmerit.engines.nvflare.job_ends import META, JobEnd
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit_deploy import session, watch
+from fedmerit_deploy.watch import REJOINS, Action, Look, Supervisor
+
+EXCEPTION, ABNORMAL = "FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL"
+ALL = ("A", "B", "C")
+
+
+def look(status, end=None, connected=ALL, **more):
+    """At a job of three sites, two of which are enough."""
+    details = more.pop("refused", [])
+    told = {"job_id": "j", "status": status, "min_clients": 2, "job_deploy_detail": details}
+    return Look(told | ({META: vars(end)} if end else {}), ALL, connected, **more)
+
+
+def error(kind, text="why", round=0):
+    return JobEnd.after([{"participants": [], "rejected": {}}] * round, kind(text))
+
+
+WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
+
+
+@pytest.mark.parametrize(
+    ("seen", "action", "words"),
+    [
+        (look("SUBMITTED"), WAIT, "at work, 0 rounds complete"),
+        (look("RUNNING", round=3), WAIT, "at work, 3 rounds complete"),
+        (look(session.COMPLETED), Action.finish, "end"),
+        (look("FINISHED:ABORTED"), GIVE_UP, "it was stopped on purpose"),
+        (look("FINISHED:FAILED_TO_RUN", refused=["A: BYOC not permitted"]), GIVE_UP, "refused again: A: BYOC"),
+        (look("FINISHED:FAILED_TO_RUN", refused=["A: no reply (deployment timeout)"]), RESUME, "too few sites"),
+        (look(EXCEPTION, error(BadInput, "no keys")), GIVE_UP, "would end in the same way: no keys"),
+        (look(EXCEPTION, error(RunFailed, "NaN", round=4)), RESUME, "after 4 complete rounds: NaN"),
+        (look(EXCEPTION, JobEnd.after([], "fewer than 2 sites were left")), RESUME, "fewer than 2"),
+        (look(ABNORMAL, JobEnd(4, True)), Action.finish, "end"),
+        (look(ABNORMAL), RESUME, "its process at the server was killed"),
+        (look("FINISHED:ABANDONED"), RESUME, "the server was started again"),
+        (look(ABNORMAL, connected=("A", "C")), WAIT, "waits for B"),
+        (look(ABNORMAL, connected=("A",)), WAIT, "waits for B, C"),
+        (look("RUNNING", apart=("C",), round=2), WAIT, "pauses for 60 seconds; C: connected, without a part"),
+        (look("RUNNING", apart=("C",), connected=("A", "C"), present=("A", "B")), WAIT, "waits for B"),
+        (look("RUNNING", apart=("C",), connected=("A", "C"), present=("A",)), WAIT, "pauses for 60 seconds"),
+        (look(ABNORMAL, JobEnd(4, absent={"B": "absent in 2 of 4"}), connected=("A", "C")), RESUME, "killed"),
+    ],
+)
+def test_first_look(seen, action, words):
+    decision = Supervisor().decide(seen, 0.0)
+    assert (decision.action, words in decision.reason) == (action, True), decision
+
+
+def decisions(supervisor, *looks):
+    return [supervisor.decide(seen, now).action for seen, now in looks]
+
+
+def test_pauses_grow_and_end_with_a_round_or_at_the_limit():
+    killed, supervisor = look(ABNORMAL), Supervisor(limit=3)
+    assert decisions(supervisor, (killed, 0), (killed, 10), (killed, 69), (killed, 70)) == [RESUME, WAIT, WAIT, RESUME]
+    assert decisions(supervisor, (killed, 100), (killed, 399), (killed, 400)) == [WAIT, WAIT, RESUME]
+    assert decisions(supervisor, (look("RUNNING", round=1), 500), (killed, 510)) == [WAIT, RESUME]  # a round was done
+    for now in (1000, 2000, 3000):
+        last = decisions(supervisor, (killed, now), (killed, now + 900))[-1]
+    assert last is GIVE_UP
+
+
+def test_the_same_failure_after_the_same_round_would_repeat():
+    supervisor, failed = Supervisor(), look(EXCEPTION, error(RunFailed, "NaN", round=4))
+    assert decisions(supervisor, (failed, 0), (look("RUNNING", round=4), 5), (failed, 100)) == [RESUME, WAIT, GIVE_UP]
+    supervisor, later = Supervisor(), look(EXCEPTION, error(RunFailed, "NaN", round=5))
+    assert decisions(supervisor, (failed, 0), (later, 100)) == [RESUME, RESUME]
+
+
+def test_a_job_that_it_stopped_itself_is_resumed():
+    supervisor, back = Supervisor(), look("RUNNING", apart=("C",))
+    assert decisions(supervisor, (back, 0), (back, 60), (look("FINISHED:ABORTED"), 70)) == [WAIT, RESUME, WAIT]
+    assert decisions(supervisor, (look("FINISHED:ABORTED"), 130)) == [RESUME]
+
+
+def test_enough_sites_are_enough_after_a_while():
+    supervisor, two = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A", "B"))
+    assert decisions(supervisor, (two, 0), (two, 599), (two, 600)) == [WAIT, WAIT, RESUME]
+    supervisor, one = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A",))
+    assert decisions(supervisor, (one, 0), (one, 10_000), (look(ABNORMAL), 10_001)) == [WAIT, WAIT, RESUME]
+
+
+def test_a_site_that_leaves_each_time_is_not_waited_for_for_ever():
+    supervisor, back = Supervisor(), look("RUNNING", apart=("C",), round=2)
+    moments = [(back, float(now)) for now in range(0, 40_000, 60)]
+    assert decisions(supervisor, *moments).count(RESUME) == REJOINS
+    assert "without C" in supervisor.decide(back, 50_000.0).reason
+    supervisor.decide(look("RUNNING", round=3, present=("A", "C")), 50_100.0)  # it took part
+    assert decisions(supervisor, *moments).count(RESUME) == REJOINS
+
+
+def test_a_site_that_joins_does_not_wait_as_long_as_one_that_leaves_each_time():
+    supervisor, back = Supervisor(), look("RUNNING", apart=("C",), round=2)
+    assert decisions(supervisor, *((back, float(now)) for now in range(0, 600, 60))).count(RESUME) == 2
+    supervisor.decide(look("RUNNING", round=2), 600.0)
+    both = look("RUNNING", apart=("C", "D"), round=2)
+    assert decisions(supervisor, (both, 610.0), (both, 670.0)) == [WAIT, RESUME]
+
+
+def test_a_job_that_is_just_starting_is_stopped_once_it_works(monkeypatch):
+    """NVFlare would not abort it, and two jobs would be at work in one run folder."""
+    states, did = ["DISPATCHED", "DISPATCHED", "RUNNING", "FINISHED:ABORTED"], []
+    monkeypatch.setattr(session, "POLL", 0)
+    monkeypatch.setattr(session, "job", lambda opened, job_id: {"status": states.pop(0)})
+    session.stop(SimpleNamespace(abort_job=lambda job_id: did.append((job_id, len(states)))), "j")
+    assert did == [("j", 1)]
+
+
+class Server:
+    """What it says at one look after the other; jobs that it was asked to resume, notes that it took."""
+
+    def __init__(self, *looks):
+        self.looks, self.resumed, self.notes = list(looks), [], []
+
+    def look(self, opened, job):
+        seen = self.looks.pop(0)
+        if isinstance(seen, Exception):
+            raise seen
+        return job, seen
+
+    def resume(self, opened, job):
+        self.resumed.append(job)
+        return f"{job}+"
+
+    def note(self, opened, job, text):
+        self.notes.append((job, text))
+        return True
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Watches a run at a `Server`; the decisions that were shown."""
+
+    def run(server):
+        shown = []
+        monkeypatch.setattr(session, "session", lambda kit: nullcontext())
+        monkeypatch.setattr(watch, "look_at", server.look)
+        for name in ("resume", "note"):
+            monkeypatch.setattr(session, name, getattr(server, name))
+        watch.watch(None, "j", Supervisor(), lambda job, decision: shown.append((job, *vars(decision).values())), id)
+        return shown
+
+    return run
+
+
+def test_a_run_is_kept_at_work_and_each_decision_is_shown_once(watched):
+    away, running = session.Unreachable("server cannot be reached"), look("RUNNING", round=2)
+    server = Server(running, running, away, away, look("FINISHED:ABANDONED"), running, running, look(session.COMPLETED))
+    shown = watched(server)
+    assert [(job, action) for job, action, _ in shown] == [
+        ("j", WAIT),
+        ("j", WAIT),
+        ("j+", RESUME),
+        ("j+", WAIT),
+        ("j+", Action.finish),
+    ]
+    assert server.resumed == ["j"]
+    ((job, note),) = server.notes
+    assert (job, note.startswith("resumed after 2 rounds: j: ended, the server was started again")) == ("j+", True)
+
+
+def test_a_note_is_given_to_each_job_until_a_round_has_it(watched):
+    back, at = look("RUNNING", round=2), look("RUNNING", round=3)
+    server = Server(look("FINISHED:ABANDONED"), back, back, look(ABNORMAL), back, at, at, look(session.COMPLETED))
+    watched(server)
+    expected = [("j+", "0 rounds"), ("j++", "0 rounds"), ("j++", "2 rounds")]
+    assert [(job, " ".join(text.split()[2:4]).strip(":")) for job, text in server.notes] == expected
+
+
+def test_a_run_that_is_given_up_ends_the_watch_with_the_reason(watched):
+    with pytest.raises(RunFailed, match="job j: given up: it was stopped on purpose"):
+        watched(Server(look("FINISHED:ABORTED")))
