@@ -25,7 +25,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.contract.capabilities"},
     {"fedmerit.contract"},
     {"fedmerit.methods", "fedmerit.guard", "fedmerit.ciphertexts", "fedmerit.tensor_files"},
-    {"fedmerit.schema.score_name"},
+    {"fedmerit.schema.score_name", "fedmerit.schema.scores"},
     {"fedmerit.schema.results"},
     {"fedmerit.schema.run_info"},
     {"fedmerit.evidence"},

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from fedmerit.files import sha256
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit_data.check import examine
 
 CASES = {"training": 6, "validation": 3, "testing": 5}

@@ -11,7 +11,8 @@ from layouts import box, prepare, save_nifti, snapshot, volume
 from site_folders import edit
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import SPLITS, SiteFolder, open_sites
+from fedmerit.schema.scores import SPLITS
+from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit_data.check import check
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.site_lists import assign_folds

@@ -9,7 +9,8 @@ from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti,
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, open_sites
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check
 from fedmerit_data.kinds import KINDS

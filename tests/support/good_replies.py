@@ -5,8 +5,8 @@ from stepping import Stepped as Federation
 
 from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.schema.messages import Reply
+from fedmerit.schema.scores import Overlap
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai.overlaps import Overlap
 
 SITES = ("Alder", "Birch", "Cedar")
 

@@ -27,10 +27,9 @@ from fedmerit.schema.messages import (
     ImportanceTask,
     Reply,
 )
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.overlaps import Overlap
 
 SITES = ("Alder", "Birch", "Cedar")
 

@@ -27,8 +27,9 @@ from fedmerit.schema.configuration.sharing import with_sharing
 from fedmerit.schema.configuration.tracking import require_tracking
 from fedmerit.schema.messages import Answer
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
+from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests
 from fedmerit.trainers.monai.machine_settings import (
     SERVER,
     assign_devices,

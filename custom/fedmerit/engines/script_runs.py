@@ -24,6 +24,7 @@ from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.configuration.script_runs import configure_script
 from fedmerit.schema.messages import Answer, Reply, Task, Work, describe_failure
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import Overlap
 from fedmerit.seeds import random_seed
 from fedmerit.server.requirements import require_sites
 from fedmerit.server.server import Federation
@@ -32,7 +33,6 @@ from fedmerit.site.script_trainer import ScriptTrainer
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.monai.manifest import SiteScript
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.named_tensors import load_weights
 from fedmerit.trust import allow, allow_script, require_trusted_script
 

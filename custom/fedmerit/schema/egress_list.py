@@ -16,8 +16,8 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.schema.inspection import CASE, LOG_HEAD, MOST_VOXELS, is_count
 from fedmerit.schema.messages import REASONS
+from fedmerit.schema.scores import COUNTS, UNITS, Overlap, Surface
 from fedmerit.schema.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
-from fedmerit.trainers.monai.overlaps import COUNTS, UNITS, Overlap, Surface
 
 OTHER_REASON = "the site has no answer; its own log says why"
 # as `fedmerit.schema.messages.describe_failure` writes it

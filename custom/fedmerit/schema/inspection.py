@@ -24,8 +24,7 @@ from fedmerit.schema.messages import (
     Purpose,
     Reply,
 )
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.overlaps import UNITS, Overlap, Surface
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, UNITS, Overlap, Surface
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.evidence.ledger import GENESIS, texts_digest
 from fedmerit.files import DISK_FULL, is_full
-from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.schema.scores import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
 LOST_MEMORY = (

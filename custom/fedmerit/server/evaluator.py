@@ -13,6 +13,7 @@ from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.inspection import check_evaluated
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
+from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.exchange import Clock, Exchange, MessageCheck, Moment
 from fedmerit.server.network_layout import Submodels, mean_importance
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
@@ -31,7 +32,7 @@ from fedmerit.site.model_evaluation import (
     measure_importance,
 )
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import SERVER_SPLIT, Case
+from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.machine_settings import pick_device
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples

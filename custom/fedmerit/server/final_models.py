@@ -16,13 +16,13 @@ from fedmerit.files import write_atomically
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.sharing import tests_all_models
 from fedmerit.schema.messages import Evaluated, Evaluation, Purpose, payload_bytes
+from fedmerit.schema.scores import mean_dice
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.round_updates import Replies
 from fedmerit.server.server_models import ModelsInTheClear
 from fedmerit.server.unseen_models import Models
 from fedmerit.tensor_files import load_tensors
-from fedmerit.trainers.monai.overlaps import mean_dice
 
 # in the run folder, until the run ends: of the best round and, until the next checkpoint, of the one before
 FILES = "best*.pt"

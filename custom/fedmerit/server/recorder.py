@@ -19,9 +19,9 @@ from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Reply, payload_bytes
 from fedmerit.schema.results import FINAL_CANDIDATES, NOBODY, ResultsFile, Row, rows_digest
+from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.server.round_updates import RoundReplies
 from fedmerit.site.site_log import answer_digest
-from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
 
 
 class Recorder:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.contract.method import CandidateResults, Reports
 from fedmerit.guard.work import Measurements
 from fedmerit.schema.messages import Evaluated
-from fedmerit.trainers.monai.overlaps import mean_dice
+from fedmerit.schema.scores import mean_dice
 
 SERVER = "(server)"  # who rates models on the server's own images
 CANDIDATES, LEAVE_ONE_OUT = "candidates", "leave_one_out"  # what is rated

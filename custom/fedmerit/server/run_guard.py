@@ -21,6 +21,7 @@ from fedmerit.guard.work import Measurements
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import Enrolment, EnrolmentTask
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.server.round_inputs import SERVER, Ratings
@@ -34,8 +35,6 @@ from fedmerit.site.enrolment import (
     is_prepared_otherwise,
     read_organisation,
 )
-from fedmerit.trainers.monai.data import SERVER_SPLIT
-from fedmerit.trainers.monai.overlaps import Overlap
 
 
 class RunGuard:

@@ -42,7 +42,7 @@ from fedmerit.schema.messages import (
     Task,
     WithModels,
 )
-from fedmerit.trainers.monai.data import SERVER_SPLIT
+from fedmerit.schema.scores import SERVER_SPLIT
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ if noise or a GPU has a part in them
 # the server's if all sites set images aside for it, else validation; only one of them

@@ -20,6 +20,7 @@ from torch import nn
 from fedmerit.contract import flat
 from fedmerit.files import write_atomically
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.seeds import random_seed
 from fedmerit.site.trainer import Model
 from fedmerit.tensor_files import load_tensors
@@ -27,7 +28,6 @@ from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statisti
 from fedmerit.trainers.monai.data import Case, SiteFolder
 from fedmerit.trainers.monai.local_training import learning_rate, train
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate, image_losses
 from fedmerit.trainers.monai.samples import Samples

@@ -18,6 +18,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.machine import computes_bfloat16, give_back_memory
 from fedmerit.schema import messages
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap, mean_dice
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.evaluation_budget import question_digest
 from fedmerit.site.final_model_selection import FinalModelSelector
@@ -28,10 +29,9 @@ from fedmerit.site.model_evaluation import Evaluations, estimates_statistics, ev
 from fedmerit.site.site import Site
 from fedmerit.site.trainer import Model, Trained
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import SERVER_SPLIT, Case, SiteFolder
+from fedmerit.trainers.monai.data import Case, SiteFolder
 from fedmerit.trainers.monai.machine_settings import pick_device
 from fedmerit.trainers.monai.networks import working_network
-from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Samples

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.trainer import Trained
-from fedmerit.trainers.monai.overlaps import Overlap
 
 OVERLAPS = ("overlaps", "trained_overlaps")
 

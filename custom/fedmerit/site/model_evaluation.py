@@ -22,11 +22,11 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import GENESIS
 from fedmerit.schema.configuration.run import RunConfiguration, Training
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
+from fedmerit.schema.scores import Overlap
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
 from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.neurons import loss_increases
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate, evaluate_with_losses
 from fedmerit.trainers.monai.samples import Samples

@@ -26,12 +26,12 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.enrolment import seal_cases
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.trainer import Model, Trained
 from fedmerit.trainers.monai.manifest import EVALUATED
 from fedmerit.trainers.monai.networks import build_network
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.saved_networks import save_network
 from fedmerit.trainers.named_tensors import NamedTensors
 

@@ -19,9 +19,9 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
+from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.site.enrolment import Commitment
 from fedmerit.site.evaluation_budget import count_models
-from fedmerit.trainers.monai.overlaps import Overlap, mean_dice
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.memory import Learned, Memory
-from fedmerit.trainers.monai.overlaps import Overlap
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 

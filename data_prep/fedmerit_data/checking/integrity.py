@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.scores import SPLITS
 from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SPLITS, SiteFolder
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_data.checking.findings import Finding, LocatedCase, locate_cases
 from fedmerit_data.spatial.readings import LITTLE, MUCH, MUCH_CUT, Reading, stated_readings
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.trainers.monai.data import SPLITS, SiteFolder
+from fedmerit.schema.scores import SPLITS
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_data.checking.duplicates import Fingerprint, find_duplicates, make_fingerprint
 from fedmerit_data.checking.findings import Finding, LocatedCase
 from fedmerit_data.checking.label_conventions import (

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, require_name
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.data import require_name
 from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files

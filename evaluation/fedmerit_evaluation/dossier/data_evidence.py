@@ -7,8 +7,9 @@ import pandas as pd
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import sha256
 from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.scores import SPLITS
 from fedmerit.server.exchange import NO_REPLY
-from fedmerit.trainers.monai.data import SPLITS, SiteFolder
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
 from fedmerit_evaluation.report.phrases import join_words

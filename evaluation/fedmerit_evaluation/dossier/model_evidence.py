@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.results import read_csv
-from fedmerit.trainers.monai.overlaps import TOLERANCE
+from fedmerit.schema.scores import TOLERANCE
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.report.contributions import contribution_shares

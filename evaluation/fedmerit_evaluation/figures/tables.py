@@ -18,7 +18,7 @@ from rich.text import Text
 from fedmerit.errors import printable
 from fedmerit.files import write_text
 from fedmerit.schema.score_name import with_score_name
-from fedmerit.trainers.monai.overlaps import TOLERANCE
+from fedmerit.schema.scores import TOLERANCE
 from fedmerit_data.tables import escape_formulas
 
 HEADINGS = {

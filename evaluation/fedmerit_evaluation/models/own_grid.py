@@ -14,8 +14,8 @@ from fedmerit.files import read_json, write_text
 from fedmerit.plugins import get_part
 from fedmerit.schema.configuration.network_input import Preprocessing
 from fedmerit.schema.results import COLUMNS, Row
+from fedmerit.schema.scores import Overlap
 from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.saved_networks import read_description
 from fedmerit.trainers.monai.surfaces import measure_surfaces
 from fedmerit_data.kinds import GENERIC, KINDS

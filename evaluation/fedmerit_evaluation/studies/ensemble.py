@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import Overlap
 from fedmerit.trainers.monai.data import open_sites, require_same_preparation
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trust import require_place
 from fedmerit_evaluation.results.dice import OWN, UNION

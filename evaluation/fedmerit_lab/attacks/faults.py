@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
 from fedmerit.schema.parameters import parameter
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.memory import Learned
 from fedmerit.trainers.monai.data import Case, SiteFolder
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 from fedmerit_lab.attacks.free_riders import Zero, scaled_noise

@@ -14,7 +14,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import parameter_names
-from fedmerit.trainers.monai.data import SERVER_SPLIT, open_sites, require_same_preparation
+from fedmerit.schema.scores import SERVER_SPLIT
+from fedmerit.trainers.monai.data import open_sites, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results

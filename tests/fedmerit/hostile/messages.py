@@ -53,10 +53,9 @@ from fedmerit.schema.messages import (
     payload_bytes,
     round_answer,
 )
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import Question, Survey, Surveyed
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.overlaps import Overlap, Surface
 
 PLAN = tiny_plan("fedce")
 METHOD = PLAN.build_method()

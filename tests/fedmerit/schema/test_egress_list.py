@@ -32,9 +32,9 @@ from fedmerit.schema.egress_list import (
 )
 from fedmerit.schema.messages import REASONS, Evaluated, Failure, Importance, Reply, describe_failure, round_answer
 from fedmerit.schema.results import read_results
+from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.schema.survey import TOO_FEW
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.overlaps import Overlap, Surface
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}

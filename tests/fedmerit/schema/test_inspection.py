@@ -20,8 +20,7 @@ from fedmerit.methods.fedavg import FedAvg
 from fedmerit.schema.inspection import check_countersigned, check_evaluated, check_reply
 from fedmerit.schema.messages import ClosingReceipt, Evaluated, Evaluation, Failure, Purpose, Reply
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.data import SERVER_SPLIT
-from fedmerit.trainers.monai.overlaps import Overlap, Surface
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap, Surface
 
 # The server, reply by reply
 

@@ -16,14 +16,13 @@ from fedmerit.errors import RunFailed
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, payload_bytes
 from fedmerit.schema.results import read_results
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.server import evaluator
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Moment
 from fedmerit.server.round_inputs import SERVER
 from fedmerit.server.round_updates import RoundReplies
 from fedmerit.server.server_models import ModelsInTheClear
-from fedmerit.trainers.monai.data import SERVER_SPLIT
-from fedmerit.trainers.monai.overlaps import Overlap
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:

@@ -12,12 +12,12 @@ from fedmerit.evidence.closing_record import CLOSING
 from fedmerit.evidence.digests import state_digest
 from fedmerit.schema.messages import Evaluated, Purpose
 from fedmerit.schema.results import read_results
+from fedmerit.schema.scores import Overlap
 from fedmerit.server import final_models
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.server_models import ModelsInTheClear, build_models
 from fedmerit.site.image_trainer import ImageTrainer
-from fedmerit.trainers.monai.overlaps import Overlap
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from fedmerit.evidence.ledger import Ledger, read_verified_records
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, read_certificates
 from fedmerit.schema.messages import Evaluated, Reply
 from fedmerit.schema.results import ROUND_SPLITS, ResultsFile, read_results, rows_digest
+from fedmerit.schema.scores import Overlap
 from fedmerit.server.recorder import Recorder, observed_rows
 from fedmerit.server.round_updates import RoundReplies
 from fedmerit.site.site_log import answer_digest
-from fedmerit.trainers.monai.overlaps import Overlap
 
 HALF, WHOLE = Overlap("000", "prostate", 1, 1, 1), Overlap("001", "prostate", 3, 0, 0)  # Dice 0.5 and 1
 

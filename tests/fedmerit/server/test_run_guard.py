@@ -22,11 +22,10 @@ from fedmerit.schema.configuration.network_input import Preprocessing
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
 from fedmerit.schema.results import read_results, read_table
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.server.exchange import Moment
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.run_guard import RunGuard
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit_evaluation.results.views import Results
 
 

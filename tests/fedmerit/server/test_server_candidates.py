@@ -23,12 +23,12 @@ from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_conf
 from fedmerit.schema.messages import Evaluation
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SERVER_SPLIT, Case, SiteFolder, open_sites
+from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.overlaps import mean_dice
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.saved_networks import load_network
 

@@ -23,9 +23,9 @@ from fedmerit.schema.messages import (
     SparseUpdate,
     Task,
 )
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.server.evaluator import Evaluator
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, open_sites
-from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.trainers.monai.data import open_sites
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm")
 IMAGES = dict(zip(SITES, (10, 14, 9, 21, 12), strict=True))

@@ -31,14 +31,14 @@ from fedmerit.schema.messages import (
 )
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.server.network_layout import read_layout
 from fedmerit.site.site import Site
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import SERVER_SPLIT, open_sites
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.neurons import loss_increases
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit.trainers.monai.saved_networks import load_network
 

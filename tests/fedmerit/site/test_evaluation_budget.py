@@ -28,11 +28,12 @@ from fedmerit.schema.messages import (
     Reply,
     Task,
 )
+from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.site.evaluation_budget import REPEATS, allowance, question_digest, require_within_budget
 from fedmerit.site.image_trainer import image_site
 from fedmerit.site.site import Site
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai.data import SERVER_SPLIT, open_sites
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import initial_network
 
 NAMES = ("site1", "site2", "site3")

@@ -11,6 +11,7 @@ from fedmerit.engines import runs
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.final_model_selection import (
     GIVEN,
     LOCAL_ONLY,
@@ -21,7 +22,6 @@ from fedmerit.site.final_model_selection import (
 )
 from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trainers.monai.networks import build_network, initial_network
-from fedmerit.trainers.monai.overlaps import Overlap
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.saved_networks import load_network
 

@@ -12,6 +12,7 @@ from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training
 from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
+from fedmerit.schema.scores import mean_dice
 from fedmerit.site import model_evaluation
 from fedmerit.site.model_evaluation import (
     Evaluations,
@@ -24,7 +25,6 @@ from fedmerit.site.model_evaluation import (
 )
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.overlaps import mean_dice
 from fedmerit.trainers.monai.prediction import evaluate
 
 NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms

@@ -26,6 +26,7 @@ from fedmerit.schema.messages import (
     SparseUpdate,
     Task,
 )
+from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
 from fedmerit.site.enrolment import Commitment
 from fedmerit.site.image_trainer import image_site
 from fedmerit.site.job_rules import require_compatible_images
@@ -33,8 +34,7 @@ from fedmerit.site.local_round import LocalRound
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SiteFolder
-from fedmerit.trainers.monai.overlaps import mean_dice
+from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.prediction import evaluate
 
 ONE = torch.eye(1, dtype=torch.float64)

@@ -11,8 +11,8 @@ from fedmerit.evidence.ledger import Ledger, texts_digest
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.evidence.verification.site_logs import read_site_log
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
-from fedmerit.trainers.monai.overlaps import Overlap
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
 ONE = torch.eye(1, dtype=torch.float64)

@@ -11,7 +11,8 @@ from one_in import one_in
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS, open_sites
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.check import check
 from fedmerit_lab.partitioning import site_writer
 from fedmerit_lab.partitioning.partition import partition

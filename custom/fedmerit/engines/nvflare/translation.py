@@ -36,7 +36,7 @@ from fedmerit.schema.messages import (
     Task,
     Work,
 )
-from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.schema.scores import Overlap
 
 Arrays = Mapping[str, NDArray[Any]]
 PARAMETERS, BUFFERS = "parameters", "buffers"  # of the message that carries a peer's model

@@ -15,8 +15,8 @@ from fedmerit.evidence.verification.site_logs import SiteLog
 from fedmerit.files import read_json
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.schema.results import FINAL_CANDIDATES
+from fedmerit.schema.scores import mean_dice
 from fedmerit.site.site_log import overlaps_digest
-from fedmerit.trainers.monai.overlaps import mean_dice
 
 CHANGED = "take the file from somebody who got it when the run ended"
 

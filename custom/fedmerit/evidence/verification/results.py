@@ -14,8 +14,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.record_schema import Record
 from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import COUNTS, Overlap, mean_dice
 from fedmerit.site.enrolment import may_train_on
-from fedmerit.trainers.monai.overlaps import COUNTS, Overlap, mean_dice
 
 TABLES: Mapping[str, str] = {
     "weight": "weights",

@@ -22,10 +22,9 @@ from pydantic import AfterValidator, BaseModel, Field
 from fedmerit.errors import BadInput, printable
 from fedmerit.files import as_file_name, leads_into, parse, read_json, sha256
 from fedmerit.schema.configuration.data_plan import read_plan
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai.arrays import load_array
 
-SPLITS = ("training", "validation", "testing")
-SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
 FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
 MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.files import read_bytes, write_json
 from fedmerit.schema.configuration.run import ARCHITECTURES
-from fedmerit.trainers.monai.data import SERVER_SPLIT, SPLITS
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit
 ALL_PARTS = "all"  # instead of approved parts, if server and sites are one user's own machine

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
-from fedmerit.trainers.monai.overlaps import Overlap, Surface
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.samples import Samples
 from fedmerit.trainers.monai.surfaces import measure_surfaces

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmerit.contract.method import DECIMALS
-from fedmerit.trainers.monai.overlaps import TOLERANCE, Surface
+from fedmerit.schema.scores import TOLERANCE, Surface
 
 MAPPED = 2**25  # voxels of a map of distances; it takes 20 bytes for each
 BLOCK = 2**20  # voxels of a surface that are searched for at once

@@ -33,8 +33,7 @@ from fedmerit.schema.messages import (
     Task,
     payload_bytes,
 )
-from fedmerit.trainers.monai.data import SERVER_SPLIT
-from fedmerit.trainers.monai.overlaps import Overlap, Surface
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap, Surface
 
 
 @pytest.fixture

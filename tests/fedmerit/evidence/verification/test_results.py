@@ -16,7 +16,7 @@ from fedmerit.evidence.verification.results import (
     require_same_run,
 )
 from fedmerit.schema.results import ResultsFile, Row, read_results, rows_digest
-from fedmerit.trainers.monai.overlaps import Overlap
+from fedmerit.schema.scores import Overlap
 
 RECORDS = [
     {"round": 0, "weights": {"A": 0.25, "B": 0.75}, "contributions": {"A": None}, "validation_dice": {"A": 0.625}},

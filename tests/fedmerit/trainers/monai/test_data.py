@@ -12,9 +12,10 @@ from pretending import tiny_plan
 from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.scores import SPLITS
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SPLITS, SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit.trainers.monai.samples import Slices
 
 

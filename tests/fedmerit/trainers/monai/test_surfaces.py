@@ -5,8 +5,8 @@ import pytest
 from scipy.ndimage import gaussian_filter
 from scipy.spatial.distance import cdist
 
+from fedmerit.schema.scores import TOLERANCE, Overlap
 from fedmerit.trainers.monai import surfaces
-from fedmerit.trainers.monai.overlaps import TOLERANCE, Overlap
 from fedmerit.trainers.monai.surfaces import measure_surfaces, surface_dice_by_area
 
 SPACINGS = [(1.0, 1.0, 1.0), (3.6, 0.6, 0.6), (0.5, 2.0, 1.25)]
