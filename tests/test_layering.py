@@ -19,7 +19,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.errors"},
     {"fedmerit.plugin_references", "fedmerit.trust"},
     {"fedmerit.plugins"},
-    {"fedmerit.schema.parameters", *(f"fedmerit.{name}" for name in BASE)},
+    {"fedmerit.schema.rules", "fedmerit.schema.parameters", *(f"fedmerit.{name}" for name in BASE)},
     {"fedmerit.contract.flat", "fedmerit.contract.vectors"},
     {"fedmerit.files", "fedmerit.contract.method"},
     {"fedmerit.contract.capabilities"},

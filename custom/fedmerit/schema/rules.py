@@ -1,0 +1,177 @@
+"""Rules of fields: what a value may be, declared once beside the field, run by pydantic, and worded in one place.
+
+Configuration and messages use the same rules. Rules of tensors are in another file: this one loads neither torch nor
+NumPy, since the help of the command line needs it.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pydantic_core import PydanticCustomError, core_schema
+
+MOST_COUNT = 2**53  # above it, floats no longer hold every whole number
+
+
+@dataclass(frozen=True)
+class About:
+    """One sentence about a field, and the unit of its numbers."""
+
+    text: str
+    unit: str = ""
+
+
+def fault(text: str) -> NoReturn:
+    """Raise an error of validation whose ``text`` continues a sentence that begins with the field's name."""
+    raise PydanticCustomError("fault", "{text}", {"text": text})
+
+
+def sentence(text: str) -> NoReturn:
+    """Raise an error of validation whose ``text`` is a full sentence."""
+    raise PydanticCustomError("sentence", "{text}", {"text": text})
+
+
+class Rule:
+    """Base class of rules: a mark in a field's ``Annotated``."""
+
+    def words(self) -> str:
+        """Return what is allowed, for tables and messages; empty if there is nothing to tell."""
+        return ""
+
+
+class Scalar(Rule):
+    """Base class of rules of single numbers and texts, which pydantic's core checks."""
+
+    def core(self) -> Any:
+        """Return the schema of pydantic's core that checks a value."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.custom_error_schema(
+            self.core(),
+            custom_error_type="expected",
+            custom_error_message="expected {words}",
+            custom_error_context={"words": self.words()},
+        )
+
+
+@dataclass(frozen=True)
+class Switch(Scalar):
+    """True or false."""
+
+    def core(self) -> Any:
+        """Return the schema of a boolean."""
+        return core_schema.bool_schema(strict=True)
+
+    def words(self) -> str:
+        """Return both values."""
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Count(Scalar):
+    """A whole number, in Python's int."""
+
+    low: int = 0
+    high: int = MOST_COUNT
+
+    def core(self) -> Any:
+        """Return the schema of an integer from `low` to `high`."""
+        return core_schema.int_schema(strict=True, ge=self.low, le=self.high)
+
+    def words(self) -> str:
+        """Return the range."""
+        return f"a whole number{_range(self.low, self.high if self.high < MOST_COUNT else math.inf)}"
+
+
+@dataclass(frozen=True)
+class Number(Scalar):
+    """A finite number, or NaN if that is allowed."""
+
+    low: float = -math.inf  # the smallest value
+    high: float = math.inf  # the largest value
+    above: float = -math.inf  # a bound that is itself not allowed
+    below: float = math.inf  # a bound that is itself not allowed
+    or_nan: bool = False
+
+    def core(self) -> Any:
+        """Return the schema of a float within the bounds; integers pass, arrays of one number do not."""
+        bounds = {"ge": self.low, "le": self.high, "gt": self.above, "lt": self.below}
+        finite = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
+        if self.or_nan:
+            number: Any = core_schema.no_info_after_validator_function(
+                self._require, core_schema.float_schema(strict=True)
+            )
+        else:
+            number = core_schema.float_schema(strict=True, allow_inf_nan=False, **finite)
+        return core_schema.chain_schema([core_schema.is_instance_schema((int, float)), number])
+
+    def _require(self, value: float) -> float:
+        if not (math.isnan(value) or (self.low <= value <= self.high and self.above < value < self.below)):
+            fault("out of range")
+        return value
+
+    def words(self) -> str:
+        """Return the range."""
+        if self.above > -math.inf or self.below < math.inf:
+            bounds = (
+                f"above {self.above:g}" * (self.above > -math.inf),
+                f"{self.low:g} or more" * (self.low > -math.inf),
+                f"below {self.below:g}" * (self.below < math.inf),
+                f"at most {self.high:g}" * (self.high < math.inf),
+            )
+            text = f"a number {', '.join(filter(None, bounds))}"
+        else:
+            text = f"a {'finite ' * (self.low == -math.inf)}number{_range(self.low, self.high)}"
+        return f"{text}, or NaN" if self.or_nan else text
+
+
+def _range(low: float, high: float) -> str:
+    if low == -math.inf:
+        return f", at most {high:g}" if high < math.inf else ""
+    return f" from {low:.15g} to {high:.15g}" if high < math.inf else f", {low:g} or more"
+
+
+@dataclass(frozen=True)
+class Text(Scalar):
+    """A text of one form; ``noun`` names it."""
+
+    pattern: str = ""  # of the full text; empty: any
+    noun: str = "a text"
+    longest: int = 100_000  # characters
+
+    def core(self) -> Any:
+        """Return the schema of a text that matches the pattern."""
+        pattern = f"^(?:{self.pattern})$" if self.pattern else None
+        return core_schema.str_schema(strict=True, pattern=pattern, max_length=self.longest)
+
+    def words(self) -> str:
+        """Return the noun."""
+        return self.noun
+
+
+@dataclass(frozen=True)
+class Choice(Scalar):
+    """One of some words, or the name of a part that another package brings."""
+
+    options: Collection[str]
+    others: str = ""  # the group of `fedmerit.plugins` whose names are choices, too
+
+    def core(self) -> Any:
+        """Return the schema of a text among the options."""
+        if not self.others:
+            return core_schema.literal_schema(list(self.options))
+        return core_schema.no_info_after_validator_function(self._require, core_schema.str_schema(strict=True))
+
+    def _require(self, value: str) -> str:
+        if value not in self.options:
+            from fedmerit import plugins  # looks for installed packages, which the help does not need
+
+            if not plugins.is_name(self.others, value):
+                fault("unknown")
+        return value
+
+    def words(self) -> str:
+        """Return the options."""
+        return f"one of {', '.join(self.options)}" + (", or a part of that name" if self.others else "")
