@@ -18,12 +18,11 @@ from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report
-from fedmerit_evaluation.results.run_folders import Run, open_run
+from fedmerit_evaluation.results.runs import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods
-from fedmerit_evaluation.studies.study_sites import open_study_sites
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import find_folds, open_study_sites, parse_methods
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]

@@ -20,11 +20,14 @@ from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coaliti
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
-from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.cost import describe_duration
-from fedmerit_evaluation.studies.precision import describe_precision
-from fedmerit_evaluation.studies.study_folders import find_folds, parse_seeds
-from fedmerit_evaluation.studies.study_sites import open_study_sites
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import (
+    describe_duration,
+    describe_precision,
+    find_folds,
+    open_study_sites,
+    parse_seeds,
+)
 
 
 class CoalitionStudy:

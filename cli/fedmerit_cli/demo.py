@@ -75,7 +75,7 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
     from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
-    from fedmerit_evaluation.studies.cluster import Workers, execute_all
+    from fedmerit_evaluation.studies.execution import Workers, execute_all
 
     left = [folder for folder in folders if not is_finished(folder, shared["rounds"])]
     options = {"sites": shared["sites"], "rounds": shared["rounds"], "engine": "local"}

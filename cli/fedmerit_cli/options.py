@@ -16,7 +16,7 @@ from fedmerit.schema.configuration.spec_syntax import parse_assignments
 from fedmerit_cli.terminal import console
 
 if TYPE_CHECKING:
-    from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_evaluation.studies.execution import Workers
 
 # Names of methods and settings, so that no torch is loaded for a help text; `docs/tables.py` writes the file.
 CATALOGUE = json.loads(Path(__file__).with_name("methods.json").read_text("utf-8"))
@@ -137,7 +137,7 @@ def make_workers(jobs: int | None, cluster: str | None, asked: RunOptions | None
     is_used = not (asked and asked.has_own_processes)
     if is_used and cluster is None and jobs != 1:
         begin_processes()
-    from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_evaluation.studies.execution import Workers
 
     workers = Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
     if asked:

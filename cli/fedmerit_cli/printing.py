@@ -24,8 +24,8 @@ from fedmerit.trainers.monai.networks import estimate_cost
 from fedmerit_cli.terminal import console, last_round, log, plain_table
 from fedmerit_data.spatial.readings import stated_readings, summarise
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
-from fedmerit_evaluation.studies.cluster import OnEnd
+from fedmerit_evaluation.results.runs import combine_results, open_runs
+from fedmerit_evaluation.studies.execution import OnEnd
 
 NAMED = 3  # files or cases of one reason
 

@@ -53,7 +53,7 @@ def fairness(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the intervals.")] = 0,
 ) -> None:
     """How fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
-    from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
+    from fedmerit_evaluation.fairness.measurement import measure_runs, write_fairness
     from fedmerit_evaluation.figures.tables import print_table
 
     found, notes = measure_runs(runs, standalone or [], ground_truth, split=split, label=label, draws=draws, seed=seed)
@@ -236,7 +236,7 @@ def _score_raw(
 
 def _print_scores(rows: "pd.DataFrame", split: str, metrics: Sequence[str]) -> None:
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.results.dice import Dice
+    from fedmerit_evaluation.results.views import Dice
 
     print_table(Dice(rows, split).sites, console)
     if metrics:

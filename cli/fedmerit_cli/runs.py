@@ -35,7 +35,7 @@ def run(
     from fedmerit.engines.script_runs import has_script
     from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
-    from fedmerit_evaluation.studies.precision import describe_precision
+    from fedmerit_evaluation.studies.study import describe_precision
 
     asked = RunOptions.read_file(config).with_given(asked) if config else asked
     given = asked.given()
@@ -90,9 +90,13 @@ def compare(
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.comparison import estimate_cost, execute_runs, prepare, trainings, write_tables
-    from fedmerit_evaluation.studies.precision import describe_precision
-    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
-    from fedmerit_evaluation.studies.study_sites import open_study_sites
+    from fedmerit_evaluation.studies.study import (
+        describe_precision,
+        find_folds,
+        open_study_sites,
+        parse_methods,
+        parse_seeds,
+    )
 
     options = asked.for_study("engine")
     sites = open_study_sites(options)

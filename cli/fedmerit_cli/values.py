@@ -245,7 +245,7 @@ def power(
     From a pilot's variances, or from standard deviations that you state before anything is trained.
     """
     from fedmerit_evaluation.figures.tables import print_table, write_tables
-    from fedmerit_evaluation.ground_truth.power import Variances, pilot_variances, power_table
+    from fedmerit_evaluation.ground_truth.reliability import Variances, pilot_variances, power_table
 
     stated = {
         name: sd for name, sd in (("seed", seed_sd), ("patient", patient_sd), ("round", round_sd)) if sd is not None
@@ -284,7 +284,7 @@ def unseen(
     resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster, folds) as study:
-        from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
+        from fedmerit_evaluation.ground_truth.coalitions import generalisation_tables, leave_each_out
 
         study.train(leave_each_out(study.names))
         study.show(generalisation_tables(list(study.trainings.values()), asked.sites))

@@ -12,8 +12,8 @@ from fedmerit_cli import coalition_study
 from fedmerit_cli.coalition_study import CoalitionStudy
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
-from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.cost import Cost
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import Cost
 
 A, B, BOTH = frozenset("A"), frozenset("B"), frozenset("AB")
 

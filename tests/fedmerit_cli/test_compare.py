@@ -12,8 +12,8 @@ from gate import Gate
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import is_finished
-from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.studies import comparison, study_folders
+from fedmerit_evaluation.results.views import Dice
+from fedmerit_evaluation.studies import comparison, study
 
 METHODS = "standalone,fedavg"
 ROUNDS = 2
@@ -142,7 +142,7 @@ def test_changed_sites_are_refused(fedmerit, arguments, small, own_sites, tmp_pa
     out = tmp_path / "out"
     options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
     settings = dict(setting.split("=") for setting in small[1::2])
-    comparison.prepare(out, study_folders.parse_methods("fedavg"), [0], settings, options)
+    comparison.prepare(out, study.parse_methods("fedavg"), [0], settings, options)
     shutil.rmtree(own_sites / "site3")
     result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
     assert result.exit_code == 2

@@ -13,8 +13,8 @@ from fedmerit.schema.results import read_results, read_table
 from fedmerit.site.job_rules import refusals
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.manifest import JobRules, Manifest
-from fedmerit_evaluation.studies import study_folders
-from fedmerit_evaluation.studies.study_folders import find_folds
+from fedmerit_evaluation.studies import study
+from fedmerit_evaluation.studies.study import find_folds
 
 FOLDS = 3
 
@@ -117,7 +117,7 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
 def test_few_test_patients_are_cross_validated_by_default(sites, folded_sites, monkeypatch):
     assert find_folds(folded_sites, None) == find_folds(folded_sites, asked=True) == list(range(FOLDS))
     assert find_folds(folded_sites, asked=False) == find_folds(sites, None) == find_folds(None, None) == []
-    monkeypatch.setattr(study_folders, "ENOUGH", 1)
+    monkeypatch.setattr(study, "ENOUGH", 1)
     assert find_folds(folded_sites, None) == []
 
 

@@ -11,7 +11,7 @@ from fedmerit.schema.results import read_results
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.overlays import draw, overlays, three_planes
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 FEW = ("fedce",)  # in `make test`
 

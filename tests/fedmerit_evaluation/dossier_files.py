@@ -7,7 +7,7 @@ from made_results import SITES, made_dice, made_results
 
 from fedmerit.files import write_json
 from fedmerit_evaluation.dossier.sources import DossierSources
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
 
 INFO = {"method": "fedce", "seed": 0, "sites": list(SITES), "rounds": 6, "parameters": {}, "training": {}}

@@ -13,7 +13,7 @@ from fedmerit_evaluation.dossier.data_evidence import preparation
 from fedmerit_evaluation.dossier.dossier import NOT_KNOWN, write_dossier
 from fedmerit_evaluation.dossier.sources import open_sources
 from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, value_runs, value_tables
 
 ROUNDS = 2

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
 
 SITES = ("Alder", "Birch", "Cedar")

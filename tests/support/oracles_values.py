@@ -8,7 +8,7 @@ from observing import Rounds, evaluated, game_of, view_of
 from oracles import assert_equal, contains, tensor
 
 from fedmerit.contract.observers import LeaveOneOutLoss, MultiRoundReconstruction
-from fedmerit_evaluation.valuation.game_estimators import (
+from fedmerit_evaluation.valuation.estimators import (
     LeaveOneOutLossValues,
     MultiRoundValues,
     leave_one_out_losses,

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 from simulated_studies import STABLE, TRUE, USUAL, as_cases, federations
 
-from fedmerit_evaluation.fairness.measurement import CORRECTED, measure
-from fedmerit_evaluation.fairness.pairs import MEASURES, Compared
+from fedmerit_evaluation.fairness.measurement import CORRECTED, MEASURES, Compared, measure
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import dice_intervals, select_methods
-from fedmerit_evaluation.statistics.site_dice import bootstrap
+from fedmerit_evaluation.statistics.resampling import bootstrap
 
 LOCAL, METHOD = LABELS = ("standalone", "fedce")
 DRAWS = 400

@@ -14,11 +14,10 @@ from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_out_weights
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import MARGIN, SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
 from fedmerit_evaluation.statistics.ranks import ranking
+from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects
 
 METHODS = ("fedavg", "fedce", "standalone")
 USUAL = {"patient": 7.0, "patient_method": 3.0, "seed": 1.0, "seed_site": 2.5, "rest": 2.5}  # SD in points of Dice

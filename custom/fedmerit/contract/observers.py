@@ -168,7 +168,7 @@ class LeaveOneOutLoss(Observer):
 
     w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023), if another site has any weight in
     it. The loss of the others without i is Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images
-    (`fedmerit_evaluation.valuation.game_estimators.leave_one_out_loss`). If a server does not make its next model by
+    (`fedmerit_evaluation.valuation.estimators.leave_one_out_loss`). If a server does not make its next model by
     that mean, as FedAdam or the median, w is still the mean.
     """
 

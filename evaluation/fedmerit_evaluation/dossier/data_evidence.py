@@ -14,7 +14,7 @@ from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.report.shared_parts import training_dates
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 
 
 def task(file: DossierSources) -> str:

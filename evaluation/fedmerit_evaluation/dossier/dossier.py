@@ -17,7 +17,7 @@ from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
 from fedmerit_evaluation.figures.pages import write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.shared_parts import training_dates
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
     one.__name__: one for one in (*DATA, *PROCESSING, *TRAINING, *RESULTS, *RECORD)

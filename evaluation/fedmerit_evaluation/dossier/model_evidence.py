@@ -14,10 +14,10 @@ from fedmerit_evaluation.report.contributions import contribution_shares
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import percent, points
 from fedmerit_evaluation.report.shared_parts import surface_columns
-from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import ESTIMATED
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
+from fedmerit_evaluation.results.views import SURFACES
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites
+from fedmerit_evaluation.statistics.resampling import LEVEL
 
 
 def network(file: DossierSources) -> str:

@@ -24,7 +24,7 @@ from fedmerit_evaluation.dossier import data_evidence, model_evidence
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.figures.pages import write_page
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.results.run_folders import Run, label_runs, open_runs
+from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
 from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs

@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trust import allowed_place
 from fedmerit_evaluation.report.hospitals import choose_method
-from fedmerit_evaluation.results.run_folders import Run, combine_results
+from fedmerit_evaluation.results.runs import Run, combine_results
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import select_methods
 

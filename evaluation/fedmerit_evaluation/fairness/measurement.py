@@ -1,30 +1,192 @@
-"""Fairness of finished runs: Tables 2 and 3 of Jiang et al. 2023 and measures of other papers, with 95 % CIs.
+"""Pairs of vectors over sites that fairness compares, and the measures of each pair."""
 
-Every measure is computed per seed from the runs of that seed; its mean and sample standard deviation (ddof 1) are over
-seeds, its CI over cases and seeds by `fedmerit_evaluation.statistics.bootstrap`. Dice is a percentage here.
-
-The errors of few patients and seeds bias spreads, distances, extremes and correlations of Dice, and draws add them once
-more: such intervals cover the true number in as few as 0 % of studies (docs/studies/statistics.md). So only means over
-sites, correlations with contributions and measures corrected for these errors have one.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedmerit_evaluation.fairness.measures import MIN_CORRELATED, FloatArray
-from fedmerit_evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, collect_estimates
-from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
-from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
-from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, UNION, Tested
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL, Clusters
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
-from fedmerit_evaluation.statistics.error_correction import corrected_correlation, corrected_std, mean_error_covariance
+from fedmerit.errors import BadInput
+from fedmerit.files import write_text
+from fedmerit.schema.results import read_results
+from fedmerit_data.tables import escape_formulas
+from fedmerit_evaluation.fairness import measures
+from fedmerit_evaluation.fairness.measures import CONSTANT, MIN_CORRELATED, Measure
+from fedmerit_evaluation.figures.tables import DASH, MINUS, Table, write_tables
+from fedmerit_evaluation.ground_truth.ground_truths import (
+    GroundTruth,
+    Reference,
+    list_preparation_differences,
+    open_ground_truths,
+)
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
+from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
+from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, OWN, RUN, STANDALONE, UNION, Dice, Results, Tested
 from fedmerit_evaluation.statistics.inference import Estimate
-from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap, observed
+from fedmerit_evaluation.statistics.resampling import (
+    DRAWS,
+    LEVEL,
+    Clusters,
+    CrossedEffects,
+    SiteDice,
+    bootstrap,
+    corrected_correlation,
+    corrected_std,
+    mean_error_covariance,
+    observed,
+)
+
+Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
+
+TRAINED = "trained by "  # prefix of a coalition among the methods
+
+DICE: Mapping[str, Measure] = {
+    "mean": Measure("Mean", lambda dice, _: measures.mean(dice), (0, 100)),
+    "std": Measure("Std", lambda dice, _: measures.std(dice), (0, 100)),
+    "worst": Measure("Worst", lambda dice, _: measures.worst(dice), (0, 100)),
+}
+LINEAR = {name: measures.CORRELATIONS[name] for name in ("pearson", "pearson_p")}
+RANKS = {name: measures.CORRELATIONS[name] for name in ("spearman", "kendall")}
+EUCLIDEAN = {"euclidean": Measure("Euclidean", measures.euclidean, (0, np.inf))}
+COSINE = {"cosine": Measure("Cosine", measures.cosine, (-1, 1))}
+DISTANCES = LINEAR | EUCLIDEAN | COSINE
+GAINS: Mapping[str, Measure] = {
+    "mean_gain": Measure("MCG", measures.mean_gain, (-100, 100)),
+    "gain_spread": Measure("CGS", measures.gain_spread, (0, np.inf)),
+    "share_worse_off": Measure("Share worse than local", measures.share_worse_off, (0, 1)),
+    "share_within_bounds": Measure("BCF", measures.share_within_bounds, (0, 1)),
+}
+MEASURES = {**DICE, **DISTANCES, **RANKS, **GAINS}
+
+
+class Key(NamedTuple):
+    """A measure: its table and method, and the estimate of contributions if it is about one."""
+
+    table: str
+    method: str
+    estimate: str
+    measure: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two vectors (..., s, n), their names, and the measures of them."""
+
+    table: str
+    method: str
+    estimate: str
+    x: FloatArray
+    y: FloatArray
+    names: tuple[str, str]
+    measures: Mapping[str, Measure]
+    shared: bool = False  # whether the measures are of the vectors' shares
+
+    def values(self) -> Iterator[tuple[Key, FloatArray]]:
+        """Every measure, (..., s)."""
+        x, y = (_shares(self.x), _shares(self.y)) if self.shared else (self.x, self.y)
+        for name, measure in self.measures.items():
+            yield Key(self.table, self.method, self.estimate, name), measure.of(x, y)
+
+    def reason(self, name: str, place: int) -> str:
+        """Why a measure of observed vectors (s, n) is undefined in a seed; "" if it is defined."""
+        vectors = self.x[place], self.y[place]
+        reason = measures.explain_undefined(name, *vectors, self.names)
+        for vector, what in zip(vectors, self.names, strict=True):
+            if not reason and self.shared and np.isnan(normalise(vector)).any():
+                return f"{what} sums to 0 or less, so there are no shares"
+        return reason
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The data of the pairs, except the Dice."""
+
+    methods: Mapping[str, str]  # the method of each label
+    standalone: str | None  # the label of local training
+    estimates: Estimates
+    references: Sequence[Reference]
+    unpaired_seeds: Mapping[str, Collection[int]] = field(
+        default_factory=dict
+    )  # by label, seeds with other test cases than local training
+
+    def pairs(self, dice: SiteDice) -> Iterator[Pair]:
+        """The pairs, Dice in percent."""
+        final = {label: 100 * dice.of(label) for label in self.methods if label in dice.methods}
+        for label, own in final.items():
+            yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
+        for label, own in final.items():
+            if self.standalone in final and label != self.standalone:
+                base, unpaired_seeds = final[str(self.standalone)], self.unpaired_seeds.get(label, ())
+                names = (f"Dice of {self.standalone}{' on the same cases' * bool(unpaired_seeds)}", "Dice")
+                compared = ~np.isin(dice.seeds, list(unpaired_seeds))[:, None]
+                for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
+                    yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
+        values = _values(dice, self.references)
+        for label, own in final.items():
+            for estimate, by_seed in self.estimates.get(label, {}).items():
+                known = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)
+                estimated = np.broadcast_to(known, own.shape)
+                for reference, value in values.items():
+                    names = (f"{reference} value", estimate)
+                    table = reference.lower()
+                    yield Pair(table, label, estimate, value, estimated, names, LINEAR)
+                    yield Pair(table, label, estimate, value, estimated, names, EUCLIDEAN, shared=True)
+                    yield Pair(table, label, estimate, value, estimated, names, COSINE)
+                    yield Pair(f"{table}-ranks", label, estimate, value, estimated, names, RANKS)
+                yield Pair("rewards", label, estimate, estimated, own, (estimate, "Dice"), LINEAR | RANKS)
+
+
+def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
+    """Estimated contributions of each method: label to name of the estimate to seeds x sites.
+
+    The share of training images for FedAvg; for others the weights and the contributions, means over rounds, if the
+    method has them.
+
+    Args:
+        results: of all runs, labels in column ``method``.
+    """
+    images = results.rounds.of("num_samples").groupby(level=RUN).max()
+    shares = images.div(images.sum(axis=1), axis=0).stack()
+    estimated = results.rounds.contributions
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    for label, method in methods.items():
+        columns = {"sample share": shares}
+        if method != "fedavg":
+            names = {"mean weight": "mean_weight", "mean contribution": "mean_contribution"}
+            columns = {name: estimated[column] for name, column in names.items() if column in estimated}
+        found[label] = {}
+        for name, column in columns.items():
+            known = column[column.index.get_level_values("method") == label].dropna()
+            if not known.empty:
+                found[label][name] = pd.DataFrame(known.droplevel("method").unstack("site"))
+    return found
+
+
+def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatArray]:
+    """(..., s, n) values of the sites by the coalitions among the methods, points of Dice; NaN: not known."""
+    utilities = {
+        parse_coalition(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
+        for text in dice.methods
+        if text.startswith(TRAINED)
+    }
+    shape = dice.dice.shape[:-2]
+    utilities[EMPTY_COALITION] = np.zeros(shape)
+    found = {}
+    for reference in references:
+        found[reference.name] = np.full((*shape, len(dice.sites)), np.nan)
+        for place, seed in enumerate(dice.seeds):
+            if seed in reference.parts:
+                game = {one: utilities[one][..., place].ravel() for one in reference.parts[seed]}
+                found[reference.name][..., place, :] = reference.values(seed, game).T
+    return found
+
+
+def _shares(vectors: FloatArray) -> FloatArray:
+    """(..., n) `normalised` over the last axis."""
+    return np.moveaxis(normalise(np.moveaxis(vectors, -1, 0)), 0, -1)
+
 
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
@@ -249,3 +411,172 @@ def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
         ]
         frame[f"{heading}, {100 * LEVEL:g} % CI"] = spread[f"{heading}, {100 * LEVEL:g} % CI"] = intervals
     return Table(f"fairness-{name}", caption, frame, spread=spread, decimals=DECIMALS)
+
+
+ONE_MODEL = f"Dice {CONSTANT}"
+ONE_MODEL_NOTE = (
+    "all sites have one model; the papers let each train once more at the end: run it with --set last_round=own, or "
+    "METHOD:last_round=own among the methods of compare"
+)
+
+
+def measure_runs(
+    paths: Sequence[Path],
+    standalone: Sequence[str] = (),
+    ground_truth: Path | None = None,
+    *,
+    split: str = OWN,
+    label: str | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> tuple[Fairness, list[str]]:
+    """Every measure of fairness that the folders allow, and notes: what is missing and which command makes it.
+
+    Args:
+        paths: run folders, or folders of run folders. Unfinished runs are left out.
+        standalone: the label of local training, or its run folders; none: the runs of the method standalone.
+        ground_truth: a folder of trained coalitions (`fedmerit value leave-one-out`, `fedmerit value
+            shapley`).
+        split: ``testing``, each site's own test cases, or ``union``, those of all sites.
+        label: one label; None: the mean over all.
+
+    Raises:
+        BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the
+            ground truth is not of these sites or incomplete.
+    """
+    folders = _folders(paths)
+    beside = _folders([Path(name) for name in standalone if Path(name).is_dir()])
+    known = {folder.resolve() for folder in folders}
+    tested, notes = _tested([*folders, *(folder for folder in beside if folder.resolve() not in known)])
+    runs = open_runs(tested)
+    base = _choose_standalone(runs, [name for name in standalone if not Path(name).is_dir()], beside)
+    notes += _untested_sites(runs) + _missing_local_only(runs, base)
+    labels = sorted({name for run in runs for name in run.info["labels"]})
+    if label is not None and label not in labels:
+        raise BadInput(f"--label {label}: unknown; the runs have {', '.join(labels)}")
+    results = _select_label(combine_results(runs), label)
+    if Dice(results.rows, split).rows.empty:
+        raise BadInput(f"--split {split}: no run was tested on it; run again to test on it")
+    if results.dice.mismatched_seeds():
+        notes.append(
+            "runs of one seed were tested on different cases: their Dice cannot be compared, and without the cases of "
+            "local training there is no performance fairness and no gain"
+        )
+    ground = None
+    if ground_truth is None:
+        notes.append(
+            "collaboration fairness needs a ground truth: give --ground-truth DIR, which `fedmerit value leave-one-out "
+            f"--sites {runs[0].info.get('sites_folder')} --out DIR` or `fedmerit value shapley` writes"
+        )
+    else:
+        ground = open_ground_truths(ground_truth, runs[0].sites, sorted({run.seed for run in runs}))
+        ground = replace(ground, trained=_select_label(ground.trained, label))
+        differences = list_preparation_differences(ground_truth, [run.site_digests for run in runs])
+        notes += [f"--ground-truth {ground_truth}: {note}" for note in [*ground.notes, *differences]]
+        notes += [
+            f"--ground-truth {ground_truth}: {text}"
+            for one in ground.references
+            for text in _sampled(one, runs[0].sites, label)
+        ]
+    methods = {run.label: str(run.info["method"]) for run in runs}
+    found = measure(results, methods, standalone=base, ground_truth=ground, split=split, draws=draws, seed=seed)
+    return found, [*notes, *_undefined(found)]
+
+
+def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
+    """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
+    write_text(out / "fairness.csv", escape_formulas(found.measured).to_csv(index=False, lineterminator="\n"))
+    write_tables(found.tables, out)
+    write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
+
+
+def _folders(paths: Sequence[Path]) -> list[Path]:
+    """Run folders; of a folder that is none itself, those inside."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(file.parent for file in path.glob("*/run.json"))
+        found += inside if inside and not (path / "run.json").exists() else [path]
+    return found
+
+
+def _tested(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The runs with test Dice, and notes on the others; `BadInput` if there is none."""
+    tested, notes = [], []
+    for folder in folders:
+        is_run, has_results = ((folder / name).exists() for name in ("run.json", "results.csv"))
+        if is_run and (not has_results or Dice(read_results(folder)).rows.empty):
+            notes.append(f"{folder}: not finished, left out; `fedmerit run --resume --out {folder}` resumes it")
+        else:
+            tested.append(folder)  # `open_runs` rejects what is no run folder
+    if folders and not tested:
+        raise BadInput("; ".join(notes))
+    return tested, notes
+
+
+def _choose_standalone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """The label of local training; None if there is none and none was asked for."""
+    labels = dict.fromkeys(run.label for run in runs)
+    if unknown := [name for name in names if name not in labels]:
+        raise BadInput(f"--standalone {unknown[0]}: neither a run folder nor a label; the runs are {', '.join(labels)}")
+    if names or folders:
+        places = {folder.resolve() for folder in folders}
+        chosen = dict.fromkeys([*names, *(run.label for run in runs if run.path.resolve() in places)])
+        if not chosen:
+            raise BadInput("--standalone: none of its runs is finished; `fedmerit run --resume --out RUN` resumes one")
+    else:
+        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == STANDALONE)
+    if len(chosen) > 1:
+        raise BadInput(f"{', '.join(chosen)}: local training with different settings; name one with --standalone")
+    return next(iter(chosen), None)
+
+
+def _untested_sites(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{run.path}: no test Dice from {', '.join(sorted(set(run.sites) - run.tested_sites))}, so its measures "
+        f"over sites are undefined; `fedmerit evaluate {run.path} --sites SITES` tests its models, a new run makes both"
+        for run in runs
+        if set(run.sites) - run.tested_sites
+    ]
+
+
+def _missing_local_only(runs: Sequence[Run], standalone: str | None) -> list[str]:
+    lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == standalone}
+    info = runs[0].info
+    return [
+        f"seed {seed}: no run of local training, so neither performance fairness nor gains; `fedmerit run --method "
+        f"{STANDALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
+        for seed in sorted(lacking)
+    ]
+
+
+def _select_label(results: Results, label: str | None) -> Results:
+    """The results with the Dice of only one label."""
+    return results if label is None else Results(results.rows[results.rows["label"].isin([label, ""])])
+
+
+def _sampled(reference: Reference, sites: Sequence[str], label: str | None) -> Iterator[str]:
+    """Sampled values with their standard errors, by seed."""
+    dice = "Dice" if label is None else "the mean Dice of all labels, by which permutations were drawn"
+    for seed, estimate in reference.estimates.items():
+        pairs = zip(sites, 100 * estimate.values, 100 * estimate.standard_errors, strict=True)
+        values = ", ".join(f"{site} {value:.2f} (standard error {error:.2f})" for site, value, error in pairs)
+        yield (
+            f"{reference.name}, seed {seed}: estimates from {estimate.permutations} sampled permutations, in points of "
+            f"{dice}: {values}"
+        )
+
+
+def _undefined(found: Fairness) -> list[str]:
+    """Why measures are undefined, those with the same reason together."""
+    reasons: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for row in found.measured[found.measured["note"] != ""].to_dict("records"):
+        names, methods = reasons.setdefault((row["table"], row["note"]), ({}, {}))
+        names[row["measure"]] = methods[row["method"]] = None
+    one_model = {method for (_, note), (_, methods) in reasons.items() if ONE_MODEL in note for method in methods}
+    return [
+        *(
+            f"fairness-{table}: {', '.join(names)} undefined for {', '.join(methods)}: {note}"
+            for (table, note), (names, methods) in reasons.items()
+        ),
+        *([f"{', '.join(sorted(one_model))}: {ONE_MODEL_NOTE}"] if one_model else []),
+    ]

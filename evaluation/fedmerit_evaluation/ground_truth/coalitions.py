@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedmerit.engines import runs
@@ -27,23 +28,33 @@ from fedmerit.schema.results import COLUMNS, Row, read_results, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.batch_norm import has_statistics
+from fedmerit.trainers.monai.data import open_sites
+from fedmerit.trainers.monai.prediction import evaluate as evaluate_cases
+from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
-from fedmerit_evaluation.results.dice import SURFACES
-from fedmerit_evaluation.results.evaluation import evaluate, final_model
-from fedmerit_evaluation.results.folds import pool_folds
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies import cost, study_folders
-from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, has_own_processes
-from fedmerit_evaluation.studies.study_folders import (
+from fedmerit_evaluation.results.evaluation import evaluate, final_model, final_models, with_batch_statistics
+from fedmerit_evaluation.results.runs import pool_folds
+from fedmerit_evaluation.results.views import SURFACES, Results
+from fedmerit_evaluation.studies import study
+from fedmerit_evaluation.studies.execution import (
+    AS_RECORDED,
+    OnEnd,
+    OnRound,
+    Places,
+    Workers,
+    execute_all,
+    has_own_processes,
+)
+from fedmerit_evaluation.studies.study import (
     in_folds,
     open_server_sites,
+    open_study_sites,
     recorded_digests,
     require_same,
     scratch,
 )
-from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
 
@@ -101,8 +112,8 @@ def prepare(
     asked = {"method": method, "settings": dict(settings), **options, **places}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
     asked |= {"site_names": everyone.names} | ({"folds": list(folds)} if folds else {})
-    study_folders.require_unchanged(out / STUDY, asked)
-    study_folders.require_same_images(out / STUDY, folders, own)
+    study.require_unchanged(out / STUDY, asked)
+    study.require_same_images(out / STUDY, folders, own)
     trainings, here = [], Places(places.get("sites"), options.get("server_sites"))
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
@@ -158,10 +169,10 @@ def _name(coalition: Coalition) -> str:
     return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def estimate_cost(trainings: Sequence[Training]) -> cost.Cost:
+def estimate_cost(trainings: Sequence[Training]) -> study.Cost:
     """Cost of the unfinished trainings."""
     left = [training for training in trainings if not training.finished]
-    return cost.estimate_cost(len(left), [training.folder for training in left if not training.trained])
+    return study.estimate_cost(len(left), [training.folder for training in left if not training.trained])
 
 
 def sum_seconds(trainings: Sequence[Training]) -> float:
@@ -229,3 +240,84 @@ def write_results(out: Path) -> None:
     infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
     trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
     write_text(out / "results.csv", collect_results(trainings).rows.to_csv(index=False, lineterminator="\n"))
+
+
+UNSEEN, ESTIMATED, SEEN = ("Unseen", "Unseen, BatchNorm statistics of its own images", "Taking part")
+
+
+def leave_each_out(sites: Sequence[str]) -> list[frozenset[str]]:
+    """The coalitions to train: all sites, and all but each."""
+    everyone = frozenset(sites)
+    return [everyone, *(everyone - {site} for site in sorted(sites))]
+
+
+def generalisation_tables(trainings: Sequence[Training], sites: Path | None) -> list[Table]:
+    """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
+
+    BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, which
+    needs no label; without BatchNorm, or if scripts test, the column is left out. Of folds the mean.
+
+    Args:
+        trainings: finished, of `leave_each_out`.
+        sites: the folder of all sites; None: they have scripts.
+    """
+    everyone = max((training.coalition for training in trainings), key=len)
+    of_site = {folder.name: folder for folder in (open_sites(sites) if sites else ())}
+    rows = []
+    for training in trainings:
+        tested = collect_results([training]).rows
+        for name in sorted(everyone - training.coalition) or sorted(everyone):
+            outside = name not in training.coalition
+            of_tests = tested[(tested["site"] == name) & (tested["split"] == "testing")]
+            scores = mean_scores(zip(of_tests["quantity"], of_tests["case"], of_tests["value"], strict=True))
+            rows.append((training.seed, name, UNSEEN if outside else SEEN, scores))
+            if outside and name in of_site:
+                run = read_run(training.folder)
+                site = of_site[name].in_fold(run.get("fold"))
+                network = final_models(training.folder)(site)
+                if has_statistics(network):
+                    amp = run["training"].get("amp", False)
+                    own = with_batch_statistics(site, network)
+                    found = evaluate_cases(own, site.cases("testing"), site.labels, amp, final=True)
+                    scores = mean_scores((name, one.case, value) for one in found for name, value in one.scores.items())
+                    rows.append((training.seed, site.name, ESTIMATED, scores))
+    measured = {quantity for *_, scores in rows for quantity in scores}
+    return [_table(rows, quantity) for quantity in ("dice", *SURFACES) if quantity in measured]
+
+
+def mean_scores(found: Iterable[tuple[str, str, float | None]]) -> dict[str, float]:
+    """By quantity, in the units shown: mean over test cases of the mean over labels, without missing numbers.
+
+    ``found``: quantity, case and value of each label.
+    """
+    known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
+    for quantity, case, value in found:
+        if value is not None and not np.isnan(value):
+            known.setdefault(quantity, {}).setdefault(case, []).append(value)
+    return {
+        quantity: UNITS.get(quantity, 1.0) * float(np.mean([np.mean(values) for values in cases.values()]))
+        for quantity, cases in known.items()
+    }
+
+
+def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: str) -> Table:
+    """A row per hospital, of one quantity."""
+    what, _, unit = HEADINGS[quantity].rpartition(" ")
+    long = pd.DataFrame(
+        [(seed, site, f"{name} {unit}", scores.get(quantity, np.nan)) for seed, site, name, scores in rows],
+        columns=["seed", "Site", "name", "value"],
+    )
+    seeds = long.pivot_table(index=["seed", "Site"], columns="name", values="value")
+    seeds = seeds.reindex(
+        columns=[name for name in (f"{one} {unit}" for one in (UNSEEN, ESTIMATED, SEEN)) if name in seeds]
+    )
+    means = pd.concat([seeds, pd.concat({"Mean": seeds.groupby("seed").mean()}, names=["Site"]).swaplevel()])
+    by_site = means.groupby("Site", sort=False)
+    count = long["seed"].nunique()
+    caption = f"Test {what} of each hospital by the model trained without it, and by the model trained by all"
+    if count > 1:
+        caption += f"; mean ± std over {count} seeds"
+    caption += HIDDEN_COLUMNS.get(quantity, "")
+    spread = by_site.std(ddof=1)
+    name = "unseen" if quantity == "dice" else f"unseen-{quantity}"
+    return Table(name, caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)

@@ -21,9 +21,17 @@ from fedmerit.schema.configuration.spec_syntax import build
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    EXACT,
+    LEAVE_ONE_OUT,
+    SHAPLEY,
+    Coalition,
+    FloatArray,
+    leave_one_out_weights,
+)
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
-from fedmerit_evaluation.results.recorded_digests import read_recorded_digests
+from fedmerit_evaluation.results.runs import read_recorded_digests
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Estimate as MeanEstimate
 
@@ -59,8 +67,6 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
     return games
 
 
-LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
-EXACT: Mapping[str, semivalues.Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: semivalues.shapley_weights}
 COMMANDS: Mapping[str, str] = {
     LEAVE_ONE_OUT: "value leave-one-out",
     SHAPLEY: "value shapley --exact-up-to {}",

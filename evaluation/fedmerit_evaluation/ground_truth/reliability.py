@@ -6,24 +6,48 @@ that is not noise (Spearman 1904, The proof and measurement of association betwe
 noise ceiling, which every table of agreement shows.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import f
+from scipy.optimize import brentq
+from scipy.stats import f, nct, norm, t
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.results import read_results
 from fedmerit.seeds import random_seed
+from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Weights, coefficients
-from fedmerit_evaluation.results.dice import name_patients
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import StudentDraws, nan_mean
-from fedmerit_evaluation.statistics.inference import MIN_CASES, MIN_FOLDS, Estimate, SampleSize
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    EXACT,
+    LEAVE_ONE_OUT,
+    SHAPLEY,
+    Coalition,
+    FloatArray,
+    Weights,
+    coefficients,
+)
+from fedmerit_evaluation.results.views import Results, name_patients
+from fedmerit_evaluation.statistics.inference import (
+    MIN_CASES,
+    MIN_FOLDS,
+    SIGNIFICANCE_LEVEL,
+    Estimate,
+    SampleSize,
+    degrees_of_freedom,
+    fold_overlap,
+)
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
+from fedmerit_evaluation.statistics.resampling import StudentDraws, nan_mean
 
 DRAWS = 500
 POINTS = 100.0
@@ -305,3 +329,176 @@ def pairs(n: int) -> tuple[Sequence[int], Sequence[int]]:
     """Every two of n sites."""
     first, second = np.triu_indices(n, k=1)
     return first.tolist(), second.tolist()
+
+
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Variances of the difference of two sites' values, mean over pairs, squared fractions of Dice."""
+
+    seed: float  # of one seed
+    patient: float  # of one test patient a site
+    round: float = 0.0  # of one round, if values are estimated in a run
+    patients: float = 1.0  # per site in the pilot, harmonic mean
+    sites: int = 2  # that are compared
+    reference: str = field(default="", compare=False)  # leave-one-out or Shapley values of the pilot
+
+    @property
+    def mean_patient_variance(self) -> float:
+        """Of the pilot's patients."""
+        return self.patient / self.patients
+
+    def with_overrides(self, **stated: float | int) -> "Variances":
+        """With some of them replaced."""
+        numbers: dict[str, Any] = stated
+        return replace(self, **numbers)
+
+
+def significance_factor(sites: int, seeds: int) -> float:
+    """How many times half of its CI a difference of two ``sites`` has to be, to be significant among all pairs."""
+    pairs = sites * (sites - 1) // 2
+    of_all, of_one = t.ppf(1 - SIGNIFICANCE_LEVEL / 2 / np.array([pairs, 1]), degrees_of_freedom(seeds))
+    return float(of_all / of_one)
+
+
+def detectable_standard_errors(seeds: float = math.inf, factor: float = 1.0) -> float:
+    """k: the MDD in standard errors, if these are estimated from that many seeds; NaN with one seed.
+
+    For a difference of ``factor`` times half of its two-sided 95 % CI, with `POWER`; with infinitely many seeds the
+    standard error is known.
+    """
+    level = 1 - SIGNIFICANCE_LEVEL / 2
+    if math.isinf(seeds):
+        return float(factor * norm.ppf(level) + norm.ppf(POWER))
+    if seeds < 2:
+        return math.nan
+    critical = factor * float(t.ppf(level, seeds - 1))
+    return float(brentq(lambda shift: nct.sf(critical, seeds - 1, shift) - POWER, 0, 3 * critical))
+
+
+def minimum_detectable_difference(
+    seeds: int, of_seeds: float, patients: float, of_patients: float, of_rounds: float = 0.0, sites: int = 2
+) -> float:
+    """MDD of two of the ``sites`` from the variances of their difference, in the unit of their roots.
+
+    Args:
+        seeds: number of them.
+        of_seeds: variance of the mean over seeds.
+        patients: number at each of the two.
+        of_patients: variance of the mean over patients.
+        of_rounds: further variance.
+        sites: that are compared.
+    """
+    factor = significance_factor(sites, seeds)
+    over_seeds = detectable_standard_errors(seeds, factor) ** 2 * of_seeds if of_seeds else 0.0
+    over_patients = detectable_standard_errors(patients, factor) ** 2 * of_patients
+    return math.sqrt(over_seeds + over_patients + detectable_standard_errors(factor=factor) ** 2 * of_rounds)
+
+
+def estimate_variances(one: Resampled, patients: float = 1.0) -> Variances:
+    """Variances of resampled values, tested on ``patients`` per site; that of seeds is 0 of one seed or of folds."""
+    first, second = pairs(len(one.sites))
+    values, moved = (every[:, first] - every[:, second] for every in (one.values[..., 0], one.patients))  # (s, pairs)
+    of_patients = float((moved.mean(axis=0) ** 2).sum(axis=-1).mean())
+    of_seeds = float(values.var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 and not one.folds else 0.0
+    return Variances(of_seeds, of_patients * patients, patients=patients, sites=len(one.sites))
+
+
+def pilot_variances(folder: Path) -> Variances:
+    """Variances of Shapley values if a folder of trained coalitions has two seeds, else of leave-one-out values.
+
+    Raises:
+        BadInput: it has neither, or only one seed, or a site with one test patient.
+    """
+    results = Results(read_results(folder))
+    found = dict[str, Resampled]()
+    with suppress(BadInput):  # it takes more coalitions than leave-one-out
+        found[SHAPLEY] = resample(results, semivalue_function(EXACT[SHAPLEY]), by_fold=False)
+    if SHAPLEY not in found or len(found[SHAPLEY].seeds) < 2:
+        found[LEAVE_ONE_OUT] = resample(results, semivalue_function(EXACT[LEAVE_ONE_OUT]), by_fold=False)
+    reference, one = max(found.items(), key=lambda item: len(item[1].seeds))
+    if one.values.shape[1] != len(one.sites):
+        raise BadInput(f"--pilot {folder}: has values of other sites than took part; train its coalitions again")
+    if len(one.seeds) < 2:
+        raise BadInput(f"--pilot {folder}: has only one seed; train a second, or give --seed-sd and --patient-sd")
+    if np.isnan(one.patients).any():
+        raise BadInput(
+            f"--pilot {folder}: has a site with only one test patient; test on more of them, or give --seed-sd and "
+            "--patient-sd instead"
+        )
+    tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
+    # the variance of a mean over sites goes by the mean of 1 / patients, hence the harmonic mean
+    of_pilot = estimate_variances(one, harmonic_mean(name_patients(tested).groupby(tested["site"]).nunique().tolist()))
+    return replace(of_pilot, reference=reference)
+
+
+def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[int], rounds: int) -> Table:
+    """Minimum detectable difference of two values, by patients per site (rows) and seeds (columns)."""
+    of_rounds = variances.round / rounds
+    columns: Mapping[str, list[float]] = {
+        f"{number} seed{'s' * (number > 1)} [points]": [
+            POINTS
+            * minimum_detectable_difference(
+                number, variances.seed / number, many, variances.patient / many, of_rounds / number, variances.sites
+            )
+            if many >= MIN_CASES
+            else math.nan
+            for many in patients
+        ]
+        for number in seeds
+    }
+    frame = pd.DataFrame({"Test patients per site": [str(many) for many in patients], **columns})
+    sd = {name: POINTS * np.sqrt(getattr(variances, name)) for name in ("seed", "patient", "round")}
+    spread = f"{sd['seed']:.2g} over seeds, {sd['patient']:.2g} over patients"
+    spread += f", {sd['round']:.2g} over each of {rounds} rounds" if variances.round else ""
+    caption = (
+        f"Minimum detectable difference (MDD) between the values of two of {variances.sites} sites (5 % over all "
+        f"pairs, two-sided, power 80 %; none with fewer than {MIN_CASES} patients); standard deviations of a "
+        f"difference [points]: {spread}"
+    )
+    caption += f"; of {variances.reference} values" if variances.reference else ""
+    if variances.seed and min(seeds) < 2:
+        caption += "; with one seed the variation over seeds is unknown"
+    return Table("power", caption, frame, decimals=1)
+
+
+def _detectable(one: Resampled, variances: Variances) -> float:
+    """MDD of two sites' values; NaN if the sample is insufficient. Folds have the seeds in them."""
+    if one.sample.insufficient_data:
+        return math.nan
+    seeds = one.folds or len(one.seeds)
+    return fold_overlap(one.folds) * minimum_detectable_difference(
+        seeds, variances.seed / seeds, one.folds or one.fewest, variances.mean_patient_variance, sites=len(one.sites)
+    )
+
+
+def reliability_table(of: Mapping[str, Resampled]) -> Table:
+    """Reliability of each ground truth, noise ceiling, mean standard error, MDD."""
+    rows = []
+    for name, one in of.items():
+        variances = estimate_variances(one)
+        rows.append(
+            {
+                "Ground truth": name,
+                "Seeds": len(one.seeds),
+                "Reliability": one.reliability,
+                "Noise ceiling": one.noise_ceiling.mean,
+                "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
+                "MDD [points]": POINTS * _detectable(one, variances),
+            }
+        )
+    caption = (
+        "Reliability of the ground truth: share of the variance over sites that is not noise; noise ceiling, its root: "
+        "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable "
+        "difference of two sites among all"
+    )
+    if any(len(one.seeds) < 2 and not one.folds for one in of.values()):
+        caption += "; with one seed the variation over seeds is unknown, so all numbers are too optimistic"
+    frame = pd.DataFrame(rows)
+    low, high = (
+        pd.DataFrame({"Noise ceiling": [getattr(one.noise_ceiling, end) for one in of.values()]})
+        for end in ("low", "high")
+    )
+    return Table("reliability", caption, frame, decimals=2, low=low, high=high)

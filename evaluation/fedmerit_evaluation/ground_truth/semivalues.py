@@ -76,6 +76,10 @@ def banzhaf_weights(n: int) -> FloatArray:
     return np.full(n, 0.5 ** (n - 1))
 
 
+LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
+EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
+
+
 def required_coalitions(sites: Iterable[str], weights: Weights) -> list[Coalition]:
     """The coalitions whose utility a semivalue needs, the largest first, the empty one last if needed."""
     names = sorted(sites)

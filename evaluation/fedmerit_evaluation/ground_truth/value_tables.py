@@ -17,8 +17,14 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import reliability, semivalues
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
-from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, Values, resample, semivalue_function
+from fedmerit_evaluation.ground_truth.reliability import (
+    POINTS,
+    Resampled,
+    Values,
+    reliability_table,
+    resample,
+    semivalue_function,
+)
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results

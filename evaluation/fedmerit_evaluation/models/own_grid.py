@@ -28,7 +28,7 @@ from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.preprocessing import Box, resize_label
 from fedmerit_evaluation.models.predictor import Predictor
 from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 
 STORED, OWN = "stored", "own"  # grids: that of the site folders, and that of each raw image
 Masks = NDArray[np.bool_]  # (slices, labels, height, width) on the grid of a raw image, its slices as `prepare` orders

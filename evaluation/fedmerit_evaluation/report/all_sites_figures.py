@@ -9,15 +9,14 @@ from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.pages import Drawing
-from fedmerit_evaluation.ground_truth.ground_truths import EXACT
+from fedmerit_evaluation.ground_truth.semivalues import EXACT
 from fedmerit_evaluation.report import alt_texts
 from fedmerit_evaluation.report.contributions import ESTIMATE, Agreement
 from fedmerit_evaluation.report.hospitals import Hospital
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import ROUNDS, shared_quantities
-from fedmerit_evaluation.results.dice import STANDALONE
-from fedmerit_evaluation.results.run_folders import Run
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.runs import Run
+from fedmerit_evaluation.results.views import STANDALONE, Results
 from fedmerit_evaluation.statistics.intervals import select_sites
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs

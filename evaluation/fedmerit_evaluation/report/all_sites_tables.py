@@ -12,9 +12,8 @@ from fedmerit_evaluation.report.contributions import methods_by_image_count
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words, resampling_units
 from fedmerit_evaluation.report.shared_parts import averaged, other_models, surface_columns, with_intervals
-from fedmerit_evaluation.results.dice import RUN, SURFACES
-from fedmerit_evaluation.results.run_folders import Run
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.runs import Run
+from fedmerit_evaluation.results.views import RUN, SURFACES, Results
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
 
 

@@ -8,9 +8,8 @@ import pandas as pd
 from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.score_name import shown_score
 from fedmerit_evaluation.report.phrases import join_words
-from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
-from fedmerit_evaluation.results.run_folders import Run, read_rounds
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.runs import Run, read_rounds
+from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, SURFACES, Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmerit_evaluation.fairness.measurement import measure
+from fedmerit_evaluation.fairness.measurement import Estimates, Key, measure
 from fedmerit_evaluation.fairness.measures import CORRELATIONS
-from fedmerit_evaluation.fairness.pairs import Estimates, Key
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import ground_truths, value_tables
-from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, Reference
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
+from fedmerit_evaluation.ground_truth.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit_evaluation.report.phrases import resampling_units
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import DRAWS
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.ranks import Ranking
+from fedmerit_evaluation.statistics.resampling import DRAWS
 
 SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
 

@@ -9,7 +9,7 @@ import pandas as pd
 from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.report.phrases import describe_simulated_attacks, describe_verdict
-from fedmerit_evaluation.results.run_folders import Run, read_rounds
+from fedmerit_evaluation.results.runs import Run, read_rounds
 
 VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "excluded"}  # by option on_verdict
 

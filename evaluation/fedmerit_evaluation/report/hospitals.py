@@ -12,9 +12,8 @@ from fedmerit_evaluation.report.contribution_statements import describe_share
 from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, methods_by_image_count
 from fedmerit_evaluation.report.shared_parts import averaged, surface_columns, with_intervals
 from fedmerit_evaluation.report.statements import describe_gain
-from fedmerit_evaluation.results.dice import POOLED, STANDALONE
-from fedmerit_evaluation.results.run_folders import Run, combine_results, has_same_training
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.runs import Run, combine_results, has_same_training
+from fedmerit_evaluation.results.views import POOLED, STANDALONE, Results
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training
 from fedmerit_evaluation.statistics.intervals import estimates, select_sites
 

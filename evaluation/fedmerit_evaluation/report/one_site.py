@@ -26,8 +26,8 @@ from fedmerit_evaluation.report.shared_parts import (
     training_dates,
 )
 from fedmerit_evaluation.report.statements import describe_gain
-from fedmerit_evaluation.results.dice import STANDALONE
-from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
+from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
+from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.intervals import estimates
 

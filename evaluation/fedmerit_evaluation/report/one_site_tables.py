@@ -19,7 +19,7 @@ from fedmerit_evaluation.figures.tables import MISSING, Table
 from fedmerit_evaluation.report import alt_texts, flagged_sites, shared_parts
 from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, image_shares
 from fedmerit_evaluation.report.hospitals import sample_size
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
 from fedmerit_evaluation.statistics.intervals import ESTIMATE, select_sites

@@ -16,7 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE
 from fedmerit_evaluation.report.phrases import join_words
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.runs import Run
 
 REFERENCE = "#F0E442"
 PREDICTION = "#FF4FA3"

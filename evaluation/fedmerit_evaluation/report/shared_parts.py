@@ -16,10 +16,8 @@ from fedmerit_evaluation.figures.pages import SavedFigure, photograph
 from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
 from fedmerit_evaluation.report.alt_texts import describe_overlays
 from fedmerit_evaluation.report.overlays import describe_cases, draw, overlays, without_blanks
-from fedmerit_evaluation.results.dice import OWN, RUN, SURFACES, Dice
-from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
-from fedmerit_evaluation.results.run_folders import Run
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS, Run
+from fedmerit_evaluation.results.views import OWN, RUN, SURFACES, Dice, Results
 
 FOLDERS = ("sites_folder", "server_sites")  # of run.json: places on one machine
 SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json: not in the table of settings that differ
@@ -154,7 +152,7 @@ def overlay_picture(
 
 
 def surface_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Of `fedmerit_evaluation.results.dice.Dice.sites` or means of it, HD95 and NSD as shown, by heading."""
+    """Of `fedmerit_evaluation.results.views.Dice.sites` or means of it, HD95 and NSD as shown, by heading."""
     return {HEADINGS[name]: table[name] * UNITS.get(name, 1.0) for name in SURFACES if name in table}
 
 

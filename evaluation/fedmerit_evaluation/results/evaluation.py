@@ -33,7 +33,7 @@ from fedmerit.trainers.monai.prediction import evaluate as read_overlaps
 from fedmerit.trainers.monai.prediction import predict
 from fedmerit.trainers.monai.saved_networks import load_network, read_description
 from fedmerit.trainers.monai.surfaces import surface_dice_by_area
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 
 
 def model_folder(run: Path) -> Path:

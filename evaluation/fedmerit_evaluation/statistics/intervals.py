@@ -12,10 +12,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, nan_mean
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import Estimate, fold_overlap, holm
-from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap
+from fedmerit_evaluation.statistics.resampling import (
+    CASES,
+    Clusters,
+    CrossedEffects,
+    FloatArray,
+    SiteDice,
+    bootstrap,
+    nan_mean,
+)
 
 ESTIMATE = ["mean", "low", "high", "p", "p_equivalent"]
 COLUMNS = [*ESTIMATE, "std", "seeds"]

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL, FloatArray, StudentDraws
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, fold_overlap, holm, p_values
+from fedmerit_evaluation.statistics.resampling import DRAWS, LEVEL, FloatArray, StudentDraws
 
 ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order

@@ -7,6 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.given_contributions import format_setting, read_contributions
@@ -15,29 +19,190 @@ from fedmerit.files import write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import NVFLARE_ONLY
+from fedmerit.schema.results import ResultsFile, Row
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import Overlap
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.data import read_site_digests
+from fedmerit.trainers.monai.data import open_sites, read_site_digests, require_same_preparation
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trust import require_place
 from fedmerit_evaluation.figures import tables
-from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import STANDALONE
-from fedmerit_evaluation.results.recorded_digests import DIGESTS
-from fedmerit_evaluation.results.run_folders import combine_results, open_run
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies import comparison_tables, cost
-from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
-from fedmerit_evaluation.studies.cost import Cost
-from fedmerit_evaluation.studies.ensemble import write_ensemble
-from fedmerit_evaluation.studies.execution import After, has_own_processes
-from fedmerit_evaluation.studies.study_folders import (
+from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table, file_name
+from fedmerit_evaluation.results.evaluation import final_models
+from fedmerit_evaluation.results.runs import DIGESTS, combine_results, open_run
+from fedmerit_evaluation.results.views import OWN, POOLED, STANDALONE, UNION, Results
+from fedmerit_evaluation.studies import study
+from fedmerit_evaluation.studies.execution import (
+    After,
+    OnEnd,
+    OnRound,
+    Workers,
+    execute_all,
+    execute_in_turn,
+    has_own_processes,
+)
+from fedmerit_evaluation.studies.study import (
     ENSEMBLE,
+    Cost,
     MethodSpec,
     in_folds,
+    open_study_sites,
     require_same,
     require_same_images,
     scratch,
 )
-from fedmerit_evaluation.studies.study_sites import open_study_sites
+
+
+class Ensemble(nn.Module):
+    """Networks of one architecture: logits of the mean of their probabilities, each label by itself."""
+
+    def __init__(self, members: list[nn.Module]):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        for name in ("patch", "mirrored", "largest"):  # how the members' final masks are made
+            if hasattr(members[0], name):
+                setattr(self, name, getattr(members[0], name))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, labels, ...) of images (batch, channels, ...)."""
+        probabilities = torch.stack([torch.sigmoid(member(images).float()) for member in self.members])
+        return torch.logit(probabilities.mean(dim=0), eps=1e-7)
+
+
+def write_ensemble(standalone: Path, folder: Path) -> None:
+    """Write the run folder of the ensemble of a finished run of local training: test results, and run.json last.
+
+    Raises:
+        BadInput: its models or its sites are not here, or the sites were prepared again.
+    """
+    info, model_of = read_run(standalone), final_models(standalone)
+    sites = open_sites(require_place(info["sites_folder"], standalone), info["sites"], info["fold"])
+    require_same_preparation(sites, info["site_digests"], standalone)
+    ensemble, names = Ensemble([model_of(site) for site in sites]), [site.name for site in sites]
+    rows: list[Row] = []
+
+    def add(overlap: Overlap, site: str, split: str, tested: str = "") -> None:
+        head = folder.name, ENSEMBLE, info["seed"], info["rounds"] - 1, site
+        place = overlap.place | {"case": tested + overlap.case}
+        quantities = overlap.scores if split == UNION else overlap.quantities
+        rows.extend(Row(*head, name, value, split, **place, fold=info["fold"]) for name, value in quantities.items())
+
+    for site in sites:
+        found = evaluate(ensemble, site.cases(OWN), site.labels, info["training"].get("amp", False), final=True)
+        for overlap in found:
+            add(overlap, site.name, OWN)
+            for name in names:  # all sites have the same model
+                add(overlap, name, UNION, f"{site.name}/")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.csv").unlink(missing_ok=True)
+    ResultsFile(folder / "results.csv").append(rows)
+    changed = {"run": folder.name, "method": ENSEMBLE, "parameters": {}, "models_of": standalone.name}
+    write_json(folder / "run.json", {**info, **changed})
+
+
+PAPER = "Jiang et al. 2023"
+BOUNDS = {STANDALONE: "lower reference", POOLED: "upper reference"}  # for a federation
+OVER_SEEDS = ", mean ± std over seeds"
+
+
+def comparison_tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[Table]:
+    """Tables 1 and 6 for each label, Dice on the union of the test splits, and HD95 and NSD, if measured.
+
+    A site's Dice is the mean over the cases of its own test split, of its final model. Missing
+    numbers are left empty, never counted as zero:
+
+    - A cell is the mean over the seeds whose runs have results, ± (Table 6) their sample standard deviation
+      (ddof 1; none for one seed). If a run is missing, a column ``Seeds`` counts the others.
+    - The cell of a site is empty if one of these runs has no Dice of it.
+    - Avg. and Std. are the mean and the sample standard deviation (ddof 1) over sites of the row's means over
+      seeds, as in the paper; empty where a site's cell is.
+
+    Args:
+        results: of all runs, at most one run for each label and seed; may be empty.
+        methods: labels of what is compared, one row each, in this order.
+    """
+    if results.dice.rows.empty:
+        return []
+    own, union = results.dice.labels, results.union.complete
+    several = len(own.columns) > 1
+    sites = [str(site) for site in results.dice.by_site]
+    bounds = [f"{method} is the {bound}" for method, bound in BOUNDS.items() if method in methods]
+    bounded = "".join(f"; {one}" for one in bounds)
+    found = []
+    for label in own.columns:
+        what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
+        suffix = f"-{label}" * several
+        plain = _table(
+            f"table1{suffix}", f"{what} (as Table 1 of {PAPER}){bounded}", 100 * own[label], sites, methods, seeds
+        )
+        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){bounded}"
+        found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
+    found += _gains(results, methods)
+    if not union.empty:
+        caption = f"Dice [%] on the union of the test splits, of each site's final model{OVER_SEEDS}"
+        measured = [method for method in methods if method in union.index.get_level_values("method")]
+        found.append(_table(UNION, caption, 100 * union, sites, measured, seeds))
+    for quantity, table in results.dice.label_surfaces.items():
+        for label in table.columns:
+            what = f"{HEADINGS[quantity]}{f' of the {label}' * several} on each site's test split{OVER_SEEDS}"
+            what += HIDDEN_COLUMNS.get(quantity, "")
+            shown = UNITS.get(quantity, 1.0) * table[label]
+            found.append(_table(f"{quantity}{f'-{label}' * several}", what, shown, sites, methods, seeds))
+    return found
+
+
+def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
+    """Methods x sites: gain in Dice over local training in points, on a site's validation and test cases together.
+
+    Of the site's final model, mean over common seeds. Empty without local training.
+    """
+    above = 100 * results.with_validation.dice.gains
+    return above.reindex([name for name in methods if name in above.index])
+
+
+def transfer(results: Results) -> pd.Series:
+    """Of methods, megabytes that a site sends and receives in a round, mean over sites, rounds and seeds.
+
+    Without pooled training, whose images were moved before. For seconds, which depend on the machine and on concurrent
+    runs, see `fedmerit lab bench methods`.
+    """
+    both = results.rounds.of("bytes_sent") + results.rounds.of("bytes_received")
+    return 1e-6 * both.mean(axis=1).groupby(level="method", observed=True).mean().drop(POOLED, errors="ignore")
+
+
+def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
+    above = gains(results, methods)
+    if above.empty:
+        return []
+    over_sites = {"Mean": above.mean(axis=1, skipna=False), "Lowest": above.min(axis=1, skipna=False)}
+    beside = pd.DataFrame(over_sites | {"Transfer [MB]": transfer(results).reindex(above.index)})
+    frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
+    caption = (
+        "Gain in Dice over local training [points] on each site's validation and test cases, of its final model, mean "
+        "over seeds; transfer: sent and received by a site in a round"
+    )
+    return [Table("gains", caption, frame, decimals=2)]
+
+
+def _table(
+    name: str, caption: str, numbers: pd.Series, sites: list[str], methods: list[str], seeds: Sequence[int]
+) -> Table:
+    """Methods x (sites, Avg., Std.) of ``numbers`` by (method, seed, site), as `comparison_tables` describes it."""
+    runs = numbers.unstack("site").reindex(columns=sites).groupby(level="method")
+    mean, spread = (part.reindex(methods) for part in (runs.mean(skipna=False), runs.std(ddof=1, skipna=False)))
+    over_sites = {"Avg.": mean.mean(axis=1, skipna=False), "Std.": mean.std(axis=1, ddof=1, skipna=False)}
+    frame = mean.assign(**over_sites)
+    texts = {"Method": methods}
+    there = runs.size().reindex(methods, fill_value=0)
+    if (there < len(seeds)).any():
+        texts["Seeds"] = [f"{count} of {len(seeds)}" for count in there]
+
+    def shown(part: pd.DataFrame) -> pd.DataFrame:
+        numbers = part.reindex(columns=frame.columns).reset_index(drop=True).rename_axis(columns=None)
+        return pd.concat([pd.DataFrame(texts), numbers], axis=1)
+
+    return Table(name, caption, shown(frame), spread=shown(spread), decimals=2)
+
 
 STUDY = "compare.json"  # the last options of the folder's runs
 
@@ -193,7 +358,7 @@ def _with_contributions(asked: Mapping[str, Any], standalone: Path) -> dict[str,
 def estimate_cost(planned: Sequence[PlannedRun]) -> Cost:
     """Cost of the unfinished `trainings`, without those that still wait for local training."""
     left = [run for run in planned if not run.finished]
-    return cost.estimate_cost(len(left), [run.folder for run in left if (run.folder / "run.json").exists()])
+    return study.estimate_cost(len(left), [run.folder for run in left if (run.folder / "run.json").exists()])
 
 
 def trainings(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -213,7 +378,7 @@ def execute_runs(
     Runs that wait for local training come last, as do ensembles, which are only tested. Runs whose sites have
     processes of their own are executed one by one. With fewer runs than cores, each runs several sites concurrently,
     unless it was created with a number of them. The other arguments are those of
-    `fedmerit_evaluation.studies.cluster.execute_all`.
+    `fedmerit_evaluation.studies.execution.execute_all`.
     """
     failed: dict[Path, str] = {}
     for waiting in (False, True):
@@ -259,10 +424,10 @@ def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None =
 
 
 def write_tables(out: Path, planned: Sequence[PlannedRun]) -> list[Table]:
-    """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX."""
+    """The tables of `comparison_tables`, written below ``out/tables`` as CSV and LaTeX."""
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
     results = collect_results(planned)
-    found = comparison_tables.tables(results, list(labels), list(seeds))
+    found = comparison_tables(results, list(labels), list(seeds))
     tables.write_tables(found, out / "tables")
     if not any(table.name == "gains" for table in found):  # files there are of an earlier call with local training
         for stale in ("gains.csv", "gains.tex"):

@@ -24,10 +24,9 @@ from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_pr
 from fedmerit.trust import allowed_place, require_place
 from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
-from fedmerit_evaluation.results.dice import name_patients
-from fedmerit_evaluation.results.run_folders import open_run, read_rounds
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, nan_mean
+from fedmerit_evaluation.results.runs import open_run, read_rounds
+from fedmerit_evaluation.results.views import Results, name_patients
+from fedmerit_evaluation.statistics.resampling import bootstrap_counts, nan_mean
 
 
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:

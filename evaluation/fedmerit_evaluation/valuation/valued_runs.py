@@ -18,12 +18,17 @@ from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
-from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, require_folds_or_none
+from fedmerit_evaluation.results.runs import Run, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize
 from fedmerit_evaluation.statistics.ranks import NO_VARIANCE, Ranking, count_rank_flips, ranking
-from fedmerit_evaluation.valuation.estimator import Estimator
-from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
-from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, efficiency_gap
+from fedmerit_evaluation.valuation.estimators import (
+    Estimator,
+    benefit_matrix,
+    efficiency_gap,
+    estimators,
+    parse,
+    parse_all,
+)
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 
 UNMEASURED = "a count or another measure of data, not tested: how values depend on it is not known"

@@ -21,16 +21,10 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.study_folders import (
-    MethodSpec,
-    recorded_digests,
-    require_same,
-    require_same_images,
-    scratch,
-)
+from fedmerit_evaluation.studies.execution import OnEnd, OnRound, Workers, execute_all
+from fedmerit_evaluation.studies.study import MethodSpec, recorded_digests, require_same, require_same_images, scratch
 from fedmerit_lab.attacks.sybils import SYBILS
 
 HONEST = "honest"

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
-from fedmerit_evaluation.results.dice import SURFACES
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_lab.attacks import detection_scores, detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.attacks.detectors import DETECTORS

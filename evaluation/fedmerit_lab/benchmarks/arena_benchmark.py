@@ -16,8 +16,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.guard.settings import GuardSettings
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
-from fedmerit_evaluation.studies.study_folders import MethodSpec
+from fedmerit_evaluation.statistics.resampling import LEVEL
+from fedmerit_evaluation.studies.study import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark
 from fedmerit_lab.detection.arena import HONEST, Case, play
 from fedmerit_lab.detection.arena_attacks import ATTACKS, ArenaAttack, ByProduct

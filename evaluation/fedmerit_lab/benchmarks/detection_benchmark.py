@@ -18,7 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.studies.study_folders import MethodSpec
+from fedmerit_evaluation.studies.study import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark, lines
 from fedmerit_lab.detection.detection_tables import (
     attack_reward_table,

@@ -22,7 +22,7 @@ from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_evaluation.valuation.estimator import Estimator
+from fedmerit_evaluation.valuation.estimators import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
 MASK_SIDE = 16  # pixels that masks are resized to

@@ -15,7 +15,7 @@ import pandas as pd
 from fedmerit.schema.configuration.recipes import ROUNDS
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY
 from fedmerit_lab.benchmarks.scenarios import make, site_name

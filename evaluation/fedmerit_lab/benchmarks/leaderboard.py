@@ -19,9 +19,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import parse, read_object, read_text, write_text
 from fedmerit.schema.configuration import spec_syntax
 from fedmerit.version import package_version
-from fedmerit_evaluation.ground_truth.ground_truths import SHAPLEY
 from fedmerit_evaluation.ground_truth.reliability import Resampled
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.ground_truth.semivalues import SHAPLEY, FloatArray
 from fedmerit_evaluation.valuation.estimators import estimators
 from fedmerit_lab.benchmarks.budget_allocation import leave_one_seed_out, misallocated_share, shares
 from fedmerit_lab.benchmarks.value_benchmark import ScenarioResult, agreement

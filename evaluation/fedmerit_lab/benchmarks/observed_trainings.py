@@ -17,7 +17,7 @@ from fedmerit.schema.configuration.observation import parse as parse_observer
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.studies.cluster import Workers, execute_all
+from fedmerit_evaluation.studies.execution import Workers, execute_all
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import value_runs

@@ -22,7 +22,7 @@ from fedmerit_evaluation.ground_truth.semivalues import (
 )
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.benchmarks.scenarios import make_if_missing
 from fedmerit_lab.partitioning.downsampling import shrink
 

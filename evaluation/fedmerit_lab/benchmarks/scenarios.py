@@ -13,7 +13,7 @@ from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.folders import is_occupied
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
-from fedmerit_evaluation.studies.study_folders import require_unchanged
+from fedmerit_evaluation.studies.study import require_unchanged
 from fedmerit_lab.partitioning.partition import partition
 from fedmerit_lab.partitioning.scheme import Scheme
 

@@ -23,20 +23,17 @@ from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY
-from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, resample
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, reliability_table, resample
+from fedmerit_evaluation.ground_truth.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
-from fedmerit_evaluation.statistics.bootstrap import DRAWS
-from fedmerit_evaluation.statistics.error_correction import corrected_correlation
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
+from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import MethodSpec, in_folds
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import MethodSpec, in_folds
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import rank_flip_table, value_runs

@@ -82,7 +82,7 @@ def values(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.benchmarks.leaderboard import ENTRIES, make_entries, write_entries
     from fedmerit_lab.benchmarks.scenarios import generate
     from fedmerit_lab.benchmarks.value_benchmark import (
@@ -134,7 +134,7 @@ def known_answers(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_evaluation.studies.study import parse_seeds
     from fedmerit_evaluation.valuation.estimators import parse_all
     from fedmerit_lab.benchmarks.known_answers import KnownAnswerBenchmark, compute_values, known_answer_tables
     from fedmerit_lab.benchmarks.observed_trainings import ESTIMATORS
@@ -181,7 +181,7 @@ def detection(
     detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks import arena_benchmark as arena
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites

@@ -25,7 +25,7 @@ from fedmerit_cli.terminal import Commands, console
 from fedmerit_lab.commands.benchmarks import commands as bench
 
 if TYPE_CHECKING:
-    from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_evaluation.studies.execution import Workers
     from fedmerit_lab.attacks.attacked_runs import Attack
     from fedmerit_lab.papers.artefact import Artefact, Paper
 
@@ -54,7 +54,7 @@ def paper(
     Interrupted, the same command resumes. Exits with 1 if a training failed or something could not be made.
     """
     from fedmerit_cli.printing import exit_if_failed, progress, resumable
-    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_evaluation.studies.study import parse_seeds
     from fedmerit_lab.papers.production import chosen, find_paper, produce
     from fedmerit_lab.papers.study import Study
 
@@ -193,7 +193,7 @@ def _train(
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
     from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import counting, exit_if_failed
-    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
 
     folders = open_sites(options["sites"])
@@ -263,7 +263,7 @@ def inversion(
     Writes only numbers. Takes minutes to hours; interrupted, the same command resumes.
     """
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_evaluation.studies.study import parse_seeds
     from fedmerit_lab.privacy.gradient_inversion import Attack
     from fedmerit_lab.privacy.inversion_study import CASES, measure, summarise
 

@@ -14,8 +14,8 @@ import pandas as pd
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.ranks import resample
+from fedmerit_evaluation.statistics.resampling import LEVEL
 from fedmerit_lab.attacks.detection_scores import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, Detector, flags
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows

@@ -23,7 +23,7 @@ from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors

@@ -7,7 +7,7 @@ import pandas as pd
 from fedmerit.schema.configuration.recipes import PRESETS, ROUNDS
 from fedmerit.schema.configuration.run import Training
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, every, printed, published
 from fedmerit_lab.papers.figures import site_marks

@@ -12,8 +12,7 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import STANDALONE
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.views import STANDALONE, Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
 from fedmerit_lab.papers.figures import over_parameters

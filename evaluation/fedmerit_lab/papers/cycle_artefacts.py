@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_lab.papers.artefact import Artefact, Paper, published
 from fedmerit_lab.papers.collaboration import (
     dice_by_share,

@@ -16,9 +16,9 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables
 from fedmerit_evaluation.report.overlays import draw, overlays
-from fedmerit_evaluation.results.dice import STANDALONE
-from fedmerit_evaluation.results.run_folders import Run, open_runs
-from fedmerit_evaluation.studies import comparison_tables
+from fedmerit_evaluation.results.runs import Run, open_runs
+from fedmerit_evaluation.results.views import STANDALONE
+from fedmerit_evaluation.studies.comparison import comparison_tables
 from fedmerit_lab.attacks import figures
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, beside, printed, published, renamed
@@ -47,7 +47,7 @@ FREE_RIDING = FreeRiding("fedce")
 def _dice(study: Study, artefact: Artefact) -> Made:
     """Table 1 or 6 for every label, with the paper's means."""
     labels = [name for name in ALL.labels if study.can_train(name)]
-    tables = comparison_tables.tables(study.results(ALL), labels, study.seeds)
+    tables = comparison_tables(study.results(ALL), labels, study.seeds)
     chosen = [table for table in tables if table.name.startswith(artefact.name)]
     with_paper = []
     for table in chosen:
@@ -207,7 +207,7 @@ def _share_bars(shares: pd.DataFrame) -> Figure:
 def _ablation(study: Study, artefact: Artefact) -> Made:
     """Figure 6."""
     results = study.results(ABLATION)
-    tables = comparison_tables.tables(results, list(ABLATION.labels), study.seeds)
+    tables = comparison_tables(results, list(ABLATION.labels), study.seeds)
     chosen = [renamed(table, table.name.replace("table6", artefact.name)) for table in tables if "table6" in table.name]
     return Made(chosen, [Drawn(artefact.name, artefact.what, dots_and_bars.dice_bars(results), chosen[0].frame)])
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from fedmerit_evaluation.fairness.measures import pearson
-from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, Artefact, Made, Paper, published
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,

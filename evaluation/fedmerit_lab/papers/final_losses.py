@@ -14,7 +14,7 @@ from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 
 FILE = "testing-losses-{}.csv"  # by a digest of the sites
 

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures, write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
-from fedmerit_evaluation.studies.cluster import OnEnd, Workers
+from fedmerit_evaluation.studies.execution import OnEnd, Workers
 from fedmerit_lab.papers import cgsv_artefacts, cycle_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
 from fedmerit_lab.papers.required_trainings import Compared

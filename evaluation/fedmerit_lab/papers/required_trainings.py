@@ -10,8 +10,8 @@ from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.cluster import OnEnd, Workers
 from fedmerit_evaluation.studies.comparison import PlannedRun
+from fedmerit_evaluation.studies.execution import OnEnd, Workers
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.papers.study import Partition, Study
 

@@ -22,9 +22,9 @@ from fedmerit.trainers.monai.batch_norm import STATISTICS_BATCH
 from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, evaluate, predict_logits
-from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
+from fedmerit_evaluation.results.views import SURFACES
 
 SHARE = 0.1  # of all slices, the test set of a split by slices
 AS_USED, BATCH = "as-used", "batch-statistics"

@@ -17,10 +17,10 @@ from fedmerit.schema.configuration.run import parameter_names
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.trainers.monai.data import open_sites, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
-from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
+from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.cluster import OnEnd, Workers
-from fedmerit_evaluation.studies.study_folders import (
+from fedmerit_evaluation.studies.execution import OnEnd, Workers
+from fedmerit_evaluation.studies.study import (
     MethodSpec,
     open_server_sites,
     parse_methods,

@@ -11,10 +11,8 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.studies.cost import Cost
 from fedmerit_evaluation.studies.execution import choose_worker_count
-from fedmerit_evaluation.studies.study_folders import parse_methods
-from fedmerit_evaluation.studies.study_sites import open_study_sites
+from fedmerit_evaluation.studies.study import Cost, open_study_sites, parse_methods
 
 PROJECT = Path(__file__).resolve().parents[3] / "examples" / "nvflare_project"
 

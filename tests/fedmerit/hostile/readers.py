@@ -42,10 +42,10 @@ from fedmerit_data.tables import read_table as read_raw_table
 from fedmerit_deploy.kit_files import read_name, server_address
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths
-from fedmerit_evaluation.ground_truth.power import pilot_variances
+from fedmerit_evaluation.ground_truth.reliability import pilot_variances
 from fedmerit_evaluation.models.predictor import open_bundle, previous_predictions
-from fedmerit_evaluation.results.run_folders import open_run, open_runs
-from fedmerit_evaluation.studies.study_folders import require_same_images, require_unchanged
+from fedmerit_evaluation.results.runs import open_run, open_runs
+from fedmerit_evaluation.studies.study import require_same_images, require_unchanged
 
 Reader = Callable[[Path], Any]
 PREDICTED = {"model": {"file": "global.pt", "sha256": "0" * 64}, "preprocessing": {"size": 8}}

@@ -46,7 +46,7 @@ from fedmerit_evaluation.dossier.model_evidence import (
     uncertainty,
 )
 from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 
 def test_every_function_of_a_file_is_evidence() -> None:

@@ -16,11 +16,11 @@ from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
+from fedmerit_evaluation.fairness.measurement import measure_runs, write_fairness
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
 METHODS = {"standalone": 0.7, "fedavg": 0.8, "fedce": 0.85}

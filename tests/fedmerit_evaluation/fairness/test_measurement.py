@@ -10,9 +10,7 @@ from simulated_studies import USUAL, as_cases, federations
 
 from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
-from fedmerit_evaluation.statistics.error_correction import mean_error_covariance
+from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects, mean_error_covariance
 
 METHODS = {name: name for name in ("standalone", "fedce")}
 FEW = 20

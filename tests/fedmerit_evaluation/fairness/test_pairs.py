@@ -8,7 +8,7 @@ import pytest
 from made_results import made_results, made_rounds
 
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.fairness.pairs import (
+from fedmerit_evaluation.fairness.measurement import (
     COSINE,
     DICE,
     DISTANCES,
@@ -23,7 +23,7 @@ from fedmerit_evaluation.fairness.pairs import (
 )
 from fedmerit_evaluation.ground_truth.ground_truths import Reference
 from fedmerit_evaluation.ground_truth.semivalues import coefficients, shapley_weights
-from fedmerit_evaluation.statistics.site_dice import SiteDice
+from fedmerit_evaluation.statistics.resampling import SiteDice
 
 SITES = ["A", "B"]
 METHODS = {"standalone": "standalone", "fedce": "fedce"}

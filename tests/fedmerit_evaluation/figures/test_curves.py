@@ -9,7 +9,7 @@ from run_factory import SITES, make_run
 
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import NAME_HEIGHT, name_lines, panels, png, svg
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
 

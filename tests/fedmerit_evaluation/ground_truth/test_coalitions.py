@@ -21,8 +21,8 @@ from fedmerit_evaluation.ground_truth.semivalues import (
     shapley_weights,
 )
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.cost import Cost
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import Cost
 
 SITES = ("Alder", "Birch", "Cedar")
 ALL = [coalition for coalition in required_coalitions(SITES, shapley_weights) if coalition]

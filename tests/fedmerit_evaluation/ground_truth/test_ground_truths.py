@@ -27,7 +27,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.comparison_tables import tables
+from fedmerit_evaluation.studies.comparison import comparison_tables as tables
 
 
 def dice(coalition, site, case, value, *, label="disc", seed=0, number=9):

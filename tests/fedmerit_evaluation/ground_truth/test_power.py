@@ -8,7 +8,8 @@ from noisy_trainings import WORTH, trained
 from scipy.stats import t
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.power import (
+from fedmerit_evaluation.ground_truth.reliability import (
+    Resampled,
     Variances,
     detectable_standard_errors,
     estimate_variances,
@@ -16,12 +17,13 @@ from fedmerit_evaluation.ground_truth.power import (
     pilot_variances,
     power_table,
     reliability_table,
+    resample,
+    semivalue_function,
 )
-from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
-from fedmerit_evaluation.statistics.bootstrap import StudentDraws
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import ranking
+from fedmerit_evaluation.statistics.resampling import StudentDraws
 
 LOO = semivalue_function(leave_one_out_weights)
 

@@ -18,7 +18,7 @@ from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.contributions import agreements, permutation_p
 from fedmerit_evaluation.report.one_site import write_site_report
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
 WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition

@@ -10,7 +10,7 @@ from run_factory import SITES, make_run
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.report import all_sites_figures
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 

@@ -11,7 +11,7 @@ from run_factory import add_rows, make_run
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.report import caveats, summary
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import select_sites
 

@@ -15,7 +15,7 @@ from fedmerit_evaluation.report.contributions import (
     methods_by_image_count,
 )
 from fedmerit_evaluation.report.one_site_tables import redact_other_sites
-from fedmerit_evaluation.results.folds import folds_as_seeds, pool_folds
+from fedmerit_evaluation.results.runs import folds_as_seeds, pool_folds
 from fedmerit_evaluation.results.views import Results
 
 

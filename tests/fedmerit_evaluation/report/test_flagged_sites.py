@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.flagged_sites import list_flags
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 
 @pytest.mark.parametrize(

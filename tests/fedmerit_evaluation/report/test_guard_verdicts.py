@@ -11,7 +11,7 @@ from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.flagged_sites import describe_by_site, is_guarded, list_verdicts
 from fedmerit_evaluation.report.phrases import describe_verdict, describe_verdicts
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 ROUNDS = 12
 

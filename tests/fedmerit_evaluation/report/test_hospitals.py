@@ -21,7 +21,7 @@ from fedmerit_evaluation.report.hospitals import (
     list_hospitals,
     sample_size,
 )
-from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
+from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Comparison, SampleSize
 

@@ -22,7 +22,7 @@ from fedmerit_evaluation.report.one_site_tables import (
     redact_other_sites,
     rounded_others,
 )
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import ESTIMATE
 

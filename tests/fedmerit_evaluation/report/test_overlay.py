@@ -12,7 +12,7 @@ from fedmerit.schema.results import read_results
 from fedmerit.trainers.monai.data import open_sites, read_site_digests
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.overlays import chosen_cases, draw, largest_slice, overlays
-from fedmerit_evaluation.results.run_folders import open_runs
+from fedmerit_evaluation.results.runs import open_runs
 
 
 def test_best_median_and_worst_case_each_once() -> None:

@@ -29,7 +29,7 @@ from fedmerit_evaluation.report.shared_parts import (
     training_dates,
     with_intervals,
 )
-from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
+from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
 LEVELS = {"given": 0.7, "local_only": 0.6, "selected": 0.8}

@@ -9,8 +9,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.statistics.bootstrap import StudentDraws, bootstrap_counts, nan_mean
-from fedmerit_evaluation.statistics.site_dice import bootstrap, observed
+from fedmerit_evaluation.statistics.resampling import StudentDraws, bootstrap, bootstrap_counts, nan_mean, observed
 
 
 def cases(values):

@@ -9,7 +9,7 @@ from scipy.stats import t, ttest_1samp
 from simulated_studies import STABLE, USUAL, coverage
 from statsmodels.regression.mixed_linear_model import MixedLM
 
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects, Variance
+from fedmerit_evaluation.statistics.resampling import CrossedEffects, Variance
 
 
 def effects(values):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.dice import UNION, Dice, UnionDice, summarise_sites
+from fedmerit_evaluation.results.views import UNION, Dice, UnionDice, summarise_sites
 
 
 def _rows(rows: list[Row]) -> pd.DataFrame:

@@ -14,8 +14,8 @@ from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import COLUMNS, read_results
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
+from fedmerit_evaluation.results.views import Dice
 
 
 def test_a_global_model_on_any_sites(tmp_path: Path) -> None:

@@ -9,14 +9,11 @@ from scipy.stats import t
 from simulated_studies import STABLE, USUAL, as_cases, fold_coverage, wrong_fold_verdicts
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
-from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import Clusters
-from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
-from fedmerit_evaluation.statistics.expected_width import expected_width
+from fedmerit_evaluation.results.runs import folds_as_seeds, has_folds, pool_folds
+from fedmerit_evaluation.results.views import Dice, Results
 from fedmerit_evaluation.statistics.intervals import contribution_intervals
-from fedmerit_evaluation.statistics.site_dice import bootstrap
+from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap
+from fedmerit_evaluation.statistics.sample_size import expected_width
 
 
 def table(rows):

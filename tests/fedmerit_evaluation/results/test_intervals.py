@@ -12,7 +12,7 @@ from run_factory import make_run
 from scipy.stats import ttest_1samp
 from simulated_studies import STABLE, USUAL, wrong_leads, wrong_shares, wrong_verdicts
 
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import (
     MARGIN,
     Comparison,

@@ -12,7 +12,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs, read_rounds
+from fedmerit_evaluation.results.runs import combine_results, open_runs, read_rounds
 
 
 def weights(record):

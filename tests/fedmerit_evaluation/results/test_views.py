@@ -11,8 +11,8 @@ from run_factory import SITES, add_rows, make_run
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import print_table
 from fedmerit_evaluation.report import all_sites
-from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
+from fedmerit_evaluation.results.views import Dice
 from fedmerit_lab.papers.partitioned_sites import on_union
 
 

@@ -24,7 +24,7 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.ground_truth.coalitions import test_on_all_sites as everywhere
-from fedmerit_evaluation.studies.cluster import Workers, execute_all
+from fedmerit_evaluation.studies.execution import Workers, execute_all
 
 PROGRAM = """
 import sys
@@ -246,7 +246,7 @@ def test_slurm_needs_a_number_of_jobs():
 
 def test_a_job_of_slurm_holds_one_run(sites, tmp_path, monkeypatch):
     dask_jobqueue = pytest.importorskip("dask_jobqueue")
-    from fedmerit_evaluation.studies.cluster import _slurm_cluster
+    from fedmerit_evaluation.studies.execution import _slurm_cluster
 
     run = create(tmp_path / "run", sites)
     asked = {}
@@ -261,7 +261,7 @@ def test_no_process_outlives_the_one_that_began_it(sites, tmp_path):
     folders = [create(tmp_path / name, sites, rounds=1000) for name in ("one", "two")]
     script = tmp_path / "parent.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom fedmerit_evaluation.studies.cluster import Workers, execute_all\n"
+        "import sys\nfrom pathlib import Path\nfrom fedmerit_evaluation.studies.execution import Workers, execute_all\n"
         "if __name__ == '__main__':\n"
         "    with Workers(2) as workers:\n        execute_all([Path(name) for name in sys.argv[1:]], workers)\n"
     )

@@ -11,9 +11,9 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_evaluation.studies.comparison import PlannedRun, execute_runs, prepare, write_tables
-from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import DASH, csv_text, latex_text
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.comparison_tables import gains, tables, transfer
+from fedmerit_evaluation.studies.comparison import comparison_tables as tables
+from fedmerit_evaluation.studies.comparison import gains, transfer
 
 
 def dice(method, seed, site, values, *, split="testing", label="prostate", number=4):

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.studies.comparison import prepare
-from fedmerit_evaluation.studies.ensemble import Ensemble
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.comparison import Ensemble, prepare
+from fedmerit_evaluation.studies.study import parse_methods
 
 
 def test_its_probabilities_are_the_mean_of_its_members():

@@ -4,7 +4,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
 
 
 def test_methods_with_and_without_parameters():

@@ -8,7 +8,7 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit_evaluation.studies import execution
-from fedmerit_evaluation.studies.cluster import Workers, execute_all
+from fedmerit_evaluation.studies.execution import Workers, execute_all
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "4", "depth": "2"}

@@ -14,7 +14,7 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai import step_time
 from fedmerit.trainers.monai.data import open_sites, read_site_digests
-from fedmerit_evaluation.studies.study_folders import (
+from fedmerit_evaluation.studies.study import (
     DIGESTS,
     open_server_sites,
     recorded_digests,

@@ -9,9 +9,7 @@ import pytest
 
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.valuation.estimator import DataSize, Estimator
-from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
-from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
+from fedmerit_evaluation.valuation.estimators import DataSize, Estimator, MultiRoundValues, estimators, parse, parse_all
 
 
 def test_an_estimator_without_values_says_so():

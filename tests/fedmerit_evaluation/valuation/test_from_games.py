@@ -10,7 +10,7 @@ from observing import Rounds
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, format_spec
-from fedmerit_evaluation.valuation.game_estimators import (
+from fedmerit_evaluation.valuation.estimators import (
     LeaveOneOutLossValues,
     LocalOnlyValues,
     MultiRoundValues,

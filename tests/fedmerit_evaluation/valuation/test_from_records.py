@@ -6,7 +6,7 @@ from run_factory import make_run
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import read_results
-from fedmerit_evaluation.valuation.estimator import DataSize, OwnContribution
+from fedmerit_evaluation.valuation.estimators import DataSize, OwnContribution
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
 SITES = ("Alder", "Birch", "Cedar")

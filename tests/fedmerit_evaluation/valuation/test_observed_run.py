@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.results import COLUMNS, read_table
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
-from fedmerit_evaluation.valuation.game_estimators import leave_one_out_matrix, shapley_matrix
+from fedmerit_evaluation.valuation.estimators import leave_one_out_matrix, shapley_matrix
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 
 SITES = ("Alder", "Birch")

@@ -22,7 +22,7 @@ from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
+from fedmerit_evaluation.valuation.estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs, value_tables

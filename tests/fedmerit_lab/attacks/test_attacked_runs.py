@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attacked_runs import HONEST, collect_results, parse_attack_kinds, prepare
 

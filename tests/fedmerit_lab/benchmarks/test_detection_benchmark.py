@@ -10,7 +10,7 @@ from made_federations import federation, honest
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import detection_benchmark as module
 from fedmerit_lab.benchmarks.detection_benchmark import DetectionBench, detection, federations
 from fedmerit_lab.detection.simulated_attacks import Roles, assign_roles

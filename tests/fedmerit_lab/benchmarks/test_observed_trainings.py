@@ -9,7 +9,7 @@ from fedmerit.contract.observers import OWN
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_lab.benchmarks.observed_trainings import (
     ESTIMATORS,

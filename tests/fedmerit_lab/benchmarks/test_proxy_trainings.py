@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.benchmarks import proxy_trainings
 from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
 from fedmerit_lab.partitioning.downsampling import shrink

@@ -11,7 +11,7 @@ from scenario_results import result
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.reliability import Resampled, drawn_means
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import value_benchmark as module
 from fedmerit_lab.benchmarks.budget_allocation import (
     BETWEEN_SEEDS,

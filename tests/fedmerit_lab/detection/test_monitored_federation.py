@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.runs import open_run
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.monitored_federation import Training, monitor
 from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST, Roles

@@ -9,7 +9,7 @@ from paper_runs import SyntheticTraining, artefact_of, write_paper_run
 from run_factory import SITES
 
 from fedmerit.schema.results import read_results
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.papers import cgsv_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
 from fedmerit_lab.papers.artefact import KEEP_OWN
 from fedmerit_lab.papers.figures import site_marks

@@ -17,7 +17,7 @@ from fedmerit_cli.main import app
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.papers.artefact import Artefact, Made
 from fedmerit_lab.papers.production import PAPERS, chosen, find_paper, list_needs, produce, trainings_per_seed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding

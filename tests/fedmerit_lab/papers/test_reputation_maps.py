@@ -8,7 +8,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers.reputation_maps import reputations
 

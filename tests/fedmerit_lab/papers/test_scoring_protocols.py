@@ -15,8 +15,8 @@ from fedmerit.schema.configuration.run import Network
 from fedmerit.trainers.monai.data import Case, SiteFolder
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.saved_networks import save_network
-from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.evaluation import evaluate
+from fedmerit_evaluation.results.views import Dice
 from fedmerit_lab.papers.scoring_protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit
 
 ONE, OTHER = (Case(name, name, Path(name), Path(name)) for name in "ab")

@@ -1,31 +1,117 @@
-"""The folder of a study: its methods and seeds, and runs that are created all or none and reused only if unchanged."""
+"""What a comparison will be able to tell, in words, before it trains."""
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import resumption
+from fedmerit.engines.script_runs import read_scripts
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.description import read_plan
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.recipes import AUTO
 from fedmerit.schema.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.configuration.script_needs import unmet_needs
+from fedmerit.schema.configuration.script_runs import configure_script
 from fedmerit.schema.configuration.sharing import with_sharing
 from fedmerit.schema.configuration.spec_syntax import parse_assignments
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.requirements import check_sites
 from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.trainers.monai.machine_settings import configured_device, pick_device
+from fedmerit.trainers.monai.step_time import seconds_per_image
+from fedmerit.trust import require_place
 from fedmerit_evaluation.figures.tables import file_name
-from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS, read_recorded_digests
-from fedmerit_evaluation.studies.precision import ENOUGH, count_test_patients
+from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS, read_recorded_digests
+from fedmerit_evaluation.statistics.sample_size import expected_width
+from fedmerit_evaluation.studies.execution import count_training_images
+
+ENOUGH = 20  # test patients of a hospital; with fewer, folds are named
+FOLDS = 5  # that are proposed to sites without
+INTERVAL = "95 % CI of the gain over local training"
+
+
+def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> Iterator[str]:
+    """How wide intervals will be; with one split and a hospital of few test patients, also with folds.
+
+    Args:
+        sites: to train on; none: those of scripts, of which nothing is known.
+        seeds: of each training.
+        folds: that are trained; 0: one split.
+    """
+    if not sites:
+        return
+    everyone = {site.name: len({case.patient for cases in site.splits.values() for case in cases}) for site in sites}
+    tested = everyone if folds else {site.name: count_test_patients(site) for site in sites}
+    fewest = min(tested, key=lambda name: (tested[name], name))
+    width = _words(expected_width(tested[fewest], seeds, folds))
+    trained = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    if folds:
+        yield (
+            f"{folds} folds, {trained}: every patient is tested. {INTERVAL} at {fewest} ({tested[fewest]} patients): "
+            f"{width}."
+        )
+    elif tested[fewest] < ENOUGH:
+        number = sites[0].folds or FOLDS
+        way = "the default of `compare` and `value`" if sites[0].folds else f"prepare with --folds {number}"
+        better = _words(expected_width(everyone[fewest], seeds, number))
+        yield (
+            f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s). {INTERVAL} there: {width}; with "
+            f"{number} folds ({number} times as many trainings): {better} ({way})."
+        )
+
+
+def count_test_patients(site: SiteFolder) -> int:
+    """Of one split."""
+    return len({case.patient for case in site.cases("testing")})
+
+
+def _words(width: float) -> str:
+    return "none" if isnan(width) else f"about {width:.0f} points wide"
+
+
+@dataclass(frozen=True)
+class StudySites:
+    """Either ``folders`` or a ``script``."""
+
+    names: list[str]
+    folders: Sequence[SiteFolder] = ()
+    script: Script | None = None
+
+    def configure(self, method: str, rounds: int, settings: Mapping[str, Any]) -> RunConfiguration:
+        """A run of theirs, with seed 0; `BadInput` if it cannot be."""
+        if self.script:
+            return configure_script(method, rounds, self.script, settings=settings)
+        first = self.folders[0]
+        network = {"in_channels": first.channels, "labels": list(first.labels)}
+        return make_configuration(method, first.task, rounds, 0, network, settings)
+
+    def require_evaluation(self, what: str) -> None:
+        """`BadInput` if ``what``, a study, has to test models at sites that took no part, and a script does not."""
+        if self.script and not (self.script.evaluates and self.script.metric):
+            raise BadInput(
+                f"{what}: tests models at sites that did not train them; have the script answer flare.is_evaluate() "
+                "with its metric"
+            )
+
+
+def open_study_sites(options: Mapping[str, Any]) -> StudySites:
+    """Of a study with ``options`` of `fedmerit.engines.runs.create`; `BadInput` if they name none that can be used."""
+    if options.get("script"):
+        names = {name: value for name, value in options.items() if name in RunOptions.model_fields}
+        scripts = read_scripts(RunOptions.read(names))
+        return StudySites(scripts.names, script=scripts.script)
+    folders = open_sites(Path(options["sites"]), options.get("only") or None)
+    return StudySites([folder.name for folder in folders], folders)
 
 
 @dataclass(frozen=True)
@@ -239,3 +325,39 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
             "give it the same, or choose another --out"
         )
     resumption.require_same_images(folder, recorded, sites, own)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimated cost of trainings."""
+
+    trainings: int  # including those that are trained but not yet tested
+    images: int  # images trained on, over sites, rounds and epochs; 0: not known, as of scripts
+    hours: float  # of one process, estimated from a few batches; 0: likewise
+
+    def describe(self, of: int, number: int) -> str:
+        """As a sentence; ``of``: all trainings of the study, ``number``: that run at a time."""
+        took = describe_duration(self.hours / number)
+        known = f", {self.images:,} images in all: about {took} with {number} at a time" if self.images else ""
+        return f"{self.trainings} of {of} trainings to do{known}"
+
+
+def estimate_cost(trainings: int, begun: Sequence[Path]) -> Cost:
+    """Of so many trainings, of which these run folders have rounds to train."""
+    if begun and "script" in read_run(begun[0]):
+        return Cost(trainings, 0, 0.0)
+    images = sum(map(count_training_images, begun))
+    return Cost(trainings, images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
+
+
+def describe_duration(hours: float) -> str:
+    """In hours or minutes."""
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"
+
+
+def _seconds_per_image(folder: Path) -> float:
+    """Training time on this machine with the run's configuration."""
+    info, config = read_run(folder), read_plan(folder)
+    site = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])[0]
+    device = pick_device(configured_device(site.name, info["device"]), site.name)
+    return seconds_per_image(config, site, device, {"its own": config.training})["its own"]

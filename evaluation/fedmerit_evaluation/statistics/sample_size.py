@@ -4,7 +4,7 @@ from math import nan
 
 from scipy.stats import chi2
 
-from fedmerit_evaluation.statistics.crossed_effects import Variance
+from fedmerit_evaluation.statistics.resampling import Variance
 
 # Variances of a gain [points² of Dice], twice those of a method's Dice that docs/studies/statistics.md calls usual
 PATIENT, MODEL, REST = 2 * 3.0**2, 2 * 2.5**2, 2 * 2.5**2

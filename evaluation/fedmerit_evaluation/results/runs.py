@@ -9,17 +9,68 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
+from fedmerit.files import read_object
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.schema.results import COLUMNS, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit_evaluation.results.dice import POOLED, STANDALONE
-from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.results.views import POOLED, STANDALONE, Results
+
+RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # what a row without a case is of
+
+
+def has_folds(rows: pd.DataFrame) -> bool:
+    """Whether rows of results are of several folds."""
+    return bool(rows["fold"].nunique() > 1)
+
+
+def pool_folds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with cases named by their fold, ``2:003``, and means over folds of what is recorded by site and round.
+
+    Unchanged if they are not of several folds.
+    """
+    if not has_folds(rows):
+        return rows
+    tested = rows[rows["case"] != ""]
+    places = [case.rpartition("/") for case in tested["case"]]
+    named = tested.assign(
+        case=[f"{at}{bar}{fold}:{case}" for (at, bar, case), fold in zip(places, tested["fold"], strict=True)]
+    )
+    return pd.concat([named, _means(rows, "seed").assign(fold="")], ignore_index=True)[list(rows)]
+
+
+def folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """What is recorded by site and round, mean over seeds, with the fold as the seed: what CIs over folds are of."""
+    return _means(rows, "fold").assign(seed=lambda table: table["fold"].astype(int))[list(rows)]
+
+
+def _means(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Of rows without a case the mean by method and ``by``."""
+    of = rows[rows["case"] == ""].groupby(["method", by, *RECORDED], observed=True, sort=False)["value"].mean()
+    return of.reset_index().assign(run="", case="", patient="", **({"fold": ""} if by == "seed" else {"seed": 0}))
+
+
+DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"
+
+
+def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
+    """What `study_folders.recorded_digests` gave when a study's JSON file was written, by site; {} if there is no file.
+
+    Raises:
+        BadInput: the file's part is something else.
+    """
+    found = read_object(record).get(part, {}) if record.exists() else {}
+    try:
+        return TypeAdapter(dict[str, str]).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
