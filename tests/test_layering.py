@@ -39,7 +39,6 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.attacks"},
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},
-    {"fedmerit.engines.nvflare.job_folder"},
     {"fedmerit.engines"},
     {"fedmerit_data.raw_cases", "fedmerit_data.folders"},
     {"fedmerit_data.tables", "fedmerit_data.figure_style"},

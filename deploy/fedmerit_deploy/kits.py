@@ -10,6 +10,7 @@ from nvflare.apis.fl_constant import JobConstants
 from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 
 from fedmerit.contract.method import DECIMALS
+from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.job_ends import JobEnds
 from fedmerit.engines.nvflare.revocation import RevocationCheck
@@ -220,11 +221,6 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = Tru
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     if not (local / "privacy.json").exists():  # a hospital may have made it stricter
         write_json(local / "privacy.json", privacy_policy(kind))
-
-
-def class_path(kind: type) -> str:
-    """As NVFlare's files name a class."""
-    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.ciphertexts import open_context
+from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
@@ -28,7 +29,7 @@ from fedmerit.trainers.monai.manifest import SiteScript
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
 from fedmerit_deploy.kit_files import read_kind, read_name
-from fedmerit_deploy.kits import REFUSED, allows_surveys, class_path, kit_digest, read_manifest
+from fedmerit_deploy.kits import REFUSED, allows_surveys, kit_digest, read_manifest
 from fedmerit_deploy.network_checks import check_ports, check_server, check_start
 from fedmerit_deploy.provision import VERSIONS_FILE
 

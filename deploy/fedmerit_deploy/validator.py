@@ -4,7 +4,6 @@ NVFlare itself looks when the job's processes build their parts. By then the job
 learns only the exit code of the first site's process.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from nvflare.apis.fl_constant import WorkspaceConstants
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.utils.config_factory import ConfigFactory
-from nvflare.fuel.utils.json_scanner import Node
 
+from fedmerit.engines.nvflare.components import find_components
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import find_reference
@@ -60,14 +59,3 @@ class ClassValidator(AppValidator):
             reference = find_reference(group, name)
             if reference is not None and (refused := refusal(reference, approved)):
                 raise BadInput(f"{group}: {name!r}: {refused}")
-
-
-def find_components(element: object, path: list[str]) -> Iterator[Node]:
-    """What NVFlare would build of a job's configuration: all that names a class."""
-    if isinstance(element, dict) and {"path", "class_path"} & set(element) and element.get("config_type") != "dict":
-        node = Node(element)
-        node.paths = path
-        yield node
-    inner = element.items() if isinstance(element, dict) else enumerate(element) if isinstance(element, list) else ()
-    for key, value in inner:
-        yield from find_components(value, [*path, str(key)])

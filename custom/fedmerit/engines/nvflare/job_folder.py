@@ -8,6 +8,7 @@ from nvflare.apis.fl_constant import JobConstants, WorkspaceConstants
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 
+from fedmerit.engines.nvflare.components import class_path, find_components
 from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.privacy import FILTERS
 from fedmerit.engines.nvflare.recipe import build_site_policy
@@ -16,8 +17,6 @@ from fedmerit.files import read_json
 from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.site.plan_description import Job
-from fedmerit_deploy.kits import class_path
-from fedmerit_deploy.validator import find_components
 
 CODE = WorkspaceConstants.CUSTOM_FOLDER_NAME
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000

@@ -14,6 +14,7 @@ from nvflare.recipe.spec import Recipe
 
 import fedmerit
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
+from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.controller import MeritController
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.executor import MeritExecutor
@@ -80,7 +81,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
     if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
     """
     ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
-    classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
+    classes = [class_path(kind) for kind in ours]
     return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
 
 
