@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("cli", "custom", "deploy", "data_prep", "evaluation", "pyproject.toml", "README.md", "LICENSE")
-PACKAGES = {"fedmerit", "fedmerit_deploy", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"}
+PACKAGES = {f"fedmerit{name}" for name in ("", "_deploy", "_data", "_evaluation", "_dossier", "_lab", "_cli")}
 pytestmark = pytest.mark.timeout(1800)
 
 

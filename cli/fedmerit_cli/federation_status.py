@@ -99,8 +99,8 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     """A page that loads itself again every so many seconds; ``problem``: why the state is not that of now."""
     import pandas as pd
 
+    from fedmerit_data.pages import write_page
     from fedmerit_deploy.site_states import in_words
-    from fedmerit_evaluation.figures.pages import write_page
     from fedmerit_evaluation.figures.tables import Table
 
     sites = pd.DataFrame([site_cells(site, one) for site, one in state.sites.items()])
@@ -108,7 +108,7 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     tables = [Table("sites", "Sites", sites), Table("jobs", "Jobs", jobs)]
     notes = ([problem] if problem else []) + list_flags(state)
     shown = {"every": every, "when": in_words(state.when), "tables": [one for one in tables if len(one.frame)]}
-    write_page(out, "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
+    write_page(out, "fedmerit_cli", "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
 
 
 def serve_metrics(port: int) -> Callable[["FederationState"], None]:

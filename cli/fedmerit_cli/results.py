@@ -101,7 +101,7 @@ def dossier(
 
     Every item with the evidence from runs and site folders, or whom to ask.
     """
-    from fedmerit_evaluation.dossier.dossier import write_dossier
+    from fedmerit_dossier.dossier import write_dossier
 
     console.print(f"dossier: {write_dossier(_expand(runs), out, sites=sites).resolve()}", soft_wrap=True)
 
@@ -150,7 +150,7 @@ def verify(
     for sentence in found.unproven:
         print_line(f"not shown: {sentence}")
     if payout:
-        from fedmerit_evaluation.dossier.payout_statement import verify_payout
+        from fedmerit_dossier.payout_statement import verify_payout
 
         signed = verify_payout(payout, run, trust)
         by = f"signed by {signed}" if signed else "not signed"

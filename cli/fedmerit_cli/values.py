@@ -193,7 +193,7 @@ def payout(
     Anybody with the run folders recomputes it: `fedmerit verify RUN --payout payout.json`.
     """
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.dossier.payout_statement import write_payout
+    from fedmerit_dossier.payout_statement import write_payout
     from fedmerit_evaluation.valuation.payout import Rule
     from fedmerit_evaluation.valuation.valued_runs import default_estimators
 

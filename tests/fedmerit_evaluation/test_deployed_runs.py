@@ -9,9 +9,8 @@ from fedmerit.files import write_json
 from fedmerit.schema.configuration.description import describe
 from fedmerit.schema.configuration.network_input import Preprocessing
 from fedmerit.schema.configuration.run import make_configuration
-from fedmerit_evaluation.dossier.data_evidence import preparation
-from fedmerit_evaluation.dossier.dossier import NOT_KNOWN, write_dossier
-from fedmerit_evaluation.dossier.sources import open_sources
+from fedmerit_dossier.dossier import NOT_KNOWN, write_dossier
+from fedmerit_dossier.evidence import open_sources, preparation
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, value_runs, value_tables

@@ -6,16 +6,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from fedmerit.files import write_json, write_text
 from fedmerit_data.checking.findings import Examination, Finding, Severity
+from fedmerit_data.pages import write_page
 from fedmerit_data.tables import escape_formulas
 
 COLUMNS = ("severity", "kind", "site", "split", "position", "detail", "meaning")
 PRIVATE_COLUMNS = ("severity", "kind", "site", "split", "position", "file", "message")
-TEMPLATE = "quality.html.j2"
 SHARED = ("quality.json", "quality.html", "quality.csv")
 
 
@@ -47,9 +46,7 @@ def write_shareable(examination: Examination, folder: Path) -> list[Path]:
     report = shareable_report(examination)
     json, html, csv = (folder / name for name in SHARED)
     write_json(json, report)
-    pages = jinja2.FileSystemLoader(Path(__file__).parent)
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=pages).get_template(TEMPLATE)
-    write_text(html, page.render(report, columns=COLUMNS))
+    write_page(html, "fedmerit_data", "quality.html.j2", columns=COLUMNS, **report)
     write_text(csv, _csv(report["findings"], COLUMNS))
     return [json, html, csv]
 

@@ -154,6 +154,11 @@ class Table:
         return text.replace("-", MINUS)
 
     @property
+    def file(self) -> str:
+        """The name of the files of the table, without an ending."""
+        return file_name(self.name)
+
+    @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
         rows, columns = self.frame.shape

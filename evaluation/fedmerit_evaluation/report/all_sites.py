@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmerit_evaluation.figures.pages import SavedFigure, pictures, write_page
+from fedmerit_data.pages import write_page
+from fedmerit_evaluation.figures.pages import SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report import caveats, contribution_statements, flagged_sites, phrases, statements, summary
 from fedmerit_evaluation.report.all_sites_figures import FIGURES, draw_figures, moving_quantities
@@ -84,6 +85,7 @@ def write_report(
     settings, differing = shared_settings(opened, [_settings(run) for run in opened])
     write_page(
         out,
+        "fedmerit_evaluation.report",
         "report.html.j2",
         runs=opened,
         trained=training_dates(opened),

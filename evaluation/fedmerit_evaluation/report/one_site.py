@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.figures.pages import pictures, write_page
+from fedmerit_data.pages import write_page
+from fedmerit_evaluation.figures.pages import pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences
 from fedmerit_evaluation.report import caveats, one_site_tables
@@ -91,6 +92,7 @@ def write_site_report(
     settings, differing = shared_settings(opened, [_settings(run) for run in opened])
     write_page(
         out,
+        "fedmerit_evaluation.report",
         "site.html.j2",
         site=name,
         others=others,

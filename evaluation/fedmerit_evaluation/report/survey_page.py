@@ -10,9 +10,10 @@ from rich.console import Console
 
 from fedmerit.files import write_json, write_text
 from fedmerit.schema.survey import Quantity, Survey, find_quantity, is_intensity
+from fedmerit_data.pages import write_page
 from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
-from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
+from fedmerit_evaluation.figures.pages import Drawing, pictures
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
 from fedmerit_evaluation.report.survey_differences import survey_differences
 
@@ -56,6 +57,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     page = out / "survey.html"
     write_page(
         page,
+        "fedmerit_evaluation.report",
         "survey.html.j2",
         survey=survey,
         tables=tables,

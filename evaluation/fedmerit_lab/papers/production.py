@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
-from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures, write_page
+from fedmerit_data.pages import write_page
+from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.studies.execution import OnEnd, Workers
 from fedmerit_lab.papers import cgsv_artefacts, cycle_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
@@ -166,5 +167,6 @@ def write(paper: Paper, study: Study, shown: Sequence[Shown], to_come: Sequence[
     asked = list_needs([*(one.artefact for one in shown), *to_come])
     if any(isinstance(need, Compared) and need.partition for need in asked):
         settings["partitioned into"] = f"{study.into} sites, unless an artefact has its own number"
-    write_page(page, "paper.html.j2", paper=paper, shown=list(shown), to_come=list(to_come), settings=settings)
+    content = {"paper": paper, "shown": list(shown), "to_come": list(to_come), "settings": settings}
+    write_page(page, "fedmerit_lab.papers", "paper.html.j2", **content)
     return page

@@ -40,7 +40,7 @@ from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
 from fedmerit_deploy.kit_files import read_name, server_address
-from fedmerit_evaluation.dossier.dossier import EVIDENCE, open_sources
+from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths
 from fedmerit_evaluation.ground_truth.reliability import pilot_variances
 from fedmerit_evaluation.models.predictor import open_bundle, previous_predictions

@@ -63,7 +63,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "data_prep/fedmerit_data/spatial/stacks.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/spatial/volumes.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/tables.py": "the text of `read_bytes`",
-    "evaluation/fedmerit_evaluation/dossier/dossier.py": "a table of this package",
+    "evaluation/fedmerit_dossier/dossier.py": "a table of this package",
     "evaluation/fedmerit_evaluation/models/export.py": "what it wrote itself",
     "cli/fedmerit_cli/api.py": "the script that runs",
 }

@@ -13,8 +13,8 @@ from run_factory import SITES, make_run, make_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.trust import allow_places
-from fedmerit_evaluation.dossier.dossier import EVIDENCE, LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
-from fedmerit_evaluation.dossier.sources import open_sources
+from fedmerit_dossier.dossier import LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
+from fedmerit_dossier.evidence import EVIDENCE, open_sources
 
 
 def test_site_folders_are_those_of_the_runs_where_none_are_named(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.version import code_commit, package_version
-from fedmerit_evaluation.dossier import data_evidence, model_evidence
-from fedmerit_evaluation.dossier.sources import DossierSources
-from fedmerit_evaluation.figures.pages import write_page
+from fedmerit_data.pages import write_page
+from fedmerit_dossier import evidence
+from fedmerit_dossier.evidence import DossierSources
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
 from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
@@ -31,15 +31,15 @@ from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 PAYOUT = "payout.json"
 CARD = {  # what a payout rests on
-    "task": data_evidence.task,
-    "patients and slices": data_evidence.counts,
-    "preparation": data_evidence.preparation,
-    "splits": data_evidence.splits,
-    "left out": data_evidence.left_out,
-    "method": model_evidence.method,
-    "training": model_evidence.training,
-    "seeds": model_evidence.seeds,
-    "software": model_evidence.software,
+    "task": evidence.task,
+    "patients and slices": evidence.counts,
+    "preparation": evidence.preparation,
+    "splits": evidence.splits,
+    "left out": evidence.left_out,
+    "method": evidence.method,
+    "training": evidence.training,
+    "seeds": evidence.seeds,
+    "software": evidence.software,
 }
 OF_SITES = ("patients and slices", "preparation", "splits", "left out")  # more is known where the site folders are
 SENSITIVITY = "sensitivity to preparation"
@@ -122,7 +122,7 @@ def write_payout(
     write_json(out / PAYOUT, statement.model_dump())
     tables = payout_tables(paid)
     page = out / "payout.html"
-    write_page(page, "payout.html.j2", statement=statement, tables=tables, runs=list(statement.runs), paid=paid)
+    write_page(page, "fedmerit_dossier", "payout.html.j2", statement=statement, tables=tables)
     return paid, tables, page
 
 

@@ -1,4 +1,3 @@
-
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {

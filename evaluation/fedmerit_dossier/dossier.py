@@ -1,27 +1,18 @@
-"""The dossier: items that journals and regulators ask for, with the recorded evidence, or the person to ask.
+"""The dossier: items that journals and regulators ask for, with the recorded evidence, or the person to ask."""
 
-Every function of `EVIDENCE` returns in a sentence or two what was recorded or measured, or "".
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
 
-from fedmerit_evaluation.dossier.data_evidence import DATA, RECORD
-from fedmerit_evaluation.dossier.model_evidence import RESULTS, TRAINING
-from fedmerit_evaluation.dossier.processing_evidence import PROCESSING
-from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
-from fedmerit_evaluation.figures.pages import write_page
+from fedmerit_data.pages import write_page
+from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.shared_parts import training_dates
 from fedmerit_evaluation.results.runs import open_runs
 
-EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
-    one.__name__: one for one in (*DATA, *PROCESSING, *TRAINING, *RESULTS, *RECORD)
-}
 UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these
 
 LISTS: Mapping[str, str] = {  # by name of their files in items/
@@ -67,9 +58,8 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
     answered = [_answers(name, title, found) for name, title in LISTS.items()]
     write_tables([one.table for one in answered], out / "tables")
     page = out / "dossier.html"
-    write_page(
-        page, "dossier.html.j2", runs=file.runs, run=file.run, answered=answered, trained=training_dates(file.runs)
-    )
+    shown = {"runs": file.runs, "run": file.run, "answered": answered, "trained": training_dates(file.runs)}
+    write_page(page, "fedmerit_dossier", "dossier.html.j2", **shown)
     return page
 
 
@@ -78,7 +68,7 @@ def read_items(name: str) -> pd.DataFrame:
 
     Column ``evidence`` has keys of `EVIDENCE`, ``open`` what they leave open, ``ask`` the person to ask.
     """
-    with (files("fedmerit_evaluation.dossier") / "items" / f"{name}.csv").open() as content:
+    with (files("fedmerit_dossier") / "items" / f"{name}.csv").open() as content:
         return pd.read_csv(content, dtype=str, keep_default_na=False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from made_results import SITES, made_dice, made_results
 
 from fedmerit.files import write_json
-from fedmerit_evaluation.dossier.sources import DossierSources
+from fedmerit_dossier.evidence import DossierSources
 from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
 
