@@ -27,7 +27,7 @@ def methods_table() -> str:
 def methods_catalogue() -> str:
     """What `fedmerit methods` prints, as JSON with a line for each method: it need not load them."""
     from fedmerit.methods.registry import OWN
-    from fedmerit.schema.configuration.run import SHARED_GROUPS
+    from fedmerit.schema.configuration.settings import SHARED_GROUPS
     from fedmerit_cli.methods import describe, parameter_rows
 
     def lines(entries: dict[str, Any]) -> str:

@@ -19,13 +19,15 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.errors"},
     {"fedmerit.plugin_references", "fedmerit.trust"},
     {"fedmerit.plugins"},
-    {"fedmerit.schema.rules", "fedmerit.schema.parameters", *(f"fedmerit.{name}" for name in BASE)},
+    {"fedmerit.schema.rules", "fedmerit.schema.declarations", *(f"fedmerit.{name}" for name in BASE)},
     {"fedmerit.contract.flat", "fedmerit.contract.vectors"},
-    {"fedmerit.files", "fedmerit.contract.method"},
+    {"fedmerit.files", "fedmerit.contract.method", "fedmerit.schema.score_name"},
+    {"fedmerit.schema.configuration.script"},
+    {"fedmerit.schema.configuration.settings"},
     {"fedmerit.contract.capabilities"},
     {"fedmerit.contract"},
     {"fedmerit.methods", "fedmerit.guard", "fedmerit.ciphertexts", "fedmerit.tensor_files"},
-    {"fedmerit.schema.score_name", "fedmerit.schema.scores"},
+    {"fedmerit.schema.scores"},
     {"fedmerit.schema.results"},
     {"fedmerit.schema.run_info"},
     {"fedmerit.evidence"},
@@ -141,7 +143,10 @@ def test_only_the_nvflare_engine_and_operations_import_nvflare():
     assert named(files, lambda file: packages(file) & {"nvflare"}) == {}
 
 
-SHARED = {"torch", "fedmerit.methods", "fedmerit.contract", "fedmerit.schema.parameters", "fedmerit.plugins"}
+SHARED = {
+    "torch", "fedmerit.methods", "fedmerit.contract", "fedmerit.schema.declarations", "fedmerit.schema.rules",
+    "fedmerit.plugins",
+}  # fmt: skip
 
 
 def test_methods_import_torch_the_standard_library_and_the_contract_alone():

@@ -12,7 +12,7 @@ from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.configuration.options import STUDY_OPTIONS, RunOptions, kind
-from fedmerit.schema.configuration.recipes import guarded
+from fedmerit.schema.configuration.settings import guarded
 from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedmerit.schema.configuration.recipes import guarded
+from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.terminal import Commands, console
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on

@@ -11,13 +11,12 @@ from rich.text import Text
 
 from fedmerit import plugins
 from fedmerit.errors import BadInput, suggest
-from fedmerit.schema.configuration.recipes import PAPER, PRESETS, guarded
+from fedmerit.schema.configuration.settings import PAPER, PRESETS, Preset, guarded
 from fedmerit_cli.options import CATALOGUE
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit.schema.configuration import recipes
-    from fedmerit.schema.parameters import Rule
+    from fedmerit.schema.declarations import Rule
 
 COLUMNS = {  # of the table of methods, by the field of `About`
     "contribution": "contribution of a site",
@@ -71,7 +70,7 @@ def _parameter_tables(name: str) -> list[Table]:
     ]
 
 
-def _preset_table(preset: "recipes.Preset") -> Table:
+def _preset_table(preset: "Preset") -> Table:
     table = Table("parameter", "value", title=f"--preset {PAPER}", title_justify="left")
     table.add_row("stated in", preset.source)
     table.add_row("rounds", f"{preset.rounds}: add --rounds {preset.rounds}")
@@ -93,8 +92,8 @@ def _parameter_table(title: str, groups: Mapping[str, Sequence[Sequence[str]]]) 
 
 def parameter_rows(kind: type[Any]) -> list[list[str]]:
     """Name, default, range and text of each parameter of a method, or of a part of a run."""
-    from fedmerit.schema.configuration.run import settable
-    from fedmerit.schema.parameters import rules
+    from fedmerit.schema.configuration.settings import settable
+    from fedmerit.schema.declarations import rules
 
     known, defaults = rules(kind), {one.name: guarded({}).get(one.name, one.default) for one in settable(kind)}
     return [[name, _text(one), _range(known[name], one), known[name].text] for name, one in defaults.items()]

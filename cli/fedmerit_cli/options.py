@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import RunOptions, kind, shown_fields, value_range
-from fedmerit.schema.configuration.spec_syntax import parse_assignments
+from fedmerit.schema.declarations import parse_assignments
 from fedmerit_cli.terminal import console
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from fedmerit.engines import runs
 from fedmerit.errors import printable
-from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS

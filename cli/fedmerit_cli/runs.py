@@ -8,7 +8,7 @@ import typer
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import OF_SCRIPTS, RunOptions
-from fedmerit.schema.configuration.recipes import guarded
+from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.options import Cluster, Folds, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import Commands, console, option_in
 

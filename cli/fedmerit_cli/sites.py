@@ -109,7 +109,7 @@ def prepare(
         from fedmerit_data.preparing.case_processes import begin_processes
 
         begin_processes(["__main__"])  # which import at the same time as this one, below
-    from fedmerit.schema.configuration.data_plan import load_plan
+    from fedmerit.schema.configuration.data import load_data_plan
     from fedmerit_cli.printing import print_sites
     from fedmerit_data.folders import OVERVIEW
     from fedmerit_data.preparation import Preparation
@@ -132,7 +132,7 @@ def prepare(
         ratios=(shares[0], shares[1], shares[2]),
         folds=folds,
         size=256 if size is None else size,
-        data_plan=None if plan is None else load_plan(plan),
+        data_plan=None if plan is None else load_data_plan(plan),
         seed=seed,
         slices=slices,
         field_of_view=field_of_view,

@@ -10,7 +10,7 @@ import typer
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import OF_SCRIPTS, RunOptions, split_specs
-from fedmerit.schema.configuration.recipes import ROUNDS
+from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit_cli.options import (
     Cluster,
     Draws,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.data_plan import DataPlan
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.data import DataPlan
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.survey import QUANTITIES, Survey
 from fedmerit.trainers.monai.network_checks import MAPS
 from fedmerit.trainers.monai.networks import SHORTEST, kernels_and_strides

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit.schema.configuration.data_plan import DataPlan
-from fedmerit.schema.parameters import check, parameter
+from fedmerit.schema.configuration.data import DataPlan
+from fedmerit.schema.declarations import check, parameter
 from fedmerit.trainers.monai.data import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind

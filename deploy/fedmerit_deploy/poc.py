@@ -19,9 +19,9 @@ from fedmerit.engines.nvflare.recipe import export_job
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.site.job_rules import allowing
 from fedmerit.trainers.monai.machine_settings import SERVER, attack_setting, configured_device

@@ -17,7 +17,7 @@ from fedmerit.engines.nvflare.components import find_components
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import find_reference
-from fedmerit.schema.configuration.external_parts import find_external_parts
+from fedmerit.schema.configuration.run import find_external_parts
 from fedmerit.trainers.monai.manifest import read_manifest_file
 
 

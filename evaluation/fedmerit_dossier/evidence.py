@@ -16,8 +16,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import sha256
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.results import read_csv
 from fedmerit.schema.scores import SPLITS, TOLERANCE
 from fedmerit.server.exchange import NO_REPLY

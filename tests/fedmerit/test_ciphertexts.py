@@ -19,8 +19,9 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.schema.configuration.filter_needs import require_privacy
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.requirements import require_privacy
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.egress_list import Withheld
 from fedmerit.schema.messages import TRAIN, Reply, payload_bytes
 from fedmerit.schema.results import read_results

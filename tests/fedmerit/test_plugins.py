@@ -22,8 +22,7 @@ from fedmerit.contract.method import Method
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.external_parts import find_external_parts
-from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.run import find_external_parts, make_configuration
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.local_training import LOSSES, OPTIMIZERS
 from fedmerit.trainers.monai.manifest import JobRules

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.recipes import PRESETS
-from fedmerit.schema.configuration.run import Network, Training
-from fedmerit.schema.parameters import rules
+from fedmerit.schema.configuration.settings import PRESETS, GuardSettings, Network, Training
+from fedmerit.schema.declarations import rules
 
 FIXED = ("in_channels", "labels")  # by the sites
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from layouts_fundus import only
 
-from fedmerit.schema.configuration.run import TASKS
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.spatial.dicom import read_series
 from fedmerit_data.spatial.volumes import read_itk, read_nifti

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.survey import QUANTITIES, Survey, Surveyed, Tally
 from fedmerit.trainers.monai.network_checks import MAPS, check_image_size
 from fedmerit_data.planning import FEWEST, Fingerprint, make_plan, merge, quantile

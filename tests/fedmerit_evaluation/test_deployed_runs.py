@@ -6,9 +6,8 @@ import pytest
 from run_factory import SITES, make_run
 
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.description import describe
-from fedmerit.schema.configuration.network_input import Preprocessing
-from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.data import Preprocessing
+from fedmerit.schema.configuration.run import describe, make_configuration
 from fedmerit_dossier.dossier import NOT_KNOWN, write_dossier
 from fedmerit_dossier.evidence import open_sources, preparation
 from fedmerit_evaluation.report.all_sites import write_report

@@ -30,7 +30,7 @@ from proxy import Proxy
 from fedmerit.engines import local
 from fedmerit.evidence.signatures import Trust
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.messages import Failure, Task
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai.data import open_sites

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedmerit.contract.method import Layout, Reports
 from fedmerit.guard.bounds import bound_claims
 from fedmerit.methods.fedce import FedCE
-from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.results import read_results
 from fedmerit.server.observation import read_kept_rounds
 from fedmerit.trust import allow_places

@@ -3,7 +3,8 @@
 import torch
 from stepping import Stepped as Federation
 
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import Reply
 from fedmerit.schema.scores import Overlap
 from fedmerit.seeds import random_seed

@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 
 from fedmerit.contract import flat
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import PeerModel
 from fedmerit.schema.results import read_results
 from fedmerit.trainers.monai.networks import initial_network

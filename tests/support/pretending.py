@@ -12,8 +12,8 @@ from stepping import Stepped as Federation
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import EvaluatesCandidates
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.schema.configuration.sharing import with_sharing
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration, with_sharing
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import (
     TRAIN,
     Answer,

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.configuration import spec_syntax
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema import declarations
+from fedmerit.schema.declarations import Checked, parameter, parse_spec
 from fedmerit.site.site import Site
 
 
@@ -49,13 +49,13 @@ def wrap_attacker(site: Site, spec: str | None) -> Site:
 
 def parse(spec: str) -> SiteAttack:
     """The attack of a spec; `BadInput` if it is none."""
-    attack: SiteAttack = spec_syntax.parse(spec, KINDS, "attack")
+    attack: SiteAttack = parse_spec(spec, KINDS, "attack")
     return attack
 
 
 def format_spec(attack: SiteAttack) -> str:
     """The spec of an attack, complete with its defaults; `parse` gives the attack back."""
-    return spec_syntax.format_spec(attack, KINDS, separator=":")  # in a setting of several sites commas separate them
+    return declarations.format_spec(attack, KINDS, separator=":")  # in a setting of several sites commas separate them
 
 
 def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int) -> dict[str, str]:

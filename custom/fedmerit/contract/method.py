@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import gram, share
-from fedmerit.schema.parameters import Checked
+from fedmerit.schema.declarations import Checked
 
 Range = tuple[float, float]  # lowest and highest value
 DECIMALS = 6  # of the numbers that a site reports: more are noise, and could carry hidden content

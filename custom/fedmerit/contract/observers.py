@@ -19,7 +19,7 @@ from fedmerit.contract.games import coalition_candidates, coalitions_to_evaluate
 from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import to_columns, trained_models
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.declarations import Checked, parameter
 
 State = Mapping[str, Tensor]  # an observer's memory; it is in the run's checkpoint
 

@@ -9,10 +9,9 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
 from fedmerit.files import lock_folder, write_json
-from fedmerit.schema.configuration.description import read_plan
-from fedmerit.schema.configuration.filter_needs import require_privacy
-from fedmerit.schema.configuration.observation import require_observers
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.requirements import require_observers, require_privacy
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_preparation

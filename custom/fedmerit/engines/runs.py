@@ -16,15 +16,12 @@ from fedmerit.engines.script_runs import create_script_run, execute_script_run
 from fedmerit.errors import BadInput
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
-from fedmerit.schema.configuration.description import describe, read_plan
-from fedmerit.schema.configuration.filter_needs import require_privacy
-from fedmerit.schema.configuration.filters import HE
-from fedmerit.schema.configuration.network_input import common
+from fedmerit.schema.configuration.data import common
 from fedmerit.schema.configuration.options import RunOptions, Waiting
-from fedmerit.schema.configuration.recipes import AUTO, ROUNDS, guarded
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.schema.configuration.sharing import with_sharing
-from fedmerit.schema.configuration.tracking import require_tracking
+from fedmerit.schema.configuration.requirements import require_privacy
+from fedmerit.schema.configuration.run import RunConfiguration, describe, make_configuration, read_plan, with_sharing
+from fedmerit.schema.configuration.settings import AUTO, ROUNDS, TASKS, guarded
+from fedmerit.schema.configuration.specs import HE, require_tracking
 from fedmerit.schema.messages import Answer
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT

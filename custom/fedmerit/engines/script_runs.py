@@ -18,10 +18,9 @@ from fedmerit.engines.local import OnExchange, carry_out
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
-from fedmerit.schema.configuration.description import describe, read_plan
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import configure_script, describe, read_plan
 from fedmerit.schema.configuration.script import Script
-from fedmerit.schema.configuration.script_runs import configure_script
 from fedmerit.schema.messages import Answer, Reply, Task, Work, describe_failure
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import Overlap

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
+from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 
 
 def median_of_others(values: Tensor, known: Tensor) -> Tensor:

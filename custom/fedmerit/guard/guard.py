@@ -18,8 +18,8 @@ from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import History, running_mean
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups, partial_correlations
-from fedmerit.guard.settings import COUNT_FACTOR, GuardSettings
 from fedmerit.guard.work import Measurements, log_e_values, shared_parts
+from fedmerit.schema.configuration.settings import COUNT_FACTOR, GuardSettings
 
 ALL_EXCLUDED = (
     "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "

@@ -16,7 +16,7 @@ from fedmerit.contract.method import About, Layout, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

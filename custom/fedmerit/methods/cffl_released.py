@@ -9,7 +9,7 @@ from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.methods.rewards import Reward, kept
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 FADE = 0.8  # of the old reputation
 

@@ -24,7 +24,7 @@ from fedmerit.contract.vectors import (
 )
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedmerit.methods.peer_learning import (
     misalignments,
     own_loss,
 )
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
 

@@ -18,7 +18,7 @@ from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remembe
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 MOST_BINS = 100  # of a histogram
 MOST_IMAGES = 1e9  # in one of them

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmerit.contract.capabilities import PoolsImages
 from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, SiteModels
 from fedmerit.contract.vectors import aggregate
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

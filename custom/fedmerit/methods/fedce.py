@@ -18,7 +18,7 @@ from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Rang
 from fedmerit.contract.vectors import aggregate, cosine_to_others, share, share_known
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.

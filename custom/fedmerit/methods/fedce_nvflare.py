@@ -9,7 +9,7 @@ from torch import Tensor
 from fedmerit.contract.method import Needs, Outcome, Reports
 from fedmerit.contract.vectors import cosine_to_others, share
 from fedmerit.methods.fedce import COMBINATIONS, EPSILON, FedCE, FedCEState
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from fedmerit.contract.method import About, Layout, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, remember, share
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 

@@ -16,7 +16,7 @@ from fedmerit.contract.games import trained_candidates
 from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.contract.vectors import average_submodels, parameter_mask, share, to_sites
 from fedmerit.methods.rewards import require_one_each
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances

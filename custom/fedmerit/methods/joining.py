@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Layout, Method
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from fedmerit.contract.capabilities import ExtraLoss, LearnsFromPeers, PeerTerm, PeerView, Sharing
 from fedmerit.contract.method import DECIMALS, About, Layout, Method, Needs, Outcome, Reports
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
 EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers

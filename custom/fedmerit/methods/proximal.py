@@ -11,7 +11,7 @@ from typing import ClassVar
 from fedmerit.contract.capabilities import LocalResult, TrainingView, TrainsLocally, towards
 from fedmerit.contract.method import About, Needs
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmerit.contract.method import About, GlobalModel, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 EPSILON = 1e-10  # added to every loss
 

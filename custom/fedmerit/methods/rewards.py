@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 UNREWARDED = ("nothing", "own")
 

@@ -16,7 +16,7 @@ from fedmerit.contract.method import About, Layout, Outcome, Reports, inner_prod
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

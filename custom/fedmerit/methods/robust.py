@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, inner_products
 from fedmerit.contract.vectors import aggregate, share, trimmed_mean
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 
 @dataclass(frozen=True)

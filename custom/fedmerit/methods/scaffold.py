@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.contract.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
 from fedmerit.contract.method import About, Layout, Method, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 MOST = 3.0  # times the median length of a Δ_i, the mean gradient of a site
 FEWEST = 3  # sites, for a median to bound

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.contract.games import cosine_values
 from fedmerit.contract.method import About, Layout, Method, Outcome, Reports, part_products
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, remember, share, to_sites
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.contract.method import About, Layout, Method, Outcome, Reports, SiteModels, inner_products
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 
 COINCIDES = 1e-12  # a squared distance this small relative to its terms is rounding
 

@@ -98,7 +98,7 @@ class Number(Scalar):
     def core(self) -> Any:
         """Return the schema of a float within the bounds; integers pass, arrays of one number do not."""
         bounds = {"ge": self.low, "le": self.high, "gt": self.above, "lt": self.below}
-        finite = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
+        finite: dict[str, Any] = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
         if self.or_nan:
             number: Any = core_schema.no_info_after_validator_function(
                 self._require, core_schema.float_schema(strict=True)

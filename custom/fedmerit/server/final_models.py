@@ -13,8 +13,7 @@ import torch
 
 from fedmerit.evidence.closing_record import BEST, MODELS, Closing
 from fedmerit.files import write_atomically
-from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.sharing import tests_all_models
+from fedmerit.schema.configuration.run import RunConfiguration, tests_all_models
 from fedmerit.schema.messages import Evaluated, Evaluation, Purpose, payload_bytes
 from fedmerit.schema.scores import mean_dice
 from fedmerit.server.exchange import Exchange

@@ -14,9 +14,9 @@ from fedmerit.contract.observers import Observation, Observer, RoundView, State
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit.guard.admission import Admission
-from fedmerit.schema.configuration.observation import UPDATES, parse
+from fedmerit.schema.configuration.requirements import UPDATES, parse_observer
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.spec_syntax import split_spec
+from fedmerit.schema.declarations import split_spec
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.recorder import Recorder
@@ -32,7 +32,7 @@ class RunObservers:
     """
 
     def __init__(self, specs: Sequence[str], model: Tensor, num_sites: int):
-        self._observers: dict[str, Observer] = {split_spec(spec)[0]: parse(spec) for spec in specs}
+        self._observers: dict[str, Observer] = {split_spec(spec)[0]: parse_observer(spec) for spec in specs}
         self._states: dict[str, State] = {
             name: observer.start(model, num_sites) for name, observer in self._observers.items()
         }

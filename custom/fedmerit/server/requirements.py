@@ -8,9 +8,9 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout, Method, Outcome
 from fedmerit.contract.vectors import all_finite
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.configuration.filters import HE
-from fedmerit.schema.configuration.observation import gives_own_models, require_observable
+from fedmerit.schema.configuration.requirements import gives_own_models, require_observable
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:

@@ -13,8 +13,7 @@ from fedmerit.contract.capabilities import AllocatesNeurons, capabilities
 from fedmerit.contract.method import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer
-from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.sharing import require_sharing
+from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
 from fedmerit.schema.inspection import check_countersigned, check_reply
 from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
 from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint

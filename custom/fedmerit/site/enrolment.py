@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from fedmerit.evidence.ledger import log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import certificate_name, is_signed_by_any
 from fedmerit.guard.guard import Enrolled
-from fedmerit.schema.configuration.network_input import preparation_digest
+from fedmerit.schema.configuration.data import preparation_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Enrolment, Evaluated, Reply
 from fedmerit.trainers.monai.data import SiteFolder

@@ -24,9 +24,8 @@ from fedmerit.ciphertexts import Ciphertexts
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import Refused
 from fedmerit.evidence.digests import digest
-from fedmerit.schema.configuration.observation import parse
-from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.sharing import tests_all_models
+from fedmerit.schema.configuration.requirements import parse_observer
+from fedmerit.schema.configuration.run import RunConfiguration, tests_all_models
 from fedmerit.schema.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
@@ -61,7 +60,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
         candidates = can.candidates.most_candidates(sites) if can.candidates and shares and not over else 0
         return candidates + rated
     if split == "validation":
-        observed = sum(parse(spec).most_models(sites) for spec in config.values) if shares and not over else 0
+        observed = sum(parse_observer(spec).most_models(sites) for spec in config.values) if shares and not over else 0
         own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
         peers = sites - 1 if can.peers and shares and not over else 0  # it learns from, and may score
         return own + peers + rated + observed + finish

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
-from fedmerit.schema.configuration.external_parts import find_external_parts
-from fedmerit.schema.configuration.network_input import preparation_digest
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.data import preparation_digest
+from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
 from fedmerit.site.enrolment import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.site.evaluation_budget import allowance
 from fedmerit.trainers.monai.data import SiteFolder

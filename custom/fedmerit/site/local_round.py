@@ -12,7 +12,8 @@ from fedmerit.contract import capabilities, flat
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import Method, SiteView
 from fedmerit.errors import printable
-from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.inspection import check_model
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed

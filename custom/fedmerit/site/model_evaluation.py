@@ -20,7 +20,8 @@ from fedmerit.contract.method import Method
 from fedmerit.contract.vectors import histogram
 from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import GENESIS
-from fedmerit.schema.configuration.run import RunConfiguration, Training
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 from fedmerit.schema.scores import Overlap
 from fedmerit.trainers.monai.batch_norm import estimate_statistics

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import printable
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.site.job_rules import images_per_round, most_evaluations
 from fedmerit.trainers.monai.manifest import EVALUATED
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.network_input import NORMALISATIONS
+from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import (
     RawCase,
     RawSite,

@@ -26,7 +26,7 @@ class Kind:
     channels: int
     find_sites: Callable[[Path], list[RawSite]]
     decode: Callable[[RawCase], Decoded]
-    normalisation: str  # one of `fedmerit.schema.configuration.network_input.NORMALISATIONS`
+    normalisation: str  # one of `fedmerit.schema.configuration.data.NORMALISATIONS`
     field_of_view: float | None
     licence: str
     citation: str | None = None

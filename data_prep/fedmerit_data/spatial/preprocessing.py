@@ -54,7 +54,7 @@ def make_normaliser(modality: str, channels: int) -> Normalise:
     """The normalisation of a modality, for images with slices and channels as one axis.
 
     Args:
-        modality: One of `fedmerit.schema.configuration.network_input.NORMALISATIONS`.
+        modality: One of `fedmerit.schema.configuration.data.NORMALISATIONS`.
         channels: Channels of each slice; those of ``mri_by_channel`` have no common unit and are normalised separately.
     """
     if modality in WINDOWS:

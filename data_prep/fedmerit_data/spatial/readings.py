@@ -42,7 +42,7 @@ def read_case(
     Args:
         decoded: The case before, and its window ``box``.
         stored: Its prepared label, (slices, labels, size, size).
-        modality: One of `fedmerit.schema.configuration.network_input.NORMALISATIONS`.
+        modality: One of `fedmerit.schema.configuration.data.NORMALISATIONS`.
     """
     from fedmerit_data.spatial.preprocessing import WINDOWS, crop_to, lost_pieces  # it takes seconds to import MONAI
 

@@ -21,9 +21,9 @@ from fedmerit.engines.script_runs import score_everywhere
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.observation import gives_own_models
-from fedmerit.schema.configuration.recipes import PAPER
+from fedmerit.schema.configuration.requirements import gives_own_models
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import PAPER
 from fedmerit.schema.results import COLUMNS, Row, read_results, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
-from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.schema.declarations import build
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function

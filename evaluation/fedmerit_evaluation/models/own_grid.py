@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_text
 from fedmerit.plugins import get_part
-from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.results import COLUMNS, Row
 from fedmerit.schema.scores import Overlap
 from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites

@@ -14,8 +14,8 @@ from torch.nn.functional import interpolate
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside, sha256, write_json
-from fedmerit.schema.configuration.network_input import Preprocessing, common
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.data import Preprocessing, common
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.machine_settings import pick_device

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.score_name import shown_score
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.runs import Run, read_rounds

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
+from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.report.phrases import describe_simulated_attacks, describe_verdict
 from fedmerit_evaluation.results.runs import Run, read_rounds

@@ -20,8 +20,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import require_inside, write_text
 from fedmerit.plugins import Catalogue, get_part
-from fedmerit.schema.configuration.filters import HE
-from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.data import Preprocessing
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.results import COLUMNS, Row
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_object
-from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit.schema.results import COLUMNS, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of

@@ -25,8 +25,8 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
 from fedmerit.machine import cores, free_memory
-from fedmerit.schema.configuration.description import read_plan
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.machine_settings import SERVER_SITES, SITES, assign_devices, configured_device, pick_device

@@ -15,15 +15,18 @@ from fedmerit.engines.script_runs import read_scripts
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.description import read_plan
 from fedmerit.schema.configuration.options import RunOptions
-from fedmerit.schema.configuration.recipes import AUTO
-from fedmerit.schema.configuration.run import RunConfiguration, Training, make_configuration
+from fedmerit.schema.configuration.requirements import unmet_needs
+from fedmerit.schema.configuration.run import (
+    RunConfiguration,
+    configure_script,
+    make_configuration,
+    read_plan,
+    with_sharing,
+)
 from fedmerit.schema.configuration.script import Script
-from fedmerit.schema.configuration.script_needs import unmet_needs
-from fedmerit.schema.configuration.script_runs import configure_script
-from fedmerit.schema.configuration.sharing import with_sharing
-from fedmerit.schema.configuration.spec_syntax import parse_assignments
+from fedmerit.schema.configuration.settings import AUTO, Training
+from fedmerit.schema.declarations import parse_assignments
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.requirements import check_sites
 from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.configuration import spec_syntax
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.declarations import Checked, parameter, parse_spec
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.resampling import nan_mean
@@ -316,7 +315,7 @@ def estimators() -> Catalogue[type[Estimator]]:
 
 def parse(spec: str) -> Estimator:
     """The estimator of a spec such as ``multi_round:voice=others``; `BadInput` if there is none."""
-    estimator: Estimator = spec_syntax.parse(spec, estimators(), "--estimators")
+    estimator: Estimator = parse_spec(spec, estimators(), "--estimators")
     return estimator
 
 

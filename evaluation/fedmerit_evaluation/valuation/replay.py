@@ -11,11 +11,10 @@ from fedmerit.contract.observers import OBSERVERS, Observation
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import write_text
-from fedmerit.schema.configuration.description import read_plan
-from fedmerit.schema.configuration.filters import HE
-from fedmerit.schema.configuration.observation import ENCRYPTED, UPDATES, can_observe, parse, require_observer
-from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.spec_syntax import split_spec
+from fedmerit.schema.configuration.requirements import ENCRYPTED, UPDATES, can_observe, parse_observer, require_observer
+from fedmerit.schema.configuration.run import RunConfiguration, read_plan
+from fedmerit.schema.configuration.specs import HE
+from fedmerit.schema.declarations import split_spec
 from fedmerit.schema.results import COLUMNS, Row, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
@@ -43,7 +42,7 @@ def observable(run: Path) -> set[str]:
     if not (run / UPDATES).is_dir():
         return set()
     method = read_plan(run).build_method()
-    return {name for name in OBSERVERS if can_observe(parse(name), method)}
+    return {name for name in OBSERVERS if can_observe(parse_observer(name), method)}
 
 
 def replay_observers(

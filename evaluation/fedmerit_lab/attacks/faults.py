@@ -10,8 +10,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmerit.schema.declarations import parameter
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
-from fedmerit.schema.parameters import parameter
 from fedmerit.schema.scores import Overlap
 from fedmerit.site.memory import Learned
 from fedmerit.trainers.monai.data import Case, SiteFolder

@@ -9,7 +9,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 from fedmerit.seeds import random_seed
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai.data import Case, SiteFolder

@@ -14,7 +14,7 @@ from scipy.stats import beta
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.statistics.resampling import LEVEL
 from fedmerit_evaluation.studies.study import MethodSpec

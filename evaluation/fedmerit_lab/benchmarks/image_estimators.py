@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH

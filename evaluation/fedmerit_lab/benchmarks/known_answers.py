@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmerit.schema.configuration.recipes import ROUNDS
+from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.studies.execution import Workers

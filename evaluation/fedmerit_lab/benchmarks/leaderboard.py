@@ -17,7 +17,7 @@ from scipy.stats import t
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse, read_object, read_text, write_text
-from fedmerit.schema.configuration import spec_syntax
+from fedmerit.schema.declarations import split_spec
 from fedmerit.version import package_version
 from fedmerit_evaluation.ground_truth.reliability import Resampled
 from fedmerit_evaluation.ground_truth.semivalues import SHAPLEY, FloatArray
@@ -134,7 +134,7 @@ def make_entries(result: ScenarioResult) -> list[Entry]:
 
 def _version(spec: str) -> str:
     """Of the package that an estimator comes from: a method's own contribution and a proxy are FedMerit's."""
-    found = estimators().get(spec_syntax.split_spec(spec)[0])
+    found = estimators().get(split_spec(spec)[0])
     module = found.__module__.partition(".")[0] if found else "fedmerit"
     package = packages_distributions().get(module, ["fedmerit"])[0]
     return f"{package} {package_version(package)}"

@@ -16,7 +16,8 @@ from nvflare.app_opt.pt.fedce import PTFedCEHelper
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.data import Case, open_sites
 from fedmerit.trainers.monai.local_training import build_loss, build_optimizer

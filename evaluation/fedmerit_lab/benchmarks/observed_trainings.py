@@ -13,7 +13,7 @@ import numpy as np
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.observation import parse as parse_observer
+from fedmerit.schema.configuration.requirements import parse_observer as parse_observer
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray

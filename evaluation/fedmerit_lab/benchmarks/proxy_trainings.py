@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.declarations import Checked, parameter
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.schema.configuration import spec_syntax
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.declarations import Checked, parameter, parse_spec, split_spec
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.folders import is_occupied
 from fedmerit_data.preparation import Preparation
@@ -120,8 +119,8 @@ KINDS: Mapping[str, Callable[[int, int, list[str]], KnownAnswer]] = {
 
 def parse(spec: str) -> tuple[str, Scenario]:
     """The kind and the scenario of a spec such as ``noise:sites=6``; `BadInput` if it is not one."""
-    scenario: Scenario = spec_syntax.parse(spec, dict.fromkeys(KINDS, Scenario), "--scenarios")
-    return spec_syntax.split_spec(spec)[0], scenario
+    scenario: Scenario = parse_spec(spec, dict.fromkeys(KINDS, Scenario), "--scenarios")
+    return split_spec(spec)[0], scenario
 
 
 def make_if_missing(folder: Path, asked: Mapping[str, Any], make: Callable[[], object]) -> None:

@@ -17,8 +17,8 @@ from scipy.stats import t
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.schema.configuration import spec_syntax
-from fedmerit.schema.configuration.recipes import ROUNDS
+from fedmerit.schema.configuration.settings import ROUNDS
+from fedmerit.schema.declarations import parse_spec, split_spec
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
@@ -88,7 +88,7 @@ class Bench:
     @property
     def run_estimators(self) -> list[str]:
         """The estimators that observe a run; a proxy has its own trainings."""
-        return [spec for spec in self.estimators if spec_syntax.split_spec(spec)[0] != PROXY]
+        return [spec for spec in self.estimators if split_spec(spec)[0] != PROXY]
 
     @property
     def local_only_seeds(self) -> list[int]:
@@ -131,7 +131,7 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
     training = float(np.mean([run.seconds["training"] for run in found.federated]))
     for spec in bench.estimators:
         if spec not in values:
-            proxy: Proxy = spec_syntax.parse(spec, {PROXY: Proxy}, "--estimators")
+            proxy: Proxy = parse_spec(spec, {PROXY: Proxy}, "--estimators")
             out = folder / spec.replace(":", "-").replace("=", "")
             on_end = _counter(progress, f"{scenario}: {spec}")
             result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, on_end, bench.folds)
@@ -316,7 +316,7 @@ def require_scenarios(
     specs: Sequence[str], estimators: Sequence[str], methods: Sequence[MethodSpec] = (), other: Path | None = None
 ) -> None:
     """`BadInput` if a scenario, an estimator or a method cannot be used, before anything is trained."""
-    if (other is not None) != any(spec_syntax.split_spec(spec)[0] == "expert" for spec in specs):
+    if (other is not None) != any(split_spec(spec)[0] == "expert" for spec in specs):
         raise BadInput("--other-pool, --scenarios expert: belong together; give both or neither")
     for item in methods:
         if "contribution" in undefined_quantities(item.method):
@@ -325,8 +325,8 @@ def require_scenarios(
         if spec != UNCHANGED:
             parse_scenario(spec)
     for spec in estimators:
-        if spec_syntax.split_spec(spec)[0] == PROXY:
-            spec_syntax.parse(spec, {PROXY: Proxy}, "--estimators")
+        if split_spec(spec)[0] == PROXY:
+            parse_spec(spec, {PROXY: Proxy}, "--estimators")
         else:
             parse(spec)
     if len(set(specs)) < len(specs) or len(set(estimators)) < len(estimators):

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from fedmerit.errors import BadInput
-from fedmerit.guard.settings import GuardSettings
 from fedmerit.schema.configuration.options import RunOptions, split_specs
-from fedmerit.schema.configuration.recipes import ROUNDS
-from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.schema.configuration.settings import ROUNDS, GuardSettings
+from fedmerit.schema.declarations import build
 from fedmerit_cli.options import AllFolds, Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
 from fedmerit_lab.commands import costs

@@ -8,7 +8,7 @@ import typer
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.schema.configuration.options import RunOptions, parse_names
-from fedmerit.schema.configuration.recipes import PAPER
+from fedmerit.schema.configuration.settings import PAPER
 from fedmerit_cli.options import (
     AllFolds,
     Cluster,

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedmerit.contract.capabilities import Candidates, capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, part_products
 from fedmerit.contract.vectors import gram
-from fedmerit.guard.settings import GuardSettings
-from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import GuardSettings, Network
 from fedmerit.seeds import random_seed
 from fedmerit.server.round_inputs import Rating, Ratings, pool_ratings
 from fedmerit.server.round_updates import measure_updates

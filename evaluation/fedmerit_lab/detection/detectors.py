@@ -8,8 +8,8 @@ import torch
 from fedmerit.contract.method import Reports
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import GuardSettings
 from fedmerit.plugins import Catalogue
+from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, RoundDetector
 from fedmerit_lab.detection.evolving_weights import EvolvingWeights
 from fedmerit_lab.detection.predicted_updates import PredictedUpdates

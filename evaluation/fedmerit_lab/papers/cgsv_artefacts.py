@@ -4,8 +4,7 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
-from fedmerit.schema.configuration.recipes import PRESETS, ROUNDS
-from fedmerit.schema.configuration.run import Training
+from fedmerit.schema.configuration.settings import PRESETS, ROUNDS, Training
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_lab.papers import approximation

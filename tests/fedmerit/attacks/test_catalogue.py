@@ -4,7 +4,7 @@ import pytest
 
 from fedmerit.attacks.catalogue import KINDS, STUDY_ATTACKS, format_spec, parse, require_possible
 from fedmerit.errors import BadInput
-from fedmerit.schema.parameters import rules
+from fedmerit.schema.declarations import rules
 from fedmerit.trainers.monai.machine_settings import attack_setting, configured_attack
 
 

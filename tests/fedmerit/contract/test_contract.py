@@ -21,8 +21,8 @@ from fedmerit.contract.vectors import parameter_mask
 from fedmerit.errors import LONGEST_WORDS, Refused, printable
 from fedmerit.methods.peer_learning import divergence
 from fedmerit.methods.registry import METHODS
+from fedmerit.schema.declarations import Checked, Rule, parameter, rules
 from fedmerit.schema.messages import Failure
-from fedmerit.schema.parameters import Checked, Rule, parameter, rules
 from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange
 

@@ -3,7 +3,7 @@ import torch
 from pretending import generator
 
 from fedmerit.contract import flat
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.networks import build_network
 
 

@@ -18,8 +18,8 @@ from fedmerit.contract.observers import (
     RoundView,
 )
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.external_parts import find_external_parts
-from fedmerit.schema.configuration.observation import parse
+from fedmerit.schema.configuration.requirements import parse_observer
+from fedmerit.schema.configuration.run import find_external_parts
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [1, 4]), (0, [4])])
@@ -184,7 +184,7 @@ def installed(monkeypatch):
 
 
 def test_packages_bring_observers(installed):
-    assert type(parse("mine:every=2")) is MultiRoundReconstruction
+    assert type(parse_observer("mine:every=2")) is MultiRoundReconstruction
     assert list(OBSERVERS) == [*OWN, "mine"]
     assert find_external_parts({"method": "fedavg", "values": ["multi_round:every=1", "mine:every=2"]}) == [
         ("observers", "mine")
@@ -198,5 +198,5 @@ def test_a_deployed_machine_imports_no_observer_that_is_not_approved(installed, 
     with pytest.raises(
         BadInput, match=r"'mine': fedmerit.contract.observers:MultiRoundReconstruction .* is not installed from a wheel"
     ):
-        parse("mine")
-    assert parse("leave_one_out_loss:every=3").every == 3
+        parse_observer("mine")
+    assert parse_observer("leave_one_out_loss:every=3").every == 3

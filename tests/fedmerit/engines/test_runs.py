@@ -19,7 +19,8 @@ from stopping import stop_at
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.results import ResultsFile
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.server.server import Federation

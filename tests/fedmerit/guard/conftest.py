@@ -10,7 +10,7 @@ from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import gram
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.settings import GuardSettings
 
 Change = Callable[[int, torch.Tensor], torch.Tensor]
 

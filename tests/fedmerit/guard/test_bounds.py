@@ -19,12 +19,12 @@ from fedmerit.guard.bounds import (
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.reward_groups import find_reward_groups
-from fedmerit.guard.settings import GuardSettings
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.registry import build_method
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASKS, GuardSettings
 
 FOUR = torch.ones(4, dtype=torch.bool)
 AMOUNTS = torch.tensor([1.0, 2.0, 4.0, 100.0])

@@ -12,7 +12,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.guard import bounds, reward_groups, work
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.settings import GuardSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "guard.md"
 

@@ -17,7 +17,7 @@ from readers import PREDICTED, READERS
 
 from fedmerit.engines.nvflare.recipe import export_job
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.description import read_plan
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.survey import Question, Survey
 from fedmerit.site.site_survey import survey_site
 from fedmerit.trainers.monai.data import SiteFolder

@@ -19,8 +19,8 @@ from fedmerit.evidence.verification.record_schema import read_ledger
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.evidence.verification.site_logs import read_site_log
 from fedmerit.files import read_bytes, read_json, read_object, read_text
-from fedmerit.schema.configuration.description import read_plan
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.survey import Survey

@@ -9,9 +9,9 @@ import pytest
 from fedmerit.engines.script_runs import create_script_run
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.network_arguments import MONAI_NETWORKS
 from fedmerit.schema.configuration.options import RunOptions
-from fedmerit.schema.configuration.run import Network, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
 from fedmerit.trainers.monai import networks
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trust import TRUST

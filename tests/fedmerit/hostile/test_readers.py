@@ -28,8 +28,8 @@ BOUNDARY = {  # the places that look at sizes first
     "custom/fedmerit/trainers/monai/arrays.py",
 }
 ELSEWHERE = {  # by file: why it may read by itself
-    "custom/fedmerit/schema/configuration/recipes.py": "a table of this package",
-    "custom/fedmerit/schema/configuration/spec_syntax.py": "the text of an option",
+    "custom/fedmerit/schema/configuration/settings.py": "a table of this package",
+    "custom/fedmerit/schema/declarations.py": "the text of an option",
     "cli/fedmerit_cli/options.py": "a table of this package",
     "custom/fedmerit/schema/configuration/options.py": "TOML of `read_text`",
     "custom/fedmerit/engines/script_runs.py": "what it wrote itself",

@@ -20,7 +20,7 @@ from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, Sil
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.registry import METHODS
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.server.network_layout import read_layout
 from fedmerit.trainers.monai.networks import build_network
 

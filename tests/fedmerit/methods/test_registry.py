@@ -12,7 +12,7 @@ import pytest
 
 from fedmerit.contract.method import About, Method
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.schema.parameters import rules
+from fedmerit.schema.declarations import rules
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "custom" / "fedmerit" / "methods").glob("*.py"))

@@ -14,7 +14,7 @@ from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.methods.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
 from fedmerit.methods.rffl import RFFL
-from fedmerit.schema.parameters import rules
+from fedmerit.schema.declarations import rules
 
 GIVEN = (0.2, 0.4, 0.8, 0.6)
 

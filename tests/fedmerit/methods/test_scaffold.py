@@ -9,7 +9,8 @@ from fedmerit.contract.capabilities import Trained, TrainingView
 from fedmerit.contract.method import Layout, Reports
 from fedmerit.errors import BadInput
 from fedmerit.methods.scaffold import SCAFFOLD
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -20,7 +20,8 @@ from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.engines.nvflare.translation import answer_to_model, model_to_evaluated, model_to_reply
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import DISK_FULL
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.egress_list import (
     LARGEST_MB,
     LISTED,

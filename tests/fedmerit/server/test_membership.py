@@ -13,7 +13,7 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.configuration.run import describe
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import read_checkpoint
 from fedmerit.server.membership import departures

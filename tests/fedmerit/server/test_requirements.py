@@ -12,7 +12,7 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import read_certificate
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import Enrolment
 from fedmerit.server.requirements import (

@@ -18,7 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import log_payload, texts_digest
 from fedmerit.evidence.signatures import Signer, read_certificate
 from fedmerit.methods.registry import build_method
-from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
 from fedmerit.schema.results import read_results, read_table

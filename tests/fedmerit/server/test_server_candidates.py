@@ -19,7 +19,8 @@ from fedmerit.engines.nvflare import simulation
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import Evaluation
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run

@@ -9,8 +9,8 @@ from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import OWN
-from fedmerit.schema.configuration.run import TASKS, make_configuration
-from fedmerit.schema.configuration.sharing import with_sharing
+from fedmerit.schema.configuration.run import make_configuration, with_sharing
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import (
     ClosingReceipt,
     ClosingTask,

@@ -16,7 +16,8 @@ from fedmerit.contract import flat
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.engines.nvflare.translation import model_to_task, task_to_model
 from fedmerit.errors import RunFailed
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.inspection import check_importance
 from fedmerit.schema.messages import (
     EVALUATE,

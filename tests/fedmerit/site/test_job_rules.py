@@ -7,8 +7,8 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, OWN
-from fedmerit.schema.configuration.recipes import TASK_RECIPES
-from fedmerit.schema.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.egress_list import LISTED
 from fedmerit.site.job_rules import allowing, check_rules, count_images, refusals, require_allowed
 from fedmerit.site.plan_description import Job, describe_job, parts_at_the_end, parts_before, parts_each_round

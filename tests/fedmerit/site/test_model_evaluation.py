@@ -10,7 +10,8 @@ from stepping import Stepped as Federation
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import TASKS, Network, Training
 from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
 from fedmerit.schema.scores import mean_dice
 from fedmerit.site import model_evaluation

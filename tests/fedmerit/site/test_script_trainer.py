@@ -20,10 +20,9 @@ from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weight
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.schema import egress_list
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.requirements import unmet_needs
+from fedmerit.schema.configuration.run import RunConfiguration, configure_script
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
-from fedmerit.schema.configuration.script_needs import unmet_needs
-from fedmerit.schema.configuration.script_runs import configure_script
 from fedmerit.schema.inspection import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
 from fedmerit.server.network_layout import read_layout

@@ -11,8 +11,8 @@ from monai.bundle import ConfigParser
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.network_input import NORMALISATIONS, Preprocessing
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.data import NORMALISATIONS, Preprocessing
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit_evaluation.models import bundle

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import nn
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.network_input import Preprocessing
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.data import Preprocessing
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.prediction import predict

@@ -8,9 +8,9 @@ from run_factory import make_sites, prepare_anew
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.description import read_plan
-from fedmerit.schema.configuration.network_input import Preprocessing
+from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai import step_time
 from fedmerit.trainers.monai.data import open_sites, read_site_digests

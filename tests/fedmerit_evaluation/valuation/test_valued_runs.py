@@ -13,8 +13,8 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.description import read_plan
-from fedmerit.schema.configuration.recipes import guarded
+from fedmerit.schema.configuration.run import read_plan
+from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import build_network

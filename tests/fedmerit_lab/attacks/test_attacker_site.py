@@ -15,8 +15,8 @@ from fedmerit.contract import flat
 from fedmerit.contract.capabilities import TrainsLocally, capabilities
 from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
+from fedmerit.schema.declarations import rules
 from fedmerit.schema.messages import Evaluation, Purpose, Task
-from fedmerit.schema.parameters import rules
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.networks import initial_network

@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.guard.settings import GuardSettings
+from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import arena_benchmark as module
 from fedmerit_lab.benchmarks.arena_benchmark import ArenaBench, arena_tables, clopper_pearson, play_all

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit_lab.benchmarks import bare_steps, nvflare_client, nvflare_peer, one_run

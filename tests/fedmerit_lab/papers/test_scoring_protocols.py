@@ -11,7 +11,7 @@ from run_factory import SITES, make_run, make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.data import Case, SiteFolder
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.saved_networks import save_network

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedmerit.contract.method import About, GlobalModel, Method, Outcome
 from fedmerit.contract.vectors import share
-from fedmerit.schema.parameters import parameter
+from fedmerit.schema.declarations import parameter
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import Kind
 from fedmerit_lab.attacks.attack import Attack

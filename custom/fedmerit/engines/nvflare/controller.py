@@ -31,9 +31,8 @@ from fedmerit.evidence.signatures import Signer, read_certificate
 from fedmerit.files import RUN_NAME, lock_folder, read_object, write_json
 from fedmerit.machine import give_back_memory
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.schema.configuration.description import describe
-from fedmerit.schema.configuration.filters import HE
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration, describe
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import payload_bytes
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server_models import FIRST_MODEL

@@ -14,8 +14,8 @@ from fedmerit.engines.nvflare.privacy import FILTERS
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.site.plan_description import Job
 
 CODE = WorkspaceConstants.CUSTOM_FOLDER_NAME

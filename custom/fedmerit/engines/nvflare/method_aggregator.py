@@ -19,11 +19,9 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.digests import state_digest
 from fedmerit.files import RUN_NAME, write_json
-from fedmerit.schema.configuration.description import describe
-from fedmerit.schema.configuration.recipes import guarded
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration, configure_script, describe
 from fedmerit.schema.configuration.script import NamedTensor, Script
-from fedmerit.schema.configuration.script_runs import configure_script
+from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.messages import Failure, Reply
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation

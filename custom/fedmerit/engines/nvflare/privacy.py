@@ -1,4 +1,4 @@
-"""The privacy filters of `configuration/filters.py` as NVFlare's, and what they make of an answer outside NVFlare."""
+"""The privacy filters of `configuration/specs.py` as NVFlare's, and what they make of an answer outside NVFlare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
 from fedmerit.engines.nvflare.translation import answer_to_model, model_to_reply
-from fedmerit.schema.configuration.filters import Gaussian, Percentile, SparseVector, parse
+from fedmerit.schema.configuration.specs import Gaussian, Percentile, SparseVector, parse_filter
 from fedmerit.schema.messages import Answer, Reply
 
 
@@ -54,7 +54,7 @@ FILTERS: Mapping[type[Any], type[DXOFilter]] = {
 
 def privacy_filter(spec: str) -> DXOFilter:
     """NVFlare's result filter of a spec."""
-    chosen = parse(spec)
+    chosen = parse_filter(spec)
     return FILTERS[type(chosen)](**vars(chosen))
 
 

@@ -22,9 +22,9 @@ from fedmerit.engines.nvflare.privacy import FILTERS, privacy_filter
 from fedmerit.engines.nvflare.scalars import RECEIVERS, receiver
 from fedmerit.engines.nvflare.survey_job import SURVEY
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.options import JOB_WAITING, Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.server.requirements import require_decentralised
 
@@ -39,8 +39,8 @@ class MeritRecipe(Recipe):
     Args:
         waiting: for how many sites, and how long; so many have to be there for the job to start.
         start_sites: sites that have to be there for the job to start, if it is another number.
-        privacy: specs of `fedmerit.schema.configuration.filters`, applied at every site to what it sends, in order.
-        track: specs of `fedmerit.schema.configuration.tracking`.
+        privacy: specs of `fedmerit.schema.configuration.specs`, applied at every site to what it sends, in order.
+        track: specs of `fedmerit.schema.configuration.specs`.
         script: how sites start theirs, if the plan has one.
 
     Raises:

@@ -12,7 +12,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import EventScope, FedEventHeader, FLContextKey, ReservedKey
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 
-from fedmerit.schema.configuration.tracking import MLflow, parse
+from fedmerit.schema.configuration.specs import MLflow, parse_tracker
 
 RECEIVERS = (
     "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",
@@ -22,8 +22,8 @@ SCALARS = {"weight": "weights", "contribution": "contributions", "validation_dic
 
 
 def receiver(spec: str) -> FLComponent:
-    """NVFlare's receiver of a spec of `fedmerit.schema.configuration.tracking`."""
-    tracker = parse(spec)
+    """NVFlare's receiver of a spec of `fedmerit.schema.configuration.specs`."""
+    tracker = parse_tracker(spec)
     if isinstance(tracker, MLflow):
         from nvflare.app_opt.tracking.mlflow.mlflow_receiver import MLflowReceiver  # both need optional packages
 

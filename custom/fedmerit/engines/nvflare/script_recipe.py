@@ -17,13 +17,12 @@ from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.filter_needs import require_privacy
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.options import Waiting
-from fedmerit.schema.configuration.recipes import guarded
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.requirements import require_privacy
+from fedmerit.schema.configuration.run import RunConfiguration, configure_script
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
-from fedmerit.schema.configuration.script_runs import configure_script
+from fedmerit.schema.configuration.settings import guarded
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.requirements import require_consistent
 from fedmerit.server.server_models import FIRST_MODEL
 from fedmerit.trainers.named_tensors import Model, describe, to_state
@@ -51,8 +50,8 @@ class FedMeritRecipe(MeritRecipe):
         values: specs of observers.
         keep_updates: whether the server keeps every round's.
         share_models: whether sites may be sent models of single sites; None: if the method cannot do without.
-        privacy: specs of `fedmerit.schema.configuration.filters`.
-        track: specs of `fedmerit.schema.configuration.tracking`.
+        privacy: specs of `fedmerit.schema.configuration.specs`.
+        track: specs of `fedmerit.schema.configuration.specs`.
         round_timeout: seconds to wait for sites beyond ``min_clients``; 0: as `MeritController` has it.
         script_timeout: seconds to wait for an answer of the script; 0: as long as it takes.
         launch_external_process: whether the script runs in a process of its own.

@@ -18,8 +18,8 @@ from fedmerit.evidence.verification.record_schema import Record
 from fedmerit.evidence.verification.site_logs import SiteLog
 from fedmerit.files import read_object
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.schema.configuration.filters import HE
 from fedmerit.schema.configuration.run import plan_network
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.schema.run_info import read_run
 from fedmerit.tensor_files import load_state

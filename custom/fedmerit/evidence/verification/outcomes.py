@@ -20,7 +20,7 @@ from fedmerit.evidence.verification.replay import PlayedRound, Replay
 from fedmerit.evidence.verification.results import PLACES
 from fedmerit.evidence.verification.site_logs import SiteLog
 from fedmerit.methods.registry import OWN
-from fedmerit.schema.configuration.filters import HE
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.membership import departures

@@ -16,10 +16,10 @@ from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_mod
 from fedmerit.evidence.verification.record_schema import Record
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import GuardSettings
-from fedmerit.schema.configuration.run import Network, RunConfiguration, Training, plan_network
+from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
-from fedmerit.schema.configuration.spec_syntax import build
+from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
+from fedmerit.schema.declarations import build
 from fedmerit.server.membership import grow_all
 from fedmerit.server.round_inputs import (
     CANDIDATES,

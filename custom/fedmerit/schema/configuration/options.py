@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fedmerit.errors import BadInput, suggest
 from fedmerit.files import read_text
-from fedmerit.schema.configuration.recipes import RECIPES, ROUNDS
+from fedmerit.schema.configuration.settings import RECIPES, ROUNDS
 from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"

@@ -1,163 +1,40 @@
 """What a run is: method, parameters, network, training, rounds, seed. Made once, sent to server and sites."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
-
-from pydantic import ConfigDict
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Method
+from fedmerit.contract.observers import OWN as OWN_OBSERVERS
 from fedmerit.errors import BadInput, suggest
 from fedmerit.evidence.ledger import record_hash
-from fedmerit.guard.settings import GuardSettings
-from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.schema.configuration.network_arguments import MONAI_NETWORKS, check_arguments, check_labels
-from fedmerit.schema.configuration.network_input import Preprocessing
-from fedmerit.schema.configuration.observation import require_observers
-from fedmerit.schema.configuration.recipes import with_preset, with_recipe
-from fedmerit.schema.configuration.script import DERIVED, NAMED_TENSORS, Script, derived_parts, read_tensors
-from fedmerit.schema.configuration.script_needs import require_script_support
-from fedmerit.schema.configuration.spec_syntax import build, typed
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.methods.registry import METHODS, OWN, build_method, undefined_quantities
+from fedmerit.schema.configuration.data import Preprocessing
+from fedmerit.schema.configuration.requirements import require_observers, require_script_support
+from fedmerit.schema.configuration.script import DERIVED, SETTINGS, Script, derived_parts
+from fedmerit.schema.configuration.settings import (
+    ARCHITECTURES,
+    LOSSES,
+    OPTIMIZERS,
+    SHARED_GROUPS,
+    STRICT_NAMES,
+    SYNONYMS,
+    GuardSettings,
+    Network,
+    Training,
+    settable,
+    with_preset,
+    with_recipe,
+)
+from fedmerit.schema.declarations import Checked, build, parameter, split_spec, typed
+from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow
-
-ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
-LOSSES = ("dice_ce", "dice")
-OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "polynomial", "cosine", "step")
-STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
-AUGMENTATIONS = ("strong", "light")
-STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
-
-TASKS: Mapping[str, Mapping[str, Any]] = {
-    "prostate": {"in_channels": 1, "labels": ("prostate",)},
-    "fundus": {"in_channels": 3, "labels": ("disc", "cup")},
-    "fundus-disc": {"in_channels": 3, "labels": ("disc",)},
-}
-
-
-@dataclass(frozen=True)
-class Network(Checked):
-    """One of MONAI's networks: of slices, or with a patch of volumes."""
-
-    __pydantic_config__ = STRICT_NAMES
-    in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
-    labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
-    architecture: str = parameter(
-        "dynunet",
-        f"{', '.join(ARCHITECTURES)}, a class of MONAI ({', '.join(MONAI_NETWORKS)}), or a network of your own",
-    )
-    width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
-    depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
-    norm: str = parameter(
-        "own",
-        "own: the architecture's; group: one group, which any number of channels allows",
-        choices=("own", "batch", "instance", "group"),
-    )
-    residual_units: int = parameter(2, "unet: convolutions of a residual unit; 0: plain ones", low=0, high=8)
-    arguments: Mapping[str, Any] = parameter(
-        dict, 'further ones of MONAI\'s class, as JSON: {"deep_supervision": true}'
-    )
-    patch: tuple[int, ...] = parameter(
-        (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time", low=2
-    )
-    spacing: tuple[float, ...] = parameter(
-        (),
-        "3D: mm between slices, rows, columns, of which the finest are halved first; none: a patch is a cube",
-        above=0,
-    )
-    mirrored: bool = parameter(
-        True, "final masks: of the mean logits of an image and of its mirror image, left and right exchanged"
-    )
-    largest: bool = parameter(
-        False,
-        "final masks: of each label of a case only the largest connected part; true by default if that is an organ "
-        "(prostate, fundus)",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_labels(self.labels)
-        if self.architecture == NAMED_TENSORS:  # of a script, which the server does not know otherwise
-            read_tensors(self.arguments)
-            return
-        check_arguments(self.architecture, self.arguments, own=self.architecture in (*ARCHITECTURES, *MONAI_NETWORKS))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Network":
-        """The network that `dataclasses.asdict` wrote."""
-        network: Network = build(cls, values, "network")
-        return network
-
-
-@dataclass(frozen=True)
-class Training(Checked):
-    """One site's round."""
-
-    __pydantic_config__ = STRICT_NAMES
-    loss: str = parameter(
-        "dice_ce",
-        "soft Dice + cross-entropy; dice: only soft Dice, as in Jiang et al. 2023",
-        choices=LOSSES,
-        others="losses",
-    )
-    optimizer: str = parameter(
-        "adam", "a new one each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
-    )
-    lr: float = parameter(1e-3, "learning rate, the schedule's highest", above=0)
-    schedule: str = parameter(
-        "polynomial",
-        "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2, step: times decay "
-        "every decay_every rounds",
-        choices=SCHEDULES,
-    )
-    decay: float = parameter(0.1, "factor of schedule=step", above=0, high=1)
-    decay_every: int = parameter(25, "rounds of schedule=step between two factors", low=1)
-    warmup_rounds: int = parameter(0, "in which the learning rate rises in equal steps", low=0)
-    momentum: float = parameter(0.0, "of sgd", low=0, below=1)
-    weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
-    clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
-    batch_size: int = parameter(8, "slices of a step; 2 by default of prostate and fundus", low=1, high=4096)
-    epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
-    steps: int = parameter(
-        0, "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus", low=0, high=1_000_000
-    )
-    organ_share: float = parameter(
-        0.0, "of drawn slices that show a label, or of patches about one, at least; 0: each slice once", low=0, high=1
-    )
-    augment: bool = parameter(True, "random transforms of images and masks")
-    augmentation: str = parameter(
-        "strong",
-        "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, intensity",
-        choices=AUGMENTATIONS,
-    )
-    statistics: str = parameter(
-        "method",
-        "of BatchNorm, in models that are evaluated; method: its own rule; mean (or shared): by data share; own: each "
-        "site's; weights: by the method's weights; recalibrated: estimated every round on all sites' training "
-        "images; frozen: the mean, until round frozen_from",
-        choices=STATISTICS,
-    )
-    frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
-    amp: bool = parameter(False, "mixed precision; auto: if steps take less time so; final tests stay in float32")
-    cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
-    final_model: str = parameter(
-        "method",
-        "that a site receives: the method's; selected: of several the best on its own validation patients",
-        choices=("method", "selected"),
-    )
-    last_round: str = parameter(
-        "aggregated",
-        "of one model for all; own: each site keeps what it trains in it, as papers compare sites of one model",
-        choices=("aggregated", "own"),
-    )
-    validate_trained: bool = parameter(
-        False, "also test what a site trained on its validation split: evidence of free riders"
-    )
-
-
-SHARED_GROUPS: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": GuardSettings}
+from fedmerit.version import code_commit, installed_versions, package_version
 
 
 @dataclass(frozen=True)
@@ -275,20 +152,12 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
-SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
-
-
 def plan_network(plan: Mapping[str, Any]) -> Any:
     """The network in a plan as JSON holds it; None: there is none."""
     if "script" not in plan:
         return plan.get("network")
     network = asdict(Network.from_dict(derived_parts(plan["script"])["network"]))
     return network | {"labels": list(network["labels"])}
-
-
-def settable(kind: type[Any]) -> list[Field[Any]]:
-    """The fields of a part of a run that its sites do not fix, those of bases that are by keyword last."""
-    return sorted((p for p in fields(kind) if p.name not in ("in_channels", "labels")), key=lambda p: p.kw_only is True)
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
@@ -338,3 +207,178 @@ def make_configuration(
         others = ", ".join(name for name in chosen["guard"] if name != "guard")
         raise BadInput(f"{others}: has no effect with the guard off; leave it out")
     return config.checked()
+
+
+TASK = "script"  # instead of a task of images
+
+
+def configure_script(
+    method: str,
+    rounds: int,
+    script: Script,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    values: Sequence[str] = (),
+    keep_updates: bool = False,
+    share_models: bool | None = None,
+) -> RunConfiguration:
+    """The configuration of a run with ``script``.
+
+    Args:
+        script: model and metric.
+        seed: of what the server draws; scripts have their own.
+        settings: of the method, the guard and those of `SETTINGS`.
+        values: specs of observers.
+        keep_updates: whether the server keeps every round's.
+        share_models: whether sites may be sent models of single sites; None: if the method cannot do without.
+
+    Raises:
+        BadInput: a setting is unknown, or of FedMerit's own training; or the method needs what the script cannot do.
+    """
+    allow(method)
+    if method not in METHODS:
+        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
+    groups: dict[str, list[str]] = {
+        "parameters": [one.name for one in fields(METHODS[method])],
+        "guard": [one.name for one in fields(GuardSettings)],
+        "script": list(SETTINGS),
+    }
+    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "guard": {}, "script": {}}
+    for name, value in (settings or {}).items():
+        group = next((group for group, names in groups.items() if name in names), None)
+        if group is None:
+            raise BadInput(_explain(name, method, groups))
+        chosen[group][name] = value
+    own = build(Script, asdict(script) | chosen["script"], "script") if chosen["script"] else script
+    parts = {"method": method, "task": TASK, "rounds": rounds, "seed": seed, "values": tuple(values)}
+    parts |= {"keep_updates": keep_updates, "parameters": chosen["parameters"], "guard": chosen["guard"]}
+    config = RunConfiguration.from_dict(parts | {"script": own.to_dict()})
+    shares = with_sharing(config, share_models, on_one_machine=True, has_server_images=False)
+    return shares if shares.can_evaluate else replace(shares, guard=replace(shares.guard, rate_every=0))
+
+
+def _explain(name: str, method: str, groups: Mapping[str, list[str]]) -> str:
+    """Why a setting is none of the run's."""
+    if name in {one.name for kind in (Training, Network) for one in settable(kind)}:
+        return f"setting {name!r}: of FedMerit's own training, and this run trains by a script; give it to the script"
+    known = [one for names in groups.values() for one in names]
+    return f"setting {name!r}: unknown with method {method}{suggest(name, known)}"
+
+
+WAYS_OUT = "add --share-models if all sites agree"
+OR_IMAGES = f"give the server images of its own with --server-sites, or {WAYS_OUT}"
+
+
+def why_shared(config: RunConfiguration, has_server_images: bool) -> str:
+    """What of a run cannot do without sharing, with a way out; empty if it can."""
+    method = config.build_guarded_method()
+    can = capabilities(method)
+    if can.peers:
+        return f"method {config.method}: its sites learn from each other's models; {WAYS_OUT}"
+    if method.reveals_updates:
+        return f"method {config.method}: it sends sites what another site trained; {WAYS_OUT}"
+    if config.values:
+        return f"--values {config.values[0]}: sites evaluate models of a part of the sites; {WAYS_OUT}"
+    if has_server_images:
+        return ""
+    if can.candidates and can.candidates.most_candidates(2):
+        return f"method {config.method}: models of single sites are evaluated; {OR_IMAGES}"
+    if can.leave_one_out and can.leave_one_out.needs_others:
+        return f"error=others: the models without each site are evaluated; {OR_IMAGES}"
+    return ""
+
+
+def require_sharing(config: RunConfiguration, has_server_images: bool) -> None:
+    """`BadInput` if a run needs ``share_models`` and its plan does not have it."""
+    if not config.share_models and (why := why_shared(config, has_server_images)):
+        raise BadInput(why)
+
+
+def with_sharing(
+    config: RunConfiguration, asked: bool | None, on_one_machine: bool, has_server_images: bool
+) -> RunConfiguration:
+    """The plan with ``share_models`` as ``asked``; None: only on one machine, and if the run uses it.
+
+    FedCE's sites rate the models without each other only if that is asked for, whatever else of the run needs sharing.
+
+    Raises:
+        BadInput: the run needs it.
+    """
+    if asked is None and on_one_machine:
+        asked = bool(why_shared(config, has_server_images)) or ends_with_private_models(config)
+        measures = capabilities(config.build_method()).leave_one_out
+        rated = measures and not measures.needs_others and config.guard.guard == "on"
+        if asked and rated and not has_server_images:
+            config = replace(config, guard=replace(config.guard, rate_every=0))
+    config = replace(config, share_models=bool(asked))
+    require_sharing(config, has_server_images)
+    return config
+
+
+def ends_with_private_models(config: RunConfiguration) -> bool:
+    """Whether final models hold parts of what a single site trained."""
+    return config.build_method().has_private_models or config.training.last_round == "own"
+
+
+def tests_all_models(config: RunConfiguration) -> bool:
+    """Whether every site may test every final model, if no verdict stands: else each tests only its own."""
+    return config.share_models or not ends_with_private_models(config)
+
+
+def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
+    """What every run.json says, of `fedmerit run` and of the server of a deployment."""
+    return {
+        "run": name,
+        **run_plan(config),
+        "sites": list(sites),
+        "engine": engine,
+        "fedmerit_version": package_version(),
+        "commit": code_commit(),
+        "packages": installed_versions(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def run_plan(config: RunConfiguration) -> dict[str, Any]:
+    """The part of run.json that follows from the configuration."""
+    return {
+        "method": config.method,
+        "parameters": dict(config.parameters),
+        "seed": config.seed,
+        "fold": config.fold,
+        "task": config.task,
+        "labels": list(config.network.labels),
+        "undefined": undefined_quantities(config.method),
+        "rounds": config.rounds,
+        "training": {} if config.script else vars(config.training),  # a script's settings are its own
+        "plan": config.to_dict(),
+    }
+
+
+def read_plan(run: Path) -> RunConfiguration:
+    """The configuration that run.json of a run folder holds; `BadInput` naming the file if it holds none."""
+    info = read_run(run)
+    plan = info["plan"]
+    try:
+        return RunConfiguration.from_dict(plan)
+    except BadInput as error:
+        raise BadInput(f"{info.file}: {error}") from None
+
+
+PLACES: Mapping[str, tuple[str, str, Iterable[str]]] = {  # of a plan: part of it, field, ours
+    "networks": ("network", "architecture", ARCHITECTURES),
+    "losses": ("training", "loss", LOSSES),
+    "optimizers": ("training", "optimizer", OPTIMIZERS),
+}
+
+
+def find_external_parts(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(group, name) of the parts in a plan, `RunConfiguration.to_dict`, that are not ours; loads none of them."""
+    found = [("methods", str(plan.get("method")))] if plan.get("method") not in OWN else []
+    for group, (part, name, ours) in PLACES.items():
+        value = (plan.get(part) or {}).get(name, next(iter(ours)))
+        if value not in ours:
+            found.append((group, str(value)))
+    observers = [split_spec(spec)[0] for spec in plan.get("values") or ()]
+    return found + [("observers", name) for name in observers if name not in OWN_OBSERVERS]

@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from fedmerit.schema.configuration.spec_syntax import build
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.declarations import Checked, build, parameter
 from fedmerit.schema.score_name import METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
-KINDS = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and the words of which its text then has one
     "fedce": ("PTFedCEHelper", "fedce_minus_val"),
     "fedprox": ("PTFedProxLoss", "fedprox_mu"),
@@ -35,14 +34,14 @@ class NamedTensor:
 
     name: str
     shape: tuple[int, ...]
-    kind: str = "float32"  # of `KINDS`
+    kind: str = "float32"  # of `DTYPES`
     norm: bool = False  # whether it belongs to a layer that normalises
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or "" in self.name.split("."):
             raise ValueError(f"tensor {self.name!r:.140}: its name may have at most 120 letters, digits, _ . and -")
-        if self.kind not in KINDS:
-            raise ValueError(f"tensor {self.name}: is in {self.kind!s:.20}; expected {', '.join(KINDS)}")
+        if self.kind not in DTYPES:
+            raise ValueError(f"tensor {self.name}: is in {self.kind!s:.20}; expected {', '.join(DTYPES)}")
         if not all(type(side) is int and 0 <= side < LARGEST for side in self.shape):
             raise ValueError(f"tensor {self.name}: has shape {self.shape!s:.80}; expected whole numbers")
 

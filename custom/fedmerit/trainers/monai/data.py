@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.files import as_file_name, leads_into, parse, read_json, sha256
-from fedmerit.schema.configuration.data_plan import read_plan
+from fedmerit.schema.configuration.data import read_data_plan
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai.arrays import load_array
 
@@ -126,7 +126,7 @@ class SiteFolder:
         lists = parse(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
         self.image_size, self.normalisation, self.folds = said.image_size, said.normalisation, said.folds
-        self.data_plan = read_plan(self.info, str(self.path / "site.json"))
+        self.data_plan = read_data_plan(self.info, str(self.path / "site.json"))
         require_name(self.name, self.path / "site.json")
         self._numbers = _number_patients(lists)
         listed = {split: getattr(lists, split) for split in (*SPLITS, SERVER_SPLIT)}

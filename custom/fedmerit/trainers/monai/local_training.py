@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import ExtraLoss, Penalty
 from fedmerit.plugins import Catalogue, get_part
-from fedmerit.schema.configuration.run import Training
+from fedmerit.schema.configuration.settings import Training
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai.networks import split_levels
 from fedmerit.trainers.monai.prediction import autocast, choose_precision

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_bytes, write_json
-from fedmerit.schema.configuration.run import ARCHITECTURES
+from fedmerit.schema.configuration.settings import ARCHITECTURES
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit

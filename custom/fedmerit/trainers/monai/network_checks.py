@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.run import Network, RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.networks import (
     ARCHITECTURES,
     build_network,

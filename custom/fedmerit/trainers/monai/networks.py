@@ -13,9 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.plugins import WITH_PARTS, Catalogue
-from fedmerit.schema.configuration.network_arguments import MONAI_NETWORKS
-from fedmerit.schema.configuration.run import Network
 from fedmerit.schema.configuration.script import NAMED_TENSORS
+from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai.bounded_building import MOST_BYTES, BoundedBuilding
 from fedmerit.trainers.named_tensors import NamedTensors

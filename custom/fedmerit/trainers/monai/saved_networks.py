@@ -8,8 +8,8 @@ from torch import nn
 
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.files import read_object, require_inside, write_atomically, write_json
-from fedmerit.schema.configuration.network_input import Preprocessing
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.data import Preprocessing
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.monai.networks import build_network
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from fedmerit.machine import computes_bfloat16
-from fedmerit.schema.configuration.run import RunConfiguration, Training
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.settings import Training
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.local_training import count_steps, train
 from fedmerit.trainers.monai.networks import build_network

@@ -12,7 +12,8 @@ from fedmerit.engines.nvflare.privacy import build_answer_filter
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.methods.fedavg import Standalone
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import Reply
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.networks import initial_network

@@ -20,7 +20,8 @@ from fedmerit.engines.nvflare.simulation import _explain_failure, estimate_memor
 from fedmerit.engines.nvflare.simulator import fork_sites, watch_processes
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 
 FORK = multiprocessing.get_context("fork")
 DIES = """

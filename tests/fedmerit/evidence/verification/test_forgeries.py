@@ -21,7 +21,7 @@ from fedmerit.evidence.ledger import GENESIS, Ledger, log_payload
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust, read_certificate
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.configuration.run import describe
 from fedmerit_deploy.project import make_project
 from fedmerit_deploy.provision import init
 

@@ -15,7 +15,7 @@ from fedmerit.evidence.ledger import record_hash
 from fedmerit.evidence.verification.models import KNOWN, trained_tensors
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.run import Network
+from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.monai.networks import ARCHITECTURES, initial_network
 
 STATISTICS = "running_mean"

@@ -21,7 +21,7 @@ from fedmerit.evidence.verification.run import Verification, verify_run
 from fedmerit.files import write_json
 from fedmerit.guard.work import Measurements
 from fedmerit.methods.registry import OWN, build_method
-from fedmerit.schema.configuration.description import describe
+from fedmerit.schema.configuration.run import describe
 from fedmerit.schema.messages import (
     ClosingReceipt,
     ClosingTask,

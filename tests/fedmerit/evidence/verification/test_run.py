@@ -19,8 +19,7 @@ from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.description import describe
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.run import RunConfiguration, describe
 from fedmerit.schema.run_info import read_run
 
 ROUNDS = 3

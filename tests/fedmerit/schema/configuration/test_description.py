@@ -15,10 +15,16 @@ import fedmerit.version
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.description import describe, read_plan
-from fedmerit.schema.configuration.external_parts import PLACES, find_external_parts
-from fedmerit.schema.configuration.network_input import Preprocessing, common
-from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
+from fedmerit.schema.configuration.data import Preprocessing, common
+from fedmerit.schema.configuration.run import (
+    PLACES,
+    RunConfiguration,
+    describe,
+    find_external_parts,
+    make_configuration,
+    read_plan,
+)
+from fedmerit.schema.configuration.settings import TASKS, Network, Training
 from fedmerit.version import code_commit
 
 CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})

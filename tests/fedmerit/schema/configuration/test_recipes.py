@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.recipes import PAPER, PRESETS, RECIPES, with_recipe
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import PAPER, PRESETS, RECIPES, TASKS, with_recipe
 
 
 def config(**settings):

@@ -7,7 +7,8 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
+from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
+from fedmerit.schema.configuration.settings import TASKS, Network, Training
 
 NETWORK = TASKS["fundus"]
 

@@ -6,20 +6,27 @@ import pytest
 
 from fedmerit.contract.observers import MultiRoundReconstruction
 from fedmerit.errors import BadInput
-from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.schema.configuration import filters, observation, spec_syntax, tracking
-from fedmerit.schema.configuration.filter_needs import PEER_MODELS_UNFILTERED, require_privacy
-from fedmerit.schema.configuration.filters import Percentile
-from fedmerit.schema.configuration.observation import (
+from fedmerit.schema.configuration.requirements import (
+    PEER_MODELS_UNFILTERED,
     can_observe,
     gives_own_models,
+    parse_observer,
     require_observable,
     require_observers,
+    require_privacy,
 )
-from fedmerit.schema.configuration.spec_syntax import build, format_spec, parse_assignments
-from fedmerit.schema.configuration.tracking import MLflow, require_tracking
-from fedmerit.schema.parameters import Checked, parameter
+from fedmerit.schema.configuration.settings import GuardSettings
+from fedmerit.schema.configuration.specs import (
+    FILTERS,
+    TRACKERS,
+    MLflow,
+    Percentile,
+    parse_filter,
+    parse_tracker,
+    require_tracking,
+)
+from fedmerit.schema.declarations import Checked, build, format_spec, parameter, parse_assignments, parse_spec
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,10 @@ KINDS = {"plain": Plain, "full-of-it": Full}
     ],
 )
 def test_commas_and_colons_part_parameters(spec):
-    described = spec_syntax.parse(spec, KINDS, "--option")
+    described = parse_spec(spec, KINDS, "--option")
     assert described == Full(2, 0.5, "http://host:80/?a,b:c")
     for separator in ",:":
-        assert spec_syntax.parse(format_spec(described, KINDS, separator), KINDS, "--option") == described
+        assert parse_spec(format_spec(described, KINDS, separator), KINDS, "--option") == described
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_commas_and_colons_part_parameters(spec):
 )
 def test_what_is_wrong_is_named_with_what_was_expected(spec, message):
     with pytest.raises(BadInput) as caught:
-        spec_syntax.parse(spec, KINDS, "--option")
+        parse_spec(spec, KINDS, "--option")
     assert message in str(caught.value)
 
 
@@ -92,7 +99,7 @@ def test_a_method_may_be_asked_for_one_model(name):
 
 
 def test_an_observer_is_parsed_and_specs_are_completed():
-    assert observation.parse("multi_round:every=3") == MultiRoundReconstruction(every=3, most=256)
+    assert parse_observer("multi_round:every=3") == MultiRoundReconstruction(every=3, most=256)
     given = ["one_round", "leave_one_out_loss:every=4", "multi_round:most=9"]
     complete = ("one_round:every=0,most=256", "leave_one_out_loss:every=4", "multi_round:every=1,most=9")
     fedavg = build_method("fedavg", {})
@@ -142,7 +149,7 @@ def test_what_cannot_be_observed_is_told(specs, keep_updates, method, told):
 
 
 def test_what_sites_train_alone_is_observed_of_sites_that_do():
-    bearing = [name for name in METHODS if can_observe(observation.parse("local_only"), build_method(name, {}))]
+    bearing = [name for name in METHODS if can_observe(parse_observer("local_only"), build_method(name, {}))]
     assert bearing == ["standalone"]
     assert require_observers(["local_only"], False, "standalone", build_method("standalone", {})) == (
         "local_only:every=0",
@@ -159,9 +166,9 @@ def test_nothing_is_made_of_encrypted_updates():
 
 
 def test_specs_are_completed_by_their_defaults():
-    assert filters.parse("percentile:gamma=0.5") == Percentile(percentile=10.0, gamma=0.5)
+    assert parse_filter("percentile:gamma=0.5") == Percentile(percentile=10.0, gamma=0.5)
     assert require_privacy(["gaussian:noise=1"], "fedavg", METHODS["fedavg"]()) == ["gaussian:clip=1.0,noise=1.0"]
-    assert {type(filters.parse(kind)) for kind in filters.KINDS} == set(filters.KINDS.values())
+    assert {type(parse_filter(kind)) for kind in FILTERS} == set(FILTERS.values())
 
 
 @pytest.mark.parametrize(
@@ -180,7 +187,7 @@ def test_specs_are_completed_by_their_defaults():
 )
 def test_what_is_no_filter_is_refused_by_name(spec, word):
     with pytest.raises(BadInput, match=word):
-        filters.parse(spec)
+        parse_filter(spec)
 
 
 def test_methods_that_cannot_bear_filters_say_why():
@@ -205,10 +212,10 @@ def test_a_weighted_sum_is_enough_for_few():
 
 
 def test_specs():
-    assert tracking.parse("mlflow:uri=http://10.0.0.7:5000") == MLflow("http://10.0.0.7:5000")
+    assert parse_tracker("mlflow:uri=http://10.0.0.7:5000") == MLflow("http://10.0.0.7:5000")
     for spec in ("wandb", "tensorboard:uri=x", "mlflow:url=x"):
         with pytest.raises(BadInput, match=spec.partition(":")[0]):
-            tracking.parse(spec)
+            parse_tracker(spec)
 
 
 def test_the_local_engine_has_no_receivers():
@@ -217,14 +224,14 @@ def test_the_local_engine_has_no_receivers():
 
 
 def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
-    monkeypatch.setattr("fedmerit.schema.configuration.tracking.find_spec", lambda name: None)
-    for kind in tracking.KINDS:
+    monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: None)
+    for kind in TRACKERS:
         with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
             require_tracking([kind], "sim")
 
 
 def test_a_tracker_that_is_installed_is_taken(monkeypatch):
-    monkeypatch.setattr("fedmerit.schema.configuration.tracking.find_spec", lambda name: name == "tensorboard")
+    monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: name == "tensorboard")
     assert require_tracking(["tensorboard"], "sim") == ["tensorboard"]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from fedmerit.contract import flat
-from fedmerit.schema.configuration.run import OPTIMIZERS, Network, Training
+from fedmerit.schema.configuration.settings import OPTIMIZERS, Network, Training
 from fedmerit.trainers.monai import local_training
 from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.local_training import build_loss, count_steps, learning_rate, train

@@ -11,7 +11,8 @@ from torch.utils.data import TensorDataset
 
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.run import TASKS, Network, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS, Network
 from fedmerit.trainers.monai import network_checks, neurons
 from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai.network_checks import (

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import parameter_mask
-from fedmerit.schema.configuration.run import TASKS, Network, Training
+from fedmerit.schema.configuration.settings import TASKS, Network, Training
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai import neurons
 from fedmerit.trainers.monai.data import open_sites

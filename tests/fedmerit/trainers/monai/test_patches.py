@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.run import Network, Training
+from fedmerit.schema.configuration.settings import Network, Training
 from fedmerit.trainers.monai.augmentation import STRONG, Augmenter
 from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.local_training import train

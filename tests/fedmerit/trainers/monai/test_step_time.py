@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedmerit.schema.configuration.run import TASKS, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.trainers.monai import step_time
 
 CONFIG = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], {"amp": "auto"})

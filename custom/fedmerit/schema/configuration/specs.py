@@ -1,0 +1,81 @@
+"""Parts of a run that a spec names: privacy filters, and live trackers of the rounds' scalars."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from fedmerit.errors import BadInput
+from fedmerit.schema.declarations import Checked, parameter, parse_spec, split_spec
+
+
+@dataclass(frozen=True)
+class Percentile(Checked):
+    """Entries below a percentile of all magnitudes become 0, the others are clipped (Shokri and Shmatikov 2015)."""
+
+    percentile: float = parameter(10.0, "of the magnitudes", low=0, high=100)
+    gamma: float = parameter(0.01, "the largest magnitude that is sent", above=0)
+
+
+@dataclass(frozen=True)
+class SparseVector(Checked):
+    """A random fraction of the entries, drawn by noisy magnitude, is sent clipped and with Laplace noise (SVT)."""
+
+    fraction: float = parameter(0.1, "of the entries that is sent", above=0, high=1)
+    epsilon: float = parameter(0.1, "budget of the choice", above=0)
+    noise_var: float = parameter(0.1, "budget of each sent entry: its noise has scale 2 gamma / noise_var", above=0)
+    gamma: float = parameter(1e-5, "the largest magnitude that is sent", above=0)
+    tau: float = parameter(1e-6, "threshold of the choice")
+
+
+@dataclass(frozen=True)
+class Gaussian(Checked):
+    """The update is cut to a norm, and Gaussian noise is added to every entry (McMahan et al. 2018, at the site)."""
+
+    clip: float = parameter(1.0, "the largest Euclidean norm of an update", above=0)
+    noise: float = parameter(0.01, "standard deviation of the noise, as a multiple of clip", above=0)
+
+
+Filter = Percentile | SparseVector | Gaussian
+FILTERS: Mapping[str, type[Filter]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
+HE = "he"  # no filter: updates leave encrypted, and the server adds up what it cannot read (`ciphertexts.py`)
+
+
+def parse_filter(spec: str) -> Filter:
+    """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
+    if spec.partition(":")[0] not in FILTERS:
+        known = ", ".join((*FILTERS, HE))
+        raise BadInput(f"--privacy {spec.partition(':')[0]!r}: unknown; expected one of {known}")
+    return parse_spec(spec, FILTERS, "--privacy")
+
+
+@dataclass(frozen=True)
+class TensorBoard:
+    """Event files in the job's folder at the server, a folder per site."""
+
+
+@dataclass(frozen=True)
+class MLflow:
+    """A run per site, in a SQLite file in the job's results or at an MLflow server."""
+
+    uri: str = parameter("", "address of the MLflow server, as the federation's server reaches it")
+
+
+Tracker = TensorBoard | MLflow
+TRACKERS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}  # by the package that each needs
+
+
+def parse_tracker(spec: str) -> Tracker:
+    """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` if it is none."""
+    return parse_spec(spec, TRACKERS, "--track")
+
+
+def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
+    """The specs; `BadInput` if one is invalid, its package is not installed here, or the engine has no receivers."""
+    for spec in specs:
+        parse_tracker(spec)
+        if engine == "local":
+            raise BadInput(f"--track {spec}: only with NVFlare's engines; take --engine sim")
+        package, _ = split_spec(spec)
+        if find_spec(package) is None:
+            raise BadInput(f"--track {spec}: {package} is not installed; pip install 'fedmerit[tracking]'")
+    return list(specs)
