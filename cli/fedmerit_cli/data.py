@@ -47,8 +47,8 @@ def survey(
     except ValueError as error:
         raise BadInput(f"--floor: {error}") from error
     if sites is not None:
-        from fedmerit.site.site_survey import local_survey
         from fedmerit.trainers.monai.data import open_sites
+        from fedmerit_deploy.site_survey import local_survey
 
         found = local_survey(open_sites(sites), question)
     elif kit is not None:
@@ -99,10 +99,10 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 
 def _ask_hospitals(kit: Path, question: "Question", out: Path, sites: int, wait: int, job: str | None) -> "Survey":
     """The answers of the hospitals of a federation, as soon as so many sites are connected."""
-    from fedmerit.engines.nvflare.survey_job import export_survey
     from fedmerit.files import folder_digest
     from fedmerit_deploy import session
     from fedmerit_deploy.session import await_survey
+    from fedmerit_deploy.survey_job import export_survey
 
     with session.session(kit) as opened:
         if job is None:

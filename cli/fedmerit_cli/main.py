@@ -4,8 +4,9 @@
 imported inside a command's function, when it is called.
 """
 
-from fedmerit_cli import data, demo, deploy, jobs, methods, models, results, runs, sites, values
+from fedmerit_cli import data, demo, methods, models, results, runs, sites, values
 from fedmerit_cli.terminal import Commands, set_up
+from fedmerit_deploy.commands import deploy, jobs
 from fedmerit_lab.commands import partitions, studies
 
 GROUPS = {

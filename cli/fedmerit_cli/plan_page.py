@@ -4,15 +4,15 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fedmerit.engines.nvflare.job_folder import read_configuration, read_job
-from fedmerit.site.job_rules import RuleCheck, check_rules, count_images
-from fedmerit.site.plan_description import describe_job
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.machine_settings import follow_approvals
 from fedmerit.trainers.monai.manifest import Manifest
 from fedmerit_cli.terminal import console, plain_table
+from fedmerit_deploy.job_folder import read_configuration, read_job
+from fedmerit_deploy.job_rules import RuleCheck, check_rules, count_images
 from fedmerit_deploy.kit_files import require_kind
 from fedmerit_deploy.kits import read_manifest
+from fedmerit_deploy.plan_description import describe_job
 
 FORESEEN = "nobody can tell from the job what such code does"
 

@@ -23,11 +23,11 @@ from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.spec import Project, ProvisionContext
 from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 
-from fedmerit.engines.nvflare.revocation import REVOKED
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import MOST_PEM
 from fedmerit.files import read_bytes, read_json, write_atomically
 from fedmerit.trainers.monai.data import require_name
+from fedmerit_deploy.revocation import REVOKED
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup/ folder of a site's kit
 REQUESTS = "requests"  # in the state folder of a project: NAME.csr of participants that made their own keys

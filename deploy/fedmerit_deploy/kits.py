@@ -12,8 +12,6 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 from fedmerit.contract.method import DECIMALS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
-from fedmerit.engines.nvflare.job_ends import JobEnds
-from fedmerit.engines.nvflare.revocation import RevocationCheck
 from fedmerit.errors import BadInput
 from fedmerit.files import files_digest, read_json, sha256, write_json
 from fedmerit.plugin_references import Reference
@@ -29,7 +27,9 @@ from fedmerit.trainers.monai.manifest import (
     read_manifest_file,
 )
 from fedmerit_deploy.certificates import KEY, place_key
+from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
+from fedmerit_deploy.revocation import RevocationCheck
 from fedmerit_deploy.validator import ClassValidator
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
@@ -95,8 +95,8 @@ def prepare_site(
         BadInput: the kit is no site's, the folder is not the site's, the device is not there, caps are none, or the
             key is missing or another's.
     """
-    from fedmerit.engines.nvflare.launcher import SiteLauncher
-    from fedmerit.engines.nvflare.site_facts import SiteFacts  # it takes seconds to import MONAI
+    from fedmerit_deploy.launcher import SiteLauncher
+    from fedmerit_deploy.site_facts import SiteFacts  # it takes seconds to import MONAI
 
     require_kind(kit, "client")
     site, before = read_name(kit), read_manifest(kit) if is_prepared(kit) else None
@@ -200,15 +200,22 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 def allows_surveys(resources: Mapping[str, Any]) -> bool:
     """Whether jobs may ask for a survey, by a kit's resources.json."""
-    from fedmerit.engines.nvflare.recipe import survey_classes  # it takes seconds to import all that a job names
+    from fedmerit_deploy.survey_job import SURVEY_CLASSES  # it takes seconds to import all that a job names
 
-    return bool(survey_classes() & set(resources.get(CLASS_ALLOW_LIST, ())))
+    return bool(set(SURVEY_CLASSES) & set(resources.get(CLASS_ALLOW_LIST, ())))
+
+
+def site_policy(kind: str, surveys: bool) -> dict[str, Any]:
+    """Return what decides in resources.json of a kit which classes jobs may name, surveys' among them or not."""
+    from fedmerit.engines.nvflare.recipe import build_site_policy
+    from fedmerit_deploy.survey_job import SURVEY_CLASSES
+
+    policy = build_site_policy(track=kind == "server")
+    return policy | {CLASS_ALLOW_LIST: [*policy[CLASS_ALLOW_LIST], *(SURVEY_CLASSES if surveys else ())]}
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with only the classes of FedMerit's jobs."""
-    from fedmerit.engines.nvflare.recipe import build_site_policy
-
     local, kind = kit / "local", read_kind(kit)
     kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
@@ -217,7 +224,7 @@ def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = Tru
         "class_list_enforcement_mode": "enforce",
         "app_validator": {"path": class_path(ClassValidator), "args": validator},
     }
-    write_json(local / "resources.json", resources | ours | build_site_policy(kind == "server", surveys))
+    write_json(local / "resources.json", resources | ours | site_policy(kind, surveys))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     if not (local / "privacy.json").exists():  # a hospital may have made it stricter
         write_json(local / "privacy.json", privacy_policy(kind))

@@ -14,7 +14,6 @@ from random import SystemRandom
 from typing import Any
 
 from fedmerit.ciphertexts import KEYS
-from fedmerit.engines.nvflare.job_ends import JobEnd
 from fedmerit.engines.nvflare.recipe import export_job
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
@@ -23,10 +22,11 @@ from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.site.job_rules import allowing
 from fedmerit.trainers.monai.machine_settings import SERVER, attack_setting, configured_device
 from fedmerit.trainers.monai.manifest import JobRules, SiteScript
 from fedmerit_deploy import kits, session
+from fedmerit_deploy.job_ends import JobEnd
+from fedmerit_deploy.job_rules import allowing
 from fedmerit_deploy.processes import end_processes_on_exit, start
 from fedmerit_deploy.project import make_project, organisations
 from fedmerit_deploy.provision import STATE, init, provision_again, state_folder

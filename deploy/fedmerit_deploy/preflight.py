@@ -16,20 +16,19 @@ from nvflare.lighter.constants import ProvFileName
 from fedmerit.ciphertexts import open_context
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
-from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
 from fedmerit.files import read_json
 from fedmerit.machine import cores, free_memory
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
-from fedmerit.schema.machine_facts import LISTED
 from fedmerit.trainers.monai.machine_settings import pick_device
 from fedmerit.trainers.monai.manifest import SiteScript
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
 from fedmerit_deploy.kit_files import read_kind, read_name
-from fedmerit_deploy.kits import REFUSED, allows_surveys, kit_digest, read_manifest
+from fedmerit_deploy.kits import REFUSED, allows_surveys, kit_digest, read_manifest, site_policy
+from fedmerit_deploy.machine_facts import LISTED
 from fedmerit_deploy.network_checks import check_ports, check_server, check_start
 from fedmerit_deploy.provision import VERSIONS_FILE
 
@@ -168,7 +167,7 @@ def _check_policy(kit: Path) -> Iterator[Finding]:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
     surveys = allows_surveys(resources)
-    wanted = set(build_site_policy(read_kind(kit) == "server", surveys)["class_allow_list"])
+    wanted = set(site_policy(read_kind(kit), surveys)["class_allow_list"])
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
     if more := allowed - wanted:

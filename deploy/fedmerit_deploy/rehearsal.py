@@ -13,7 +13,6 @@ from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.engines.nvflare.job_ends import explain_end
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
@@ -23,6 +22,7 @@ from fedmerit.schema.results import read_results
 from fedmerit.trainers.monai.manifest import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
+from fedmerit_deploy.job_ends import explain_end
 from fedmerit_deploy.site_states import SiteState, read_federation
 
 NAME = "rehearsal"  # of the job

@@ -7,7 +7,7 @@ import tempfile
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.engines.nvflare.job_ends import REPEATS
+from fedmerit.engines.nvflare.operations import REPEATS
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_object, write_json
 from fedmerit_deploy import session

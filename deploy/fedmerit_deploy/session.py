@@ -30,11 +30,12 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaStatusValue
 
-from fedmerit.engines.nvflare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, explain_end
+from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import RUN_NAME, read_json
 from fedmerit.schema.survey import ANSWERS, Survey
+from fedmerit_deploy.job_ends import JobEnd, explain_end
 from fedmerit_deploy.kit_files import read_name, require_kind, server_address
 from fedmerit_deploy.proxies import proxy_advice
 

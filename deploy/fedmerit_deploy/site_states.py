@@ -15,8 +15,8 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.machine_facts import VERSIONS, clear_facts
 from fedmerit_deploy import session
+from fedmerit_deploy.machine_facts import VERSIONS, clear_facts
 
 SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's
@@ -32,7 +32,7 @@ class SiteState:
     """One site: ``silent``, seconds since its last word, None if it is not connected; ``flags``, what is wrong."""
 
     silent: float | None
-    facts: Mapping[str, Any] = field(default_factory=dict)  # as of `fedmerit.schema.machine_facts`
+    facts: Mapping[str, Any] = field(default_factory=dict)  # as of `fedmerit_deploy.machine_facts`
     clock_offset: float | None = None  # seconds, its clock minus the admin's; as exact as the question was fast
     flags: Sequence[str] = ()
     work: str = ""  # its place in the round at hand

@@ -14,9 +14,9 @@ from typing import Any
 from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.engines.nvflare.job_ends import META, Cause, JobEnd, explain_end
 from fedmerit.errors import RunFailed
 from fedmerit_deploy import session
+from fedmerit_deploy.job_ends import META, Cause, JobEnd, explain_end
 
 PAUSES = (0.0, 60.0, 300.0, 900.0, 3600.0)  # seconds from a job's end to resumption, by how many were in vain
 LOOK = 30.0  # seconds between looks

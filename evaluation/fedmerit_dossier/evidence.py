@@ -21,9 +21,9 @@ from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.results import read_csv
 from fedmerit.schema.scores import SPLITS, TOLERANCE
 from fedmerit.server.exchange import NO_REPLY
-from fedmerit.site.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trust import allowed_place
+from fedmerit_deploy.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.report.contributions import contribution_shares
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons

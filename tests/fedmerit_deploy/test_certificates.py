@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.utils import x509_name
 
-from fedmerit.engines.nvflare.revocation import REVOKED, Revocations
 from fedmerit.errors import BadInput
 from fedmerit_deploy.certificates import is_pair, keep_requests, read_request, write_request
 from fedmerit_deploy.kits import kit_digest, prepare_site
 from fedmerit_deploy.provision import add_sites, renew, revoke
+from fedmerit_deploy.revocation import REVOKED, Revocations
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from fedmerit.engines.nvflare.recipe import survey_classes
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai.manifest import JobRules, Manifest
@@ -20,6 +19,7 @@ from fedmerit_deploy.kits import (
     read_manifest,
     require_digest,
 )
+from fedmerit_deploy.survey_job import SURVEY_CLASSES
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
 
@@ -101,7 +101,7 @@ def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, site
 @pytest.mark.parametrize("answers", [False, True])
 def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, sites, answers):
     def answered():
-        return survey_classes() <= set(read(ready / "local" / "resources.json")["class_allow_list"])
+        return set(SURVEY_CLASSES) <= set(read(ready / "local" / "resources.json")["class_allow_list"])
 
     assert answered()
     prepare_site(ready, sites / "site1", surveys=answers)

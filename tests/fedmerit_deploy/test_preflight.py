@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from certificates import certify
 
-from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.plugins import approvable
 from fedmerit_deploy import network_checks
 from fedmerit_deploy import preflight as machine
-from fedmerit_deploy.kits import approve, prepare_server, prepare_site
+from fedmerit_deploy.kits import approve, prepare_server, prepare_site, site_policy
 from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.project import make_project
 from fedmerit_deploy.provision import init
@@ -30,7 +29,7 @@ def test_everything_is_looked_at_and_fine(ready):
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
 
-CLASSES = build_site_policy()["class_allow_list"]
+CLASSES = site_policy("client", surveys=True)["class_allow_list"]
 GATE = "fedmerit.engines.nvflare.egress.EgressFilter"
 
 

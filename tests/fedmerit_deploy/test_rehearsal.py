@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.site.job_rules import JobRules, check_rules
 from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit_deploy.job_rules import JobRules, check_rules
 from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
 from fedmerit_deploy.site_states import SiteState
 

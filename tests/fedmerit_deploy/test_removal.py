@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmerit.engines.nvflare.job_ends import REPEATS, read_repeats
+from fedmerit.engines.nvflare.operations import REPEATS, read_repeats
 from fedmerit.errors import BadInput
 from fedmerit_deploy import session
 from fedmerit_deploy.removal import remove_site

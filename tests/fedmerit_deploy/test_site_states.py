@@ -9,10 +9,10 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import NoConnection
 
-from fedmerit.engines.nvflare.site_facts import SiteFacts, batch_at_work, last_error
-from fedmerit.schema.machine_facts import LISTED, clear_facts, count_bin
 from fedmerit.trainers.monai.training_checkpoint import PROGRESS
 from fedmerit_deploy import site_states
+from fedmerit_deploy.machine_facts import LISTED, clear_facts, count_bin
+from fedmerit_deploy.site_facts import SiteFacts, batch_at_work, last_error
 from fedmerit_deploy.site_states import ask_sites, judge_sites, parse_facts, places_in_round
 
 NOW = 1000.0

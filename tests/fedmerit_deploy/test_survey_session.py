@@ -9,14 +9,14 @@ import pytest
 from federation_factory import federation
 from nvflare.fuel.flare_api.flare_api import JobNotDone
 
-from fedmerit.engines.nvflare.survey_job import NO_ANSWER, export_survey
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
-from fedmerit.site.site_survey import local_survey
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import prepare_site
 from fedmerit_deploy.session import await_survey
+from fedmerit_deploy.site_survey import local_survey
+from fedmerit_deploy.survey_job import NO_ANSWER, export_survey
 
 QUESTION = Question(5)
 ANSWERED = Survey(5, {"A": Surveyed(9, 90, {}, 5)}, {"B": "no answer"})

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmerit.engines.nvflare.job_ends import META, JobEnd
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit_deploy import session, watch
+from fedmerit_deploy.job_ends import META, JobEnd
 from fedmerit_deploy.watch import REJOINS, Action, Look, Supervisor
 
 EXCEPTION, ABNORMAL = "FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL"

@@ -16,7 +16,6 @@ from pretending import NETWORK, tiny_plan
 from structures import Drawing
 
 from fedmerit.contract import flat
-from fedmerit.engines.nvflare.survey_job import read_answer
 from fedmerit.engines.nvflare.translation import (
     answer_to_model,
     model_to_evaluated,
@@ -56,6 +55,7 @@ from fedmerit.schema.messages import (
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import Question, Survey, Surveyed
 from fedmerit.site.site import Site
+from fedmerit_deploy.survey_job import read_answer
 
 PLAN = tiny_plan("fedce")
 METHOD = PLAN.build_method()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from layouts_prostate import OBLIQUE
 
-from fedmerit.engines.nvflare.job_folder import read_configuration, read_job
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import read_closing
 from fedmerit.evidence.ledger import Ledger, read_verified_records
@@ -39,6 +38,7 @@ from fedmerit_data.spatial.stacks import read_stack
 from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
+from fedmerit_deploy.job_folder import read_configuration, read_job
 from fedmerit_deploy.kit_files import read_name, server_address
 from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths

@@ -26,7 +26,6 @@ from fedmerit.schema.configuration.script import Script, find_names, find_uses
 from fedmerit.schema.inspection import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
 from fedmerit.server.network_layout import read_layout
-from fedmerit.site.job_rules import refusals
 from fedmerit.site.memory import Memory, MemoryFolder
 from fedmerit.site.script_trainer import (
     FEDCE_ERROR,
@@ -40,6 +39,7 @@ from fedmerit.site.script_trainer import (
 from fedmerit.trainers.monai.manifest import Manifest
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
+from fedmerit_deploy.job_rules import refusals
 
 
 class Net(nn.Module):

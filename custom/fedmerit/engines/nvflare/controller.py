@@ -22,8 +22,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.executor import ERRORS
-from fedmerit.engines.nvflare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, absences, read_repeats
-from fedmerit.engines.nvflare.revocation import REASON, Revocations
+from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
 from fedmerit.engines.nvflare.scalars import track
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
@@ -127,9 +126,13 @@ class MeritController(ModelController):
         self.took: dict[str, float] = {}  # by kind of answer, seconds until all were in, at most
 
     @cached_property
-    def revocations(self) -> Revocations:
-        """Of the server's kit."""
-        return Revocations(Path(self.engine.get_workspace().get_root_dir()))
+    def events(self) -> JobEvents | None:
+        """The events of the server's kit; None in a simulation, which has no kit."""
+        return job_events(Path(self.engine.get_workspace().get_root_dir())) if self._signer() else None
+
+    def _shut_out(self, site: str) -> str:
+        """Return why the operator shuts a site out; "" if it may take part."""
+        return self.events.shut_out(site) if self.events else ""
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -164,11 +167,10 @@ class MeritController(ModelController):
         return f"fewer than {self.min_sites} sites were left, without {', '.join(sorted(lost))}" if lost else ""
 
     def _note_end(self, run: Path, ended: Exception | str) -> None:
-        """For `JobEnds`; of a simulation nobody asks."""
-        kit = self.engine.get_workspace()
-        if (Path(kit.get_startup_kit_dir()) / KEY).exists():
+        """Tell the operator of the server how the job ended."""
+        if self.events:
             records = Ledger(run / "ledger.jsonl").records
-            JobEnd.after(records, ended, self.finished).write(Path(kit.get_root_dir()), Path(self.get_run_dir()).name)
+            self.events.ended(Path(self.get_run_dir()).name, records, ended, self.finished)
 
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
@@ -232,9 +234,10 @@ class MeritController(ModelController):
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
         federation = self.aggregator.federation
-        federation.gone = frozenset(filter(self.revocations.shut_out, federation.sites))
+        shut_out = {site: why for site in federation.sites if (why := self._shut_out(site))}
+        federation.gone = frozenset(shut_out)
         for site in federation.gone & set(models):
-            exchange.refuse(site, REASON)
+            exchange.refuse(site, shut_out[site])
         self.at_work.clear()
         timeout = self._timeout(exchange)
         while True:
@@ -278,8 +281,8 @@ class MeritController(ModelController):
 
     def _accept(self, site: str, model: FLModel) -> None:
         """An answer, unless the certificate of the site was revoked meanwhile."""
-        if self.revocations.shut_out(site):
-            self.aggregator.exchange.refuse(site, REASON)
+        if reason := self._shut_out(site):
+            self.aggregator.exchange.refuse(site, reason)
         else:
             self.aggregator.accept_model(model)
 

@@ -28,6 +28,7 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
+from fedmerit.engines.nvflare.operations import site_policy
 from fedmerit.engines.nvflare.translation import (
     answer_to_model,
     model_to_evaluation,
@@ -41,7 +42,6 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.machine import give_back_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, Work, describe_failure
-from fedmerit.site.job_rules import count_images, require_allowed
 from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
 from fedmerit.site.site import Site
 from fedmerit.site.trainer import Trainer
@@ -113,16 +113,14 @@ class MeritExecutor(Executor):
 
     def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
         """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
-        manifest, name = self._follow_manifest(fl_ctx), fl_ctx.get_identity_name()  # first: it says what is imported
+        manifest = self._follow_manifest(fl_ctx)  # first: it says what is imported
         plan = RunConfiguration.from_dict(self.plan)
         if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
             # NVFlare's own policy let the job bring its code to this site, which FedMerit has not prepared
             brought = brought_script(self.script or {}, self._custom(fl_ctx))
             manifest = manifest.model_copy(update={"script": brought})
         if manifest:
-            sites = len(fl_ctx.get_engine().get_clients() or ())
-            images = None if plan.script else count_images(site_folder(name), plan)
-            require_allowed(manifest, plan, sites, images)
+            site_policy(manifest).check(plan, sites=len(fl_ctx.get_engine().get_clients() or ()))
         if manifest and manifest.script:  # the job has no say in what runs here
             self.script = (self.script or {}) | manifest.script.model_dump(include={"file", "args", "command"})
         self._accepted = plan

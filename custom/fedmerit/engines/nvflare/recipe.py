@@ -20,7 +20,6 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.privacy import FILTERS, privacy_filter
 from fedmerit.engines.nvflare.scalars import RECEIVERS, receiver
-from fedmerit.engines.nvflare.survey_job import SURVEY
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import JOB_WAITING, Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -74,20 +73,15 @@ class MeritRecipe(Recipe):
         super().__init__(job)
 
 
-def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
+def build_site_policy(track: bool = False) -> dict[str, Any]:
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
-    The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
-    if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
+    The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
+    which may name files, is not streamed to the server.
     """
-    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
+    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values())
     classes = [class_path(kind) for kind in ours]
     return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
-
-
-def survey_classes() -> set[str]:
-    """Those that `build_site_policy` lists only for surveys."""
-    return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
 def export_job(

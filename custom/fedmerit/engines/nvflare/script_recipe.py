@@ -127,7 +127,7 @@ class FedMeritRecipe(MeritRecipe):
             local = Path(env.workspace_root) / self.name / "local" / "resources.json"
             if not local.exists():
                 local.parent.mkdir(parents=True, exist_ok=True)
-                write_json(local, build_site_policy(surveys=False))
+                write_json(local, build_site_policy())
 
 
 def describe_script(

@@ -98,7 +98,7 @@ class Manifest(BaseModel):
     runs: Text = ""
     behaviours: Text = ""  # for studies
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
-    hidden: Names = ()  # of a site: items of `fedmerit.schema.machine_facts` that no admin gets
+    hidden: Names = ()  # of a site: items of `fedmerit_deploy.machine_facts` that no admin gets
     jobs: JobRules = JobRules()  # likewise
     script: SiteScript | None = None  # likewise
 

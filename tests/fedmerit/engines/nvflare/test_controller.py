@@ -129,7 +129,7 @@ def ask(controller, monkeypatch):
     times = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
     monkeypatch.setattr(module, "time", times)
     controller.arrived, controller.round_timeout = Arrivals(), 100
-    controller.revocations = SimpleNamespace(shut_out=lambda site: False)
+    controller.events = None
     for name in ("send_model", "warning", "sample_clients"):
         monkeypatch.setattr(controller, name, lambda *args, **named: list("ABC"))
     monkeypatch.setattr(controller, "_build_shareable", lambda data: Shareable(), raising=False)
@@ -200,7 +200,7 @@ def test_the_limit_nobody_stated_is_in_the_log(controller, ask, monkeypatch):
 
 
 def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controller, ask):
-    controller.revocations = SimpleNamespace(shut_out=lambda site: site == "C")
+    controller.events = SimpleNamespace(shut_out=lambda site: "its certificate is revoked" * (site == "C"))
     assert ask({"A": 3, "B": 5}) == 5
     assert controller.silent == set()
     taken, refused = [], []

@@ -19,6 +19,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
 
+from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.executor import report_error
 from fedmerit.errors import BadInput, printable
@@ -26,8 +27,8 @@ from fedmerit.files import write_json
 from fedmerit.schema.messages import EVALUATE, Failure, describe_failure
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
 from fedmerit.server.exchange import LONGEST_REASON
-from fedmerit.site.site_survey import survey_site
 from fedmerit.trainers.monai.machine_settings import follow_manifest, site_folder
+from fedmerit_deploy.site_survey import survey_site
 
 WAIT = 600  # seconds for a site to read its images
 NO_ANSWER = "no usable answer; its own log says why, such as a gate of its own that asks for a higher floor"
@@ -88,7 +89,7 @@ def read_answer(meta: Mapping[str, Any], asked: Question) -> Surveyed | str:
     return "an answer below the floor" if answer.below(asked.floor) else answer
 
 
-SURVEY = (SurveyController, SurveyExecutor)  # classes that its job names, beside the gate's
+SURVEY_CLASSES = (class_path(SurveyController), class_path(SurveyExecutor))  # that its job names, beside the gate's
 
 
 def export_survey(question: Question, out: Path, min_sites: int = 1, wait: int = WAIT) -> None:
@@ -102,7 +103,7 @@ def export_survey(question: Question, out: Path, min_sites: int = 1, wait: int =
         BadInput: ``out`` cannot be written.
     """
     job = FedJob(name=out.name, min_clients=min_sites)
-    job.set_app_packages(["fedmerit"])
+    job.set_app_packages(["fedmerit", "fedmerit_deploy"])
     job.to_server(SurveyController(vars(question), wait))
     job.to_clients(SurveyExecutor(), tasks=[EVALUATE])
     job.to_clients(EgressFilter(), filter_type=FilterType.TASK_RESULT, tasks=[EVALUATE])

@@ -51,7 +51,7 @@ def status(fedmerit, state, monkeypatch, tmp_path):
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("fedmerit_deploy.site_states.read_federation", read)
-        monkeypatch.setattr("fedmerit_cli.jobs.time", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep))
         monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
         return fedmerit("job", "status", "--kit", tmp_path, *options)
 
@@ -87,7 +87,7 @@ def test_while_the_server_is_away_the_page_says_so(status, tmp_path):
 
 def test_metrics_for_prometheus(state):
     pytest.importorskip("prometheus_client")
-    from fedmerit_cli.federation_status import JOB_METRICS, SITE_METRICS, serve_metrics
+    from fedmerit_deploy.commands.federation_status import JOB_METRICS, SITE_METRICS, serve_metrics
 
     serve_metrics(port := free_port())(state)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -98,7 +98,7 @@ def test_metrics_for_prometheus(state):
     with pytest.raises(BadInput, match="choose another port"):
         serve_metrics(port)
     named = {f"fedmerit_site_{name}" for name in SITE_METRICS} | {f"fedmerit_job_{name}" for name in JOB_METRICS}
-    dashboard = (Path(__file__).parents[2] / "deploy/grafana-dashboard.json").read_text()
+    dashboard = (Path(__file__).parents[3] / "deploy/grafana-dashboard.json").read_text()
     assert set(re.findall(r"fedmerit_\w+", dashboard)) <= named | {"fedmerit_status_timestamp_seconds"}
 
 

@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from fedmerit.errors import BadInput
-from fedmerit_cli import provisioning
 from fedmerit_cli.terminal import console, plain_table
+from fedmerit_deploy.commands import provisioning
 
 if TYPE_CHECKING:
     from fedmerit_deploy.check_result import CheckResult

@@ -7,8 +7,8 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import printable
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
-from fedmerit.site.job_rules import images_per_round, most_evaluations
 from fedmerit.trainers.monai.manifest import EVALUATED
+from fedmerit_deploy.job_rules import images_per_round, most_evaluations
 
 LONGEST = 400  # characters of a text whose words the plan chose
 NO_STATISTICS = ("dynunet", "segresnet", "basicunet", "swinunetr")  # have no BatchNorm, unless norm=batch

@@ -9,8 +9,8 @@ import pytest
 from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.utils.process_utils import spawn_process
 
-from fedmerit.engines.nvflare import launcher
-from fedmerit.engines.nvflare.launcher import RestartedProcess
+from fedmerit_deploy import launcher
+from fedmerit_deploy.launcher import RestartedProcess
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 

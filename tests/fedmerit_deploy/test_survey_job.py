@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fedmerit.engines.nvflare.recipe import build_site_policy, survey_classes
-from fedmerit.engines.nvflare.survey_job import export_survey, read_answer
 from fedmerit.schema.survey import Question, Surveyed
+from fedmerit_deploy.kits import site_policy
+from fedmerit_deploy.survey_job import SURVEY_CLASSES, export_survey, read_answer
 
 QUESTION = Question(5)
 
@@ -18,14 +18,14 @@ def test_the_job_brings_no_code_and_names_classes_of_the_list(tmp_path):
     assert {path.suffix for path in files} == {".json"}
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 3
     told = "".join(path.read_text() for path in files)
-    assert all(name in told for name in survey_classes())
+    assert all(name in told for name in SURVEY_CLASSES)
     assert str(tmp_path) not in told
 
 
 def test_a_site_may_refuse_surveys_and_nothing_else():
-    refusing = set(build_site_policy(surveys=False)["class_allow_list"])
-    assert set(build_site_policy()["class_allow_list"]) - refusing == survey_classes()
-    assert {name.rpartition(".")[2] for name in survey_classes()} == {"SurveyController", "SurveyExecutor"}
+    answering, refusing = (set(site_policy("client", surveys)["class_allow_list"]) for surveys in (True, False))
+    assert answering - refusing == set(SURVEY_CLASSES)
+    assert refusing < answering
 
 
 @pytest.mark.parametrize(

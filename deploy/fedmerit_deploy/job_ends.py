@@ -16,17 +16,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey, RunStatus
 from pydantic import TypeAdapter, ValidationError
 
+from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput
-from fedmerit.files import DISK_FULL, is_full, read_json, read_object, write_json
+from fedmerit.files import DISK_FULL, is_full, read_json, write_json
+from fedmerit_deploy.revocation import REASON, Revocations
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # there
-REPEATS = "fedmerit_repeats"  # likewise, of a job that repeats another's run without a site: which, and without whom
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
-PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
-NOTE = "fedmerit.note"  # the same for a line of the ledger
-NO_SITE = "no site took it"
 
 
 class Cause(StrEnum):
@@ -76,31 +74,6 @@ class JobEnd:
         write_json(kit / FOLDER / f"{job_id}.json", asdict(self))
 
 
-def read_repeats(workspace: Path) -> str:
-    """`REPEATS` of the job in NVFlare's folder ``workspace`` of it; "" if it repeats none."""
-    file = workspace / "meta.json"
-    return str(read_object(file).get(REPEATS, "")) if file.exists() else ""
-
-
-def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By site, in how many rounds a run was without it, and why in the last of these.
-
-    Only of sites that lack in the last round, or in more than half of all.
-    """
-    found = {}
-    for site in sorted({site for record in records for site in (*record["participants"], *record["rejected"])}):
-        without = [record for record in records if site not in record["participants"]]
-        if without and (without[-1] is records[-1] or 2 * len(without) > len(records)):
-            why = without[-1]["rejected"].get(site, "not asked")
-            known = (one for one in reversed(records) if site in {*one["participants"], *one.get("left", ())})
-            if (last := next(known, None)) and site not in last["participants"]:
-                why = f"it left with round {last['round']}, before it took part in {last['left'][site]['rounds']}"
-            found[site] = (
-                f"absent in {len(without)} of {len(records)} rounds, last in round {without[-1]['round']}: {why}"
-            )
-    return found
-
-
 def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str]:
     """How a job ended, by NVFlare's ``description`` of it, and what to type: lines; none of one that is not over."""
     job, status, end = description["job_id"], description["status"], JobEnd.of(description)
@@ -123,6 +96,25 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
         because = f"after {end.round} complete rounds: {end.error}{advice}"
     lines = [f"{job}: ended, {because}"] if because else []
     return lines + [f"{job}: {site} was {why}" for site, why in end.absent.items()]
+
+
+class JobEvents:
+    """The engine's hook at the server: whose certificate is revoked, and how jobs end.
+
+    Args:
+        kit: the server's startup kit.
+    """
+
+    def __init__(self, kit: Path):
+        self.kit, self._revocations = kit, Revocations(kit)
+
+    def shut_out(self, site: str) -> str:
+        """Return why a site may take no part any more; "" if it may."""
+        return REASON if self._revocations.shut_out(site) else ""
+
+    def ended(self, job: str, records: Sequence[Mapping[str, Any]], error: BaseException | str, finished: bool) -> None:
+        """Keep how a job ended, for `JobEnds`."""
+        JobEnd.after(records, error, finished).write(self.kit, job)
 
 
 class JobEnds(FLComponent):

@@ -81,9 +81,9 @@ def status(
     every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
 ) -> None:
     """Sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
-    from fedmerit.engines.nvflare.job_ends import explain_end
-    from fedmerit_cli.federation_status import print_federation
     from fedmerit_deploy import session
+    from fedmerit_deploy.commands.federation_status import print_federation
+    from fedmerit_deploy.job_ends import explain_end
     from fedmerit_deploy.site_states import read_federation
 
     state = read_federation(kit, job)
@@ -103,7 +103,7 @@ def _keep_showing(
 ) -> None:
     """The page and the metrics, again and again; while the server does not answer, what it said last."""
     from fedmerit.errors import RunFailed
-    from fedmerit_cli.federation_status import serve_metrics, write_status_page
+    from fedmerit_deploy.commands.federation_status import serve_metrics, write_status_page
     from fedmerit_deploy.site_states import read_federation
 
     show = serve_metrics(metrics) if metrics is not None else None
@@ -125,8 +125,8 @@ def _keep_showing(
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
 def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run folder to write.")]) -> None:
     """Fetch the run folder of a finished job."""
-    from fedmerit.engines.nvflare.job_ends import explain_end
     from fedmerit_deploy import session
+    from fedmerit_deploy.job_ends import explain_end
 
     with session.session(kit) as opened:
         session.fetch(opened, job, out)

@@ -9,9 +9,10 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
-from fedmerit.engines.nvflare.job_ends import META, Cause, JobEnd, JobEnds, absences, explain_end
+from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import DISK_FULL
+from fedmerit_deploy.job_ends import META, Cause, JobEnd, JobEnds, explain_end
 
 
 def records(*rejected):

@@ -16,7 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
-from fedmerit.site.plan_description import Job
+from fedmerit_deploy.plan_description import Job
 
 CODE = WorkspaceConstants.CUSTOM_FOLDER_NAME
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000

@@ -1,6 +1,6 @@
 """What a site says of its machine when an admin asks how the federation is: NVFlare's report of resources, with more.
 
-`fedmerit.schema.machine_facts` lists what may leave. The hospital hides what it does not want to say by ``hidden`` in
+`fedmerit_deploy.machine_facts` lists what may leave. The hospital hides what it does not want to say by ``hidden`` in
 its manifest.
 """
 
@@ -22,10 +22,10 @@ from fedmerit.engines.nvflare.executor import CERTIFICATE, ERRORS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.machine import free_memory
-from fedmerit.schema.machine_facts import clear_facts, count_bin
 from fedmerit.trainers.monai.manifest import MANIFEST, Manifest, read_manifest_file
 from fedmerit.trainers.monai.training_checkpoint import PROGRESS
 from fedmerit.version import installed_versions
+from fedmerit_deploy.machine_facts import clear_facts, count_bin
 
 GIB = 2**30
 KIND = re.compile(rb"^(?:\w+\.)*(\w+)(?:: |$)")  # of the last line of a traceback, its error's kind
@@ -37,7 +37,7 @@ class SiteFacts(GPUResourceManager):
     """NVFlare's manager of a site's GPUs, of which FedMerit's jobs ask for none."""
 
     def report_resources(self, fl_ctx: FLContext) -> dict[str, Any]:
-        """By name, what `fedmerit.schema.machine_facts` lists and the site's manifest does not hide."""
+        """By name, what `fedmerit_deploy.machine_facts` lists and the site's manifest does not hide."""
         return read_facts(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
 
 

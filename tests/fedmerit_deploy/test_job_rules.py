@@ -10,10 +10,10 @@ from fedmerit.methods.registry import METHODS, OWN
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.egress_list import LISTED
-from fedmerit.site.job_rules import allowing, check_rules, count_images, refusals, require_allowed
-from fedmerit.site.plan_description import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit_deploy.job_rules import allowing, check_rules, count_images, refusals, require_allowed
+from fedmerit_deploy.plan_description import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
 
 SITE = Manifest(site="A")
 

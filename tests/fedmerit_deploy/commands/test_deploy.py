@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.trainers.monai.manifest import JobRules
 from fedmerit_deploy import session
-from fedmerit_deploy.kits import prepare_server, prepare_site
+from fedmerit_deploy.kits import prepare_server, prepare_site, site_policy
 from fedmerit_deploy.poc import free_port
 from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.project import PROJECT_FILE
 
-CLASSES = build_site_policy()["class_allow_list"]
+CLASSES = site_policy("client", surveys=True)["class_allow_list"]
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +252,8 @@ def test_server_is_prepared(server, sites, fedmerit, tmp_path):
     assert "/tmp/nvflare" not in text
     assert str(server / "storage") in text
     assert (
-        read(server / "local/resources.json")["class_allow_list"] == build_site_policy(track=True)["class_allow_list"]
+        read(server / "local/resources.json")["class_allow_list"]
+        == site_policy("server", surveys=True)["class_allow_list"]
     )
 
 

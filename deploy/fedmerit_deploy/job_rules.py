@@ -1,0 +1,227 @@
+"""What a site refuses a job before any work: the rules of its manifest against the job's plan."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fedmerit.errors import BadInput, printable
+from fedmerit.plugin_references import Reference, refusal
+from fedmerit.plugins import find_reference
+from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
+from fedmerit.site.evaluation_budget import allowance
+from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.machine_settings import site_folder
+from fedmerit.trainers.monai.manifest import EVALUATED, MANIFEST, JobRules, Manifest
+from fedmerit.trainers.monai.patches import build_samples
+
+EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
+LONGEST = 300  # characters of what a plan asks for: others chose them
+
+
+@dataclass(frozen=True)
+class RuleCheck:
+    """One rule of a manifest, held against a plan."""
+
+    rule: str  # its name in the manifest
+    found: str  # what the plan asks for
+    allowed: str  # what the site allows
+    passes: bool
+    reason: str = ""  # for the rule
+
+    @property
+    def sentence(self) -> str:
+        """For the log of a site that refuses the job for this."""
+        return f"{self.rule}: the job asks for {self.found}; allowed here: {self.allowed} ({self.reason}); {EDIT}"
+
+
+def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[str]:
+    """Why a site refuses a job: a sentence for each rule of its manifest that the plan breaks; none: it takes part.
+
+    Args:
+        sites: how many take part.
+        images: the site's training images, or patches; None: not known.
+    """
+    return [check.sentence for check in check_rules(manifest, config, sites, images) if not check.passes]
+
+
+def require_allowed(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> None:
+    """`BadInput` with all `refusals`, one a line, if there are any; arguments as there."""
+    if refused := refusals(manifest, config, sites, images):
+        raise BadInput("the rules of this site refuse the job", *refused)
+
+
+class SitePolicy:
+    """The engine's hook at a site: the rules of its manifest.
+
+    Args:
+        manifest: the site's.
+    """
+
+    def __init__(self, manifest: Manifest):
+        self.manifest = manifest
+
+    def check(self, plan: RunConfiguration, sites: int) -> None:
+        """Raise `BadInput` with every reason if the site refuses a plan in which so many sites take part."""
+        images = None if plan.script else count_images(site_folder(self.manifest.site), plan)
+        require_allowed(self.manifest, plan, sites, images)
+
+
+def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[RuleCheck]:
+    """Every rule of a manifest, held against a plan; arguments as of `refusals`."""
+    brought = {
+        group: part for group, name in find_external_parts(config.to_dict()) if (part := find_reference(group, name))
+    }
+    training = _check_script(manifest) if config.script else _check_training(manifest.jobs, config, images, brought)
+    return [
+        *_check_parts(manifest, brought),
+        *training,
+        _check_fold(manifest.jobs, config),
+        *_check_models(manifest.jobs, config),
+        *_check_evaluations(manifest.jobs, config, sites),
+        _check_study(manifest.jobs, config.study),
+    ]
+
+
+def allowing(config: RunConfiguration, sites: int) -> JobRules:
+    """The default rules and what a plan asks for beyond them: of a federation on the machine of the plan's author."""
+    rules, network, training = JobRules(), config.network, config.training
+    wanted = {split: most_evaluations(config, split, sites) for split in EVALUATED}
+    return JobRules(
+        architectures=tuple({*rules.architectures, network.architecture}),
+        arguments=tuple({*rules.arguments, *network.arguments}),
+        optimizers=tuple({*rules.optimizers, training.optimizer}),
+        least_images=0,
+        largest_lr=max(rules.largest_lr, training.lr),
+        largest_weight_decay=max(rules.largest_weight_decay, training.weight_decay),
+        keep_updates=config.keep_updates,
+        share_models=config.share_models,
+        evaluations={split: max(rules.caps[split], wanted[split]) for split in EVALUATED},
+    )
+
+
+def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
+    """How many training images, or patches, a site has for a plan; only those with a label if it prefers these."""
+    samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
+    return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
+
+
+def images_per_round(config: RunConfiguration, images: int | None) -> int | None:
+    """How many different training images are behind an update; None: all of the site's, whose number is not known."""
+    training = config.training
+    drawn = training.steps * training.batch_size if training.steps else images
+    return drawn if images is None or drawn is None else min(drawn, images)
+
+
+def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
+    """How many models a site evaluates on a split in a round at most: in the first, or after the last."""
+    return max(allowance(config, split, round, sites) for round in (0, config.rounds))
+
+
+def _check_parts(manifest: Manifest, brought: dict[str, Reference]) -> Iterator[RuleCheck]:
+    allowed = "what was approved here"
+    if not brought:
+        yield RuleCheck("parts", "no code of others", allowed, True)
+    for group, part in brought.items():
+        refused = "" if manifest.approved is None else refusal(part, manifest.approved)
+        yield RuleCheck("parts", f"{group}: {part.text[:LONGEST]}", allowed, not refused, refused)
+
+
+def _check_script(manifest: Manifest) -> Iterator[RuleCheck]:
+    own = manifest.script
+    fault = own.fault if own else "the manifest names none"
+    yield RuleCheck("script", "a script of this site's own", own.file if own else "none", not fault, fault)
+
+
+def _check_training(
+    rules: JobRules, config: RunConfiguration, images: int | None, brought: dict[str, Reference]
+) -> Iterator[RuleCheck]:
+    network, training = config.network, config.training
+    yield RuleCheck(
+        "architectures",
+        network.architecture[:LONGEST],
+        _listed(rules.architectures),
+        network.architecture in rules.architectures or "networks" in brought,  # `_check_parts` judges those
+        "a network whose first layer sees the whole image copies it into the update",
+    )
+    yield RuleCheck(
+        "arguments",
+        _listed(sorted(network.arguments)),
+        _listed(rules.arguments),
+        set(network.arguments) <= set(rules.arguments) or "networks" in brought,
+        "others can make the first kernel as large as an image",
+    )
+    there = images_per_round(config, images)
+    amount = "all training images" if there is None else f"{there} different images"
+    yield RuleCheck(
+        "least_images",
+        f"{amount} a round",
+        f"{rules.least_images} or more",
+        there is None or there >= rules.least_images,
+        "an update of few images can give them back",
+    )
+    sgd = 0 if "sgd" in rules.optimizers else rules.sgd_images
+    many = training.optimizer == "sgd" and sgd > 0 and (there is None or there >= sgd)
+    yield RuleCheck(
+        "optimizers",
+        training.optimizer[:LONGEST] + (f" with {amount} a round" if training.optimizer == "sgd" else ""),
+        _listed(rules.optimizers) + (f"; sgd with {sgd} images a round or more" if sgd else ""),
+        training.optimizer in rules.optimizers or many or "optimizers" in brought,
+        "an update of plain SGD is a sum of gradients, which are the easiest to invert",
+    )
+    for rule, text, found, most in (
+        ("largest_lr", "a learning rate", training.lr, rules.largest_lr),
+        ("largest_weight_decay", "a weight decay", training.weight_decay, rules.largest_weight_decay),
+    ):
+        why = "a larger one can end training after the first batch, and then the update is of that batch"
+        yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
+
+
+def _check_fold(rules: JobRules, config: RunConfiguration) -> RuleCheck:
+    allowed = rules.folds is None or config.fold is None or config.fold in rules.folds
+    known = "any fold" if rules.folds is None else f"folds {', '.join(map(str, rules.folds)) or 'none'}"
+    asked = "the split of the site's folder" if config.fold is None else f"fold {config.fold}"
+    return RuleCheck("folds", asked, known, allowed, "runs of all folds train on every patient of the site")
+
+
+def _check_models(rules: JobRules, config: RunConfiguration) -> Iterator[RuleCheck]:
+    keeps, shares = config.keep_updates, config.share_models
+    yield RuleCheck(
+        "keep_updates",
+        f"{'every' if keeps else 'no'} update to be kept at the server",
+        "kept updates" if rules.keep_updates else "no kept updates",
+        not keeps or rules.keep_updates,
+        "kept updates can be inverted at any later time",
+    )
+    yield RuleCheck(
+        "share_models",
+        f"{'models' if shares else 'no models'} of single sites for other sites",
+        "models of single sites" if rules.share_models else "no models of single sites",
+        not shares or rules.share_models,
+        "another hospital could invert them",
+    )
+
+
+def _check_evaluations(rules: JobRules, config: RunConfiguration, sites: int) -> Iterator[RuleCheck]:
+    for split in EVALUATED:
+        wanted, cap = most_evaluations(config, split, sites), rules.caps[split]
+        without = cap == 0 and split != "validation"  # the run does without; validation is part of training
+        yield RuleCheck(
+            "evaluations",
+            f"{wanted} models a round on {split}, with {sites} sites",
+            "none, the run does without" if without else f"at most {cap}",
+            wanted <= cap or without,
+            "each result says something about the images",
+        )
+
+
+def _check_study(rules: JobRules, study: str) -> RuleCheck:
+    today, period = str(datetime.now(UTC).date()), rules.studies.get(study, "")
+    first, _, last = period.partition("/")
+    found = f"study {study[:LONGEST]} on {today}" if study else "no study"
+    allowed = "; ".join(f"{name} from {one.replace('/', ' to ')}" for name, one in rules.studies.items())
+    passes = not rules.studies or (bool(period) and first <= today <= last)
+    return RuleCheck("studies", found, allowed or "any", passes, "this hospital agreed to these studies and days")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return printable(", ".join(names))[:LONGEST] or "none"
