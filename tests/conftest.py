@@ -207,7 +207,8 @@ def trained(
         with pytest.MonkeyPatch.context() as changed:  # what is printed of it takes a fifth of its time
             changed.setattr("fedmerit_cli.printing.print_cost", lambda folder: None)
             changed.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
-            result = fedmerit("run", "--out", run, *given)
+            command = ("lab", "run") if "--attack" in given else ("run",)
+            result = fedmerit(*command, "--out", run, *given)
         assert is_finished(run, json.loads((run / "run.json").read_text())["rounds"]), result.output
 
     def build(*settings: str, again: int = 0, **changes: object) -> Path:

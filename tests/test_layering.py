@@ -38,7 +38,6 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.site"},
     {"fedmerit.server"},
     {"fedmerit.evidence.verification"},
-    {"fedmerit.attacks"},
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},
     {"fedmerit.engines"},

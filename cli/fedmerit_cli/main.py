@@ -4,10 +4,10 @@
 imported inside a command's function, when it is called.
 """
 
-from fedmerit_cli import data, demo, methods, models, results, runs, sites, values
+from fedmerit_cli import data, methods, models, results, runs, sites, values
 from fedmerit_cli.terminal import Commands, set_up
 from fedmerit_deploy.commands import deploy, jobs
-from fedmerit_lab.commands import partitions, studies
+from fedmerit_lab.commands import demo, partitions, studies
 
 GROUPS = {
     "data": data.commands,

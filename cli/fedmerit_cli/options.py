@@ -114,9 +114,8 @@ def _complete_method(incomplete: str) -> list[str]:
 def _read(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> RunOptions:
     """The options that the user gave, above a command's defaults."""
     found = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
-    for name in ("settings", "attacks"):
-        if name in found:
-            found[name] = parse_assignments(found[name], f"--{shown_fields()[name].flag}")
+    if "settings" in found:
+        found["settings"] = parse_assignments(found["settings"], f"--{shown_fields()['settings'].flag}")
     return RunOptions.read({**defaults, **found}, label=lambda name, value: f"--{name.replace('_', '-')} {value}")
 
 

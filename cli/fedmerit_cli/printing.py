@@ -25,7 +25,7 @@ from fedmerit_cli.terminal import console, last_round, log, plain_table
 from fedmerit_data.spatial.readings import stated_readings, summarise
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables
 from fedmerit_evaluation.results.runs import combine_results, open_runs
-from fedmerit_evaluation.studies.execution import OnEnd
+from fedmerit_evaluation.studies.execution import Execute, OnEnd
 
 NAMED = 3  # files or cases of one reason
 
@@ -195,15 +195,15 @@ class RunBars:
             self._bars.remove_task(self._of.pop(folder))
 
 
-def run_with_progress(folder: Path) -> None:
-    """Execute one run with a bar; Ctrl-C ends the command with exit code 130, and a line on how to resume."""
+def run_with_progress(folder: Path, execute: Execute = runs.execute, command: str = "fedmerit run") -> None:
+    """Execute one run with a bar; Ctrl-C ends the ``command`` with exit code 130, and a line on how to resume."""
     try:
         with progress() as bars:
             bar = RunBars(bars)
             bar.begin(folder)
-            runs.execute(folder, partial(bar.on_round, folder))
+            execute(folder, partial(bar.on_round, folder))
     except KeyboardInterrupt:
         done = complete_rounds(folder)
         after = f"after round {done - 1}" if done else "before the first round was complete"
-        typer.echo(printable(f"stopped {after}; resume with: fedmerit run --resume --out {folder}"), err=True)
+        typer.echo(printable(f"stopped {after}; resume with: {command} --resume --out {folder}"), err=True)
         raise typer.Exit(130) from None

@@ -22,7 +22,7 @@ from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.machine_settings import SERVER, attack_setting, configured_device
+from fedmerit.trainers.monai.machine_settings import SERVER, configured_device
 from fedmerit.trainers.monai.manifest import JobRules, SiteScript
 from fedmerit_deploy import kits, session
 from fedmerit_deploy.job_ends import JobEnd
@@ -47,7 +47,6 @@ def run_poc(
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
-    attacks: Mapping[str, str] | None = None,
     script: SiteScript | None = None,
 ) -> None:
     """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
@@ -71,7 +70,7 @@ def run_poc(
         more = {name: info.get(name) for name in ("privacy", "track", "script")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
         rules = allowing(config, len(sites))  # the sites' owner and the plan's author are one user
-        admin, others = make_federation(workspace, run, sites, devices, own_sites, attacks or {}, keys, rules, script)
+        admin, others = make_federation(workspace, run, sites, devices, own_sites, keys, rules, script)
         for kit in others:  # this machine is the user's own
             kits.approve(kit, None)
         export_job(config, job_folder, Waiting.of_record(info), start_sites=len(sites), **more)
@@ -103,7 +102,6 @@ def make_federation(
     sites: Mapping[str, Path | None],
     devices: str = "",
     server_sites: Path | None = None,
-    attacks: Mapping[str, str] | None = None,
     keys: Path | None = None,
     rules: JobRules | None = None,
     script: SiteScript | None = None,
@@ -126,12 +124,10 @@ def make_federation(
     make = provision_again if state_folder(workspace, project).exists() else init
     paths = {kit.name: kit.path for kit in make(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
-    specs = attacks or {}
     kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices), **where)
     for name, folder in sites.items():
-        own: dict[str, Any] = {"behaviours": attack_setting({name: specs[name]})} if name in specs else {}
         device = configured_device(name, devices)
-        kits.prepare_site(paths[name], folder, device, jobs=rules, script=script, **where, **own)
+        kits.prepare_site(paths[name], folder, device, jobs=rules, script=script, **where)
     return paths[ADMIN], [paths[HOST], *(paths[name] for name in sites)]
 
 

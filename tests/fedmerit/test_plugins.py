@@ -17,7 +17,6 @@ import pytest
 from federation_factory import federation
 
 from fedmerit import plugins
-from fedmerit.attacks import catalogue
 from fedmerit.contract.method import Method
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
@@ -31,6 +30,7 @@ from fedmerit.trust import ALL, TRUST
 from fedmerit_data.kinds import KINDS
 from fedmerit_deploy import session
 from fedmerit_deploy.validator import ClassValidator
+from fedmerit_lab.attacks.attack import ATTACKS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
 CLASS = "own_parts.parts:Evenly"
@@ -71,7 +71,7 @@ def own_parts(installed, monkeypatch):
     """The package, installed where this process and its children find it."""
     monkeypatch.syspath_prepend(installed)
     monkeypatch.setenv("PYTHONPATH", f"{installed}:{':'.join(sys.path)}")
-    for one in (METHODS, NETWORKS, LOSSES, OPTIMIZERS, KINDS, catalogue.KINDS):
+    for one in (METHODS, NETWORKS, LOSSES, OPTIMIZERS, KINDS, ATTACKS):
         monkeypatch.setattr(one, "_loaded", {})
     yield installed
     for name in [name for name in sys.modules if name.startswith("own_parts")]:
@@ -123,10 +123,10 @@ def test_one_of_each_is_found_by_name(own_parts):
         (LOSSES, "squared"),
         (OPTIMIZERS, "nesterov"),
         (KINDS, "arrays"),
-        (catalogue.KINDS, "halved"),
+        (ATTACKS, "halved"),
     ):
         assert name in group
-        assert list(group)[-1] == name or group is catalogue.KINDS  # all of which are plugins
+        assert list(group)[-1] == name or group is ATTACKS  # all of which are plugins
         assert group[name] is group[name]
     assert list(METHODS)[:3] == ["standalone", "pooled", "fedavg"]
 
@@ -142,7 +142,7 @@ def test_one_of_each_on_the_local_engine(prepared, fedmerit, tmp_path):
     run = tmp_path / "run"
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
     told = fedmerit(
-        *("run", "--out", run, "--method", "evenly", "--sites", prepared, "--rounds", 2, "--engine", "local"),
+        *("lab", "run", "--out", run, "--method", "evenly", "--sites", prepared, "--rounds", 2, "--engine", "local"),
         *("--attack", "B=halved", "--set", "step=0.5", *settings),
     )
     assert told.exit_code == 0, told.output

@@ -23,7 +23,7 @@ GROUPS = {
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
     "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "rehearse", "check"],
     "model": ["export"],
-    "lab": ["paper", "attacks", "protocols", "leaderboard", "inversion", "bench"],
+    "lab": ["paper", "run", "attacks", "protocols", "leaderboard", "inversion", "bench"],
 }
 MOST_LINES, WIDTH = 50, 100  # of a help text
 

@@ -50,7 +50,7 @@ def test_an_option_is_declared_in_one_place(name):
         ({"rounds": True}, "rounds=True: expected a whole number, 1 or more"),
         ({"round_timeout": float("nan")}, "round_timeout=nan: expected 0 or more"),
         ({"engine": "cloud"}, "engine='cloud': expected one of sim, local, poc"),
-        ({"attacks": "zero"}, "attacks='zero': expected a table of names and values"),
+        ({"settings": "zero"}, "settings='zero': expected a table of names and values"),
         ({"privacy": [3]}, r"privacy=\[3\]: expected a list of texts"),
         ({"only": "a,,b"}, "only='a,,b': expected names of sites such as A,B, each once"),
         ({"keep_updates": "yes"}, "keep_updates='yes': expected true or false"),

@@ -63,7 +63,6 @@ def test_resume_of_a_spoiled_run_names_the_file(fedmerit, own_run, file, content
         ((), {"threads": 2}, "threads"),
         ((), {"device": "cpu"}, "device"),
         ((), {"sites": "elsewhere"}, "sites"),
-        ((), {"attack": "site1=zero"}, "attacks"),
         (("combine=plus",), {}, "combine"),
         (("lr=0.01",), {}, "lr"),
     ],

@@ -115,12 +115,6 @@ def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, 
     assert asked[0][1]["round_timeout"] == 60
 
 
-def test_a_config_file_may_hold_attacks(fedmerit, config, run, asked):
-    config.write_text(config.read_text() + "[attacks]\nsite2 = 'zero'\n")
-    assert fedmerit("run", "--out", run, "--config", config).exit_code == 0
-    assert asked[0][1]["attacks"] == {"site2": "zero"}
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -174,10 +168,6 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
         ((), {"only": "site1,site9"}, ["holds no site site9; there are site1, site2, site3"]),
         ((), {"only": "site1,,site2"}, ["--only site1,,site2: expected names of sites"]),
         ((), {"only": "site1"}, ["needs at least 2"]),
-        ((), {"attack": "site9=zero"}, ["no site site9; there are site1, site2, site3"]),
-        ((), {"attack": "site1=lazy"}, ["'lazy': unknown; expected one of adaptive, delta"]),
-        ((), {"attack": "zero"}, ["--attack zero: expected NAME=VALUE"]),
-        ((), {"attack": "site1=shifted:share=2"}, ["share=2"]),
     ],
 )
 def test_an_option_that_cannot_be_used(fedmerit, options, run, settings, changes, words):
@@ -253,21 +243,6 @@ def test_a_site_whose_images_are_nan_is_rejected_in_every_round(
     assert_same_model(run / "models/global.pt", without / "models/global.pt")
     tested = read_results(run).query("split == 'testing' and quantity == 'dice'")
     assert set(tested["site"]) == {"site1", "site3"}  # who has no part in the model does not get it
-
-
-# --attack
-
-
-def test_a_run_says_who_attacks(fedmerit, sites, small, run):
-    steady = ("--set", "schedule=constant")
-    given = ("--method", "fedavg", "--sites", sites, "--rounds", 2, "--engine", "local", *small, *steady)
-    result = fedmerit("run", "--out", run, *given, "--attack", "site2=scaled:from=1:by=3")
-    assert result.exit_code == 0, result.output
-    assert read_run(run)["attacks"] == {"site2": "scaled:from=1:by=3.0"}
-    norms = read_results(run).query("quantity == 'norm' and site == 'site2'")["value"].to_list()
-    assert norms[1] > 2 * norms[0]
-    assert fedmerit("run", "--resume", "--out", run, "--attack", "site2=scaled:by=3:from=1").exit_code == 0
-    refused(fedmerit("run", "--resume", "--out", run, "--attack", "site2=zero"), "attacks")
 
 
 def test_ctrl_c_says_how_to_resume(fedmerit, options, run, monkeypatch):

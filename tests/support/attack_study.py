@@ -6,18 +6,18 @@ import pandas as pd
 
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 
 SITES = ("A", "B", "C")
 ROUNDS = 12
 
 
-def attack(kind, site, seed=0, first=0, attackers=None) -> Attack:
+def attack(kind, site, seed=0, first=0, attackers=None) -> AttackedRun:
     name = "_".join(filter(None, (kind, site, str(seed))))
-    return Attack("fedavg", kind, site, seed, Path(name), attackers or ((site,) if site else ()), first)
+    return AttackedRun("fedavg", kind, site, seed, Path(name), attackers or ((site,) if site else ()), first)
 
 
-def rows_of(one: Attack, sites=SITES, dice=0.8, weight=None, changed=None) -> pd.DataFrame:
+def rows_of(one: AttackedRun, sites=SITES, dice=0.8, weight=None, changed=None) -> pd.DataFrame:
     """A run in which attackers get worse by training from the first round of the attack, with ``changed`` evidence."""
     rows = []
 
@@ -39,7 +39,7 @@ def rows_of(one: Attack, sites=SITES, dice=0.8, weight=None, changed=None) -> pd
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def make_study() -> tuple[list[Attack], Results]:
+def make_study() -> tuple[list[AttackedRun], Results]:
     """Two seeds; A and B send zeros in turn, and A takes part twice."""
     attacks, results = [], []
     for seed in (0, 1):

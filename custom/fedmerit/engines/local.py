@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -40,7 +39,7 @@ def run_local(
     on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
     threads: int | None = None,
     server_sites: Sequence[SiteFolder] = (),
-    attacks: Mapping[str, str] | None = None,
+    wrap_site: Callable[[Site], Site] = lambda site: site,
     filtered: Callable[[Answer], Answer] | None = None,
     min_sites: int = 1,
     contexts: tuple[bytes, bytes] | None = None,
@@ -53,7 +52,7 @@ def run_local(
         on_round: called with every round's ledger record.
         threads: sites at work at a time; by default as many as the cores allow.
         server_sites: the server's own images, for methods that evaluate candidates; else the sites' shares.
-        attacks: by site name, the spec of its attack; the others are honest.
+        wrap_site: replaces every site when it is opened; the laboratory's, for simulated attacks.
         filtered: what the run's privacy filters make of an answer on its way to the server, if it has any.
         min_sites: usable answers without which the run ends.
         contexts: TenSEAL's of the sites and of the server, of an encrypted run.
@@ -65,7 +64,6 @@ def run_local(
     names = [folder.name for folder in folders]
     device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
     federation = Federation(config, names, run, on_round, server_sites, device, min_sites, context=of_server)
-    attacks = attacks or {}
     sites: dict[str, Site] = {}
     for folder in folders:
         name = folder.name
@@ -75,8 +73,7 @@ def run_local(
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         own, more = devices.get(name, "auto"), {"ask_peer": ask_peer, "key": key, "participants": names}
-        site = image_site(folder, config, run / "sites" / name, own, **more)
-        sites[name] = wrap_attacker(site, attacks.get(name))
+        sites[name] = wrap_site(image_site(folder, config, run / "sites" / name, own, **more))
     if federation.can.pools_images:
         pool_sites(list(sites.values()))
     threads = threads or max(1, cores() // config.training.cpu_threads)

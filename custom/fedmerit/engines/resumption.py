@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit import plugins
-from fedmerit.attacks.catalogue import require_possible
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
 from fedmerit.files import lock_folder, write_json
@@ -18,7 +17,7 @@ from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_pr
 from fedmerit.trust import allow, allow_places, require_place
 
 NEEDED = (
-    "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
+    "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings",
     "image_size", "site_digests", "server_digests", "fold", *RunOptions().recorded(),
 )  # fmt: skip
 IMAGES = ("sites", "server_sites")  # options that say where images lie
@@ -100,7 +99,6 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         ),
         "only": sorted,
         "track": list,
-        "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
         "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
         "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }

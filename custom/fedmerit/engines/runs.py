@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmerit import plugins
-from fedmerit.attacks.catalogue import require_possible
 from fedmerit.ciphertexts import KEYS
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.given_contributions import add_contributions
@@ -26,6 +26,7 @@ from fedmerit.schema.messages import Answer
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests
 from fedmerit.trainers.monai.machine_settings import (
     SERVER,
@@ -38,6 +39,19 @@ from fedmerit.trainers.monai.network_checks import check_image_size, require_rep
 from fedmerit.trainers.monai.networks import build_network, initial_network
 from fedmerit.trainers.monai.step_time import measure_precision
 from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
+
+SIMULATOR = "fedmerit.engines.nvflare.simulator"
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """How studies replace the sites of a run: none of it can be configured, it is code that the laboratory passes."""
+
+    wrap_site: Callable[[Site], Site] = lambda site: site  # on the local engine
+    simulator: str = SIMULATOR  # module of the program that simulates the run on NVFlare
+
+
+HONEST = Laboratory()
 
 
 def create(run: Path, method: str, sites: Path | str | None = None, rounds: int = ROUNDS, **options: Any) -> None:
@@ -69,7 +83,6 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
     asked.waiting.require_sites(len(names))
     known = names if not asked.only else [folder.name for folder in open_sites(sites)]
     require_known_sites(asked.device, known, present=names)
-    specs = require_possible(asked.attacks, names, rounds)
     filters = require_privacy(asked.privacy, method, config.build_method())
     trackers = require_tracking(asked.track, asked.engine)
     allow(*trackers)
@@ -88,7 +101,6 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
     description = describe(run.name, config, names, asked.engine) | {
         **asked.recorded(),
         "only": sorted(asked.only) or None,
-        "attacks": specs,
         "privacy": filters,
         "track": trackers,
         "image_size": list(folders[0].image_size),
@@ -172,11 +184,9 @@ def configuration_for(
 
 
 def _require_one_machine(config: RunConfiguration, asked: RunOptions) -> None:
-    """`BadInput` if images had to be pooled outside one process, or pooling sites are to attack."""
+    """`BadInput` if images had to be pooled outside one process."""
     if asked.engine != "local":
         require_decentralised(config)
-    elif asked.attacks and capabilities(config.build_method()).pools_images:
-        raise BadInput(f"--attack: {config.method} has one training for all sites, so no site can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
@@ -218,6 +228,7 @@ def execute(
     sites: Path | None = None,
     server_sites: Path | None = None,
     on_exchange: OnExchange = lambda tasks, answers: None,
+    laboratory: Laboratory | None = None,
 ) -> None:
     """Train and test from the run's last complete round.
 
@@ -227,6 +238,7 @@ def execute(
         sites: the site folders on this machine, if they have moved since the run was created.
         server_sites: the server's own, likewise.
         on_exchange: of `run_local`; other engines do not call it.
+        laboratory: replaces sites of a run with simulated attacks; without it such a run is refused.
 
     Raises:
         BadInput: the sites are not those the run was created with, a script that it names was not given to this
@@ -250,33 +262,30 @@ def execute(
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
     device, waiting = assign_devices(info["device"], names), Waiting.of_record(info)
-    attacks, of_server = info["attacks"], info["server_sites"]
+    of_server = info["server_sites"]
+    if info.get("attacks") and laboratory is None:
+        raise BadInput(
+            f"{run}: has simulated attacks, which only the laboratory executes; continue it with "
+            f"`fedmerit lab run --resume --out {run}`"
+        )
+    laboratory = laboratory or HONEST
     with lock_folder(run) as lock:
         remove_partial_files(run)
         keys = _encryption_contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: configured_device(name, device) for name in (*names, SERVER)}
             filtered = None if keys else build_filter(info["privacy"], config)
-            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, waiting.min_sites,
-                      keys, on_exchange)  # fmt: skip
+            run_local(config, folders, run, devices, on_round, threads, own, laboratory.wrap_site, filtered,
+                      waiting.min_sites, keys, on_exchange)  # fmt: skip
         elif info["engine"] == "poc":
             from fedmerit_deploy.poc import run_poc  # NVFlare takes seconds to import
 
-            run_poc(
-                config,
-                {folder.name: folder.path for folder in folders},
-                run,
-                device,
-                on_round,
-                lock,
-                of_server,
-                attacks,
-            )
+            run_poc(config, {folder.name: folder.path for folder in folders}, run, device, on_round, lock, of_server)
         else:
             from fedmerit.engines.nvflare.simulation import run_simulator
 
             root, at_work = Path(info["sites_folder"]), min(threads or _concurrent_sites(config, names), len(names))
-            run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, attacks)
+            run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, laboratory.simulator)
 
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:

@@ -38,9 +38,7 @@ from fedmerit.trust import allow, allow_script, require_trusted_script
 if TYPE_CHECKING:
     from fedmerit.engines.nvflare.local_scripts import LocalScript
 
-OF_IMAGES = (
-    *("sites", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks"),
-)
+OF_IMAGES = (*("sites", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device"),)
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
 SAME = ("plan", "script", "sites", "engine", "privacy")  # of run.json, in runs that may stand for each other
 
@@ -126,7 +124,7 @@ def _describe(name: str, asked: RunOptions, scripts: SiteScripts) -> dict[str, A
     filters = require_script_filters(config, asked.privacy)
     require_sites(config, scripts.names)
     asked.waiting.require_sites(len(scripts.names))
-    recorded = asked.recorded() | {"script": scripts.launch.model_dump(), "privacy": filters, "attacks": {}}
+    recorded = asked.recorded() | {"script": scripts.launch.model_dump(), "privacy": filters}
     return describe(name, config, scripts.names, asked.engine) | recorded
 
 

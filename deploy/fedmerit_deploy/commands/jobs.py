@@ -20,7 +20,7 @@ AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
 
 commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
-HERE = ("out", "engine", "only", "threads", "device", "attacks")  # options of runs on this machine
+HERE = ("out", "engine", "only", "threads", "device")  # options of runs on this machine
 EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]
 
 

@@ -104,6 +104,7 @@ def count_training_images(folder: Path) -> int:
     return config.rounds * per_epoch * training.epochs
 
 
+Execute = Callable[..., None]  # with the arguments of `fedmerit.engines.runs.execute`
 After = Callable[[Path, Any], None]  # of a run folder, and the folder of its sites here, or None
 
 
@@ -123,17 +124,19 @@ def execute_one(
     after: After | None = None,
     threads: int | None = None,
     places: Places = AS_RECORDED,
+    execute: Execute = runs.execute,
 ) -> str | None:
     """Execute a run from its last complete round.
 
     Args:
         threads: concurrent sites; None: as created.
+        execute: the function that executes the run.
 
     Returns:
         Why it failed, or None. Errors other than `RunFailed` leave a traceback in ``failed.log`` of the run folder.
     """
     try:
-        runs.execute(folder, on_round, threads, *places)
+        execute(folder, on_round, threads, *places)
         if after is not None:
             recorded = read_run(folder).get("sites_folder")
             after(folder, places.sites or (Path(recorded) if recorded else None))

@@ -1,65 +1,92 @@
-"""The contract of an attack: what the attacker sees, and what it may change of an honest round."""
+"""The contract of a simulated attack, and every attack by name and by spec, such as ``noise`` or ``shifted:from=3``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, is_dataclass
+from typing import Any, ClassVar
 
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.attacks.catalogue import SiteAttack
+from fedmerit.plugins import Catalogue
+from fedmerit.schema import declarations
+from fedmerit.schema.declarations import Checked, parameter
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 from fedmerit.site.memory import Learned, Memory
-from fedmerit.site.site import Site
 from fedmerit.trainers.monai.data import Case, SiteFolder
 
 
 @dataclass(frozen=True)
 class AttackerView:
-    """What a site that has to send an update knows."""
+    """What an attacker knows when it has to send an update."""
 
     task: Task
     received: Tensor  # (d,) w_t
-    step: Tensor  # (d,) w_t - w_{t-1}: what became of the model since its last round
-    kept: dict[str, Any]  # what `Attack.keep` gave in the first round of the attack, and what `update` puts there
+    step: Tensor  # (d,) w_t - w_{t-1}: the change of the model since the attacker's last round
+    kept: dict[str, Any]  # the result of `Attack.keep` in the first round of the attack, and additions by `update`
     train: Callable[[], Learned]  # the honest round
     random: Generator  # seeded by (seed, site, round)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack(SiteAttack):
-    """The honest round, in hooks of which each attack replaces some."""
+class Attack(Checked):
+    """An attack: the honest round of a site, in hooks of which each attack replaces some."""
 
-    def wrap(self, site: Site) -> Site:
-        """The ``site``, of images, following the attack."""
-        from fedmerit_lab.attacks.attacker_site import AttackerSite  # which calls the hooks
+    from_: int = parameter(0, "first round of the attack; honest before", low=0)
+    earliest: ClassVar[int] = 0  # the first round in which the attack is possible; honest before
 
-        return AttackerSite(site, self)
+    @property
+    def first(self) -> int:
+        """The first round that is not honest."""
+        return max(self.from_, self.earliest)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of other sites that have to take part."""
+        return ()
 
     def training_seed_site(self, site: str) -> str:
-        """By which site's name its training is seeded."""
+        """Return the name of the site that seeds the training."""
         return site
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
-        """What it trains on; ``random`` is seeded by (seed, site), so that it is the same in all rounds."""
+        """Return the cases to train on; ``random`` is seeded by (seed, site), so it is the same in all rounds."""
         return folder.cases("training")
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """What it remembers of its last honest round, ``memory``, and the model (d,) it received after it."""
+        """Return what to remember of the last honest round, ``memory``, and of the model (d,) received after it."""
         return {}
 
     def update(self, view: AttackerView) -> Tensor | Learned:
-        """What it sends: an update (d,) without having trained, or what training gave."""
+        """Return what is sent: an update (d,) without training, or the result of training."""
         return view.train()
 
     def claim(self, reply: Reply) -> Reply:
-        """The reply with what it says of itself."""
+        """Return the reply with the attacker's statements about itself."""
         return reply
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """What it commits to before round 0; if the attack begins later, it was honest then."""
+        """Return what the attacker commits to before round 0, in which an attack that begins later is honest."""
         return enrolment
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
-        """What it says of models that it evaluates for the server; ``sites`` are the names of those that take part."""
+        """Return the attacker's evaluation of models; ``sites`` are the names of all sites that take part."""
         return evaluated
+
+
+ATTACKS: Catalogue[type[Attack]] = Catalogue(
+    "attacks",
+    {},  # all come by entry points: pyproject.toml
+    lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
+    "a frozen dataclass derived from fedmerit_lab.attacks.attack.Attack",
+)
+
+
+def parse_attack(spec: str) -> Attack:
+    """Return the attack of a spec; raise `BadInput` if the spec names none."""
+    attack: Attack = declarations.parse_spec(spec, ATTACKS, "attack")
+    return attack
+
+
+def format_attack(attack: Attack) -> str:
+    """Return the spec of an attack, complete with its defaults; `parse_attack` inverts this."""
+    return declarations.format_spec(attack, ATTACKS, separator=":")  # commas separate sites

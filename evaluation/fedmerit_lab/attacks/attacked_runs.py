@@ -4,7 +4,7 @@
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.attacks import catalogue
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
+from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.results import COLUMNS
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.checkpoint import is_finished
@@ -25,11 +27,14 @@ from fedmerit_evaluation.results.runs import open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.execution import OnEnd, OnRound, Workers, execute_all
 from fedmerit_evaluation.studies.study import MethodSpec, recorded_digests, require_same, require_same_images, scratch
+from fedmerit_lab.attacks.attack import ATTACKS, format_attack, parse_attack
+from fedmerit_lab.attacks.attacker_site import wrap_attacker
 from fedmerit_lab.attacks.sybils import SYBILS
 
 HONEST = "honest"
 IMAGES = "images.json"  # digests of the sites that Sybil attacks changed
 OPTIONS = {"engine": "local"}
+SIMULATOR = "fedmerit_lab.attacks.simulator"
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
 COLLUSIONS = {  # attacks that need more than the site
     "twin": "needs a second site with the same images; take duplicate",
@@ -38,8 +43,67 @@ COLLUSIONS = {  # attacks that need more than the site
 }
 
 
+def create(run: Path, attacks: Mapping[str, str], **options: Any) -> None:
+    """Create a run folder by `fedmerit.engines.runs.create`, and record in run.json which sites attack.
+
+    Args:
+        run: the folder.
+        attacks: by site, the spec of its attack; the others are honest.
+        **options: of `fedmerit.engines.runs.create`.
+
+    Raises:
+        BadInput: an option, a site or a spec cannot be used; or the engine is one of real machines.
+    """
+    if attacks and options.get("engine", "sim") == "poc":
+        raise BadInput("--attack: sites of a provisioned federation do not attack; take --engine local or sim")
+    if attacks:  # before anything is written
+        names = [folder.name for folder in open_sites(Path(options["sites"]), options.get("only"))]
+        attacks = _complete_specs(attacks, names, options.get("rounds", ROUNDS))
+        if capabilities(METHODS[options["method"]]()).pools_images:
+            raise BadInput(f"--attack: {options['method']} has one training for all sites, so no site can attack it")
+    runs.create(run, **options)
+    if attacks:
+        write_json(run / "run.json", {**read_run(run), "attacks": attacks})
+
+
+def _complete_specs(specs: Mapping[str, str], sites: Sequence[str], rounds: int) -> dict[str, str]:
+    """Return the specs by site with all defaults; raise `BadInput` for unknown sites, or too few ``rounds``."""
+    complete = {}
+    for site, spec in specs.items():
+        if (kind := str(spec).partition(":")[0]) in SYBILS:
+            raise BadInput(
+                f"attack {site}={spec}: changes the site folders, which a run does not; use "
+                f"`fedmerit lab attacks --kinds {kind} --attackers {site}`"
+            )
+        attack = parse_attack(str(spec))
+        if unknown := [name for name in (site, *attack.others) if name not in sites]:
+            raise BadInput(f"attack {site}={spec}: no site {unknown[0]}; there are {', '.join(sites)}")
+        if attack.first >= rounds:
+            raise BadInput(
+                f"attack {site}={spec}: begins in round {attack.first}, counted from 0, and there are {rounds}; "
+                "train more rounds, or let it begin earlier"
+            )
+        complete[site] = format_attack(attack)
+    return complete
+
+
+def require_same_attacks(run: Path, attacks: Mapping[str, str]) -> None:
+    """Raise `BadInput` if a run was created with other attacks."""
+    info = read_run(run)
+    before, asked = info.get("attacks", {}), _complete_specs(attacks, info["sites"], info["rounds"])
+    if before != asked:
+        raise BadInput(f"{run}: was started with attacks {before}, not {asked}; choose another --out")
+
+
+def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], *places: Any, **options: Any) -> None:
+    """Execute a run by `fedmerit.engines.runs.execute`, in which the sites that run.json names attack."""
+    if specs := read_run(run).get("attacks"):
+        options["laboratory"] = runs.Laboratory(lambda site: wrap_attacker(site, specs), SIMULATOR)
+    runs.execute(run, on_round, *places, **options)
+
+
 @dataclass(frozen=True)
-class Attack:
+class AttackedRun:
     """One run. In an honest run, ``kind`` is `HONEST` and ``site`` is empty."""
 
     label: str  # of the method
@@ -69,7 +133,7 @@ def parse_attack_kinds(text: str, labels: Sequence[str]) -> list[str]:
     for part in text.split(","):
         if part.strip() == "all":
             same = ("swapped",) if len(labels) == 1 else ()
-            kinds += [kind for kind in (*catalogue.KINDS, *SYBILS) if kind not in (*COLLUSIONS, *same)]
+            kinds += [kind for kind in (*ATTACKS, *SYBILS) if kind not in (*COLLUSIONS, *same)]
         else:
             kinds.append(part.strip())
     for kind in kinds:
@@ -79,7 +143,7 @@ def parse_attack_kinds(text: str, labels: Sequence[str]) -> list[str]:
             raise BadInput(f"--kinds: {kind} {COLLUSIONS[kind.split(':')[0]]}")
         if kind not in SYBILS:
             try:
-                catalogue.parse(kind)
+                parse_attack(kind)
             except BadInput as error:
                 raise BadInput(f"--kinds: {error}; or one of {', '.join(SYBILS)}, which change the sites") from None
     return kinds
@@ -94,7 +158,7 @@ def prepare(
     settings: Mapping[str, str],
     options: Mapping[str, Any],
     folds: Sequence[int] = (),
-) -> list[Attack]:
+) -> list[AttackedRun]:
     """Check every run, then create the missing ones; if one cannot be created, none is.
 
     Args:
@@ -147,14 +211,15 @@ def prepare(
                 "seed": attack.seed,
                 "fold": attack.fold,
                 "settings": {**SETTINGS, **settings, **item.settings},
-                "attacks": _specs(attack),
             }
+            specs = _specs(attack)
             if attack.kind in SYBILS:
                 asked["sites"] = _changed_sites(out, attack.kind, attack.site, attack.fold)
             if (attack.folder / "run.json").exists():
                 require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
+                require_same_attacks(attack.folder, specs)
             else:
-                runs.create(new / "runs" / attack.folder.name, **asked)
+                create(new / "runs" / attack.folder.name, specs, **asked)
         _take_over(new / "runs", out / "runs")
     return [attack for _, attack in attacks]
 
@@ -171,16 +236,16 @@ def _take_over(new: Path, folder: Path) -> None:
 
 
 def _first(kind: str) -> int:
-    return 0 if kind in SYBILS or kind == HONEST else catalogue.parse(kind).first
+    return 0 if kind in SYBILS or kind == HONEST else parse_attack(kind).first
 
 
-def _attack(out: Path, label: str, kind: str, site: str, seed: int, fold: int | None) -> Attack:
+def _attack(out: Path, label: str, kind: str, site: str, seed: int, fold: int | None) -> AttackedRun:
     name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}", "" if fold is None else f"fold{fold}"))))
     names = {HONEST: (), "duplicate": (site, f"{site}-copy"), "split": (f"{site}-a", f"{site}-b")}
-    return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind), fold)
+    return AttackedRun(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind), fold)
 
 
-def _specs(attack: Attack) -> dict[str, str]:
+def _specs(attack: AttackedRun) -> dict[str, str]:
     """By site, for `fedmerit.engines.runs.create`."""
     if attack.kind == "duplicate":
         return {attack.attackers[1]: f"twin:of={attack.site}"}
@@ -188,11 +253,11 @@ def _specs(attack: Attack) -> dict[str, str]:
 
 
 def execute_runs(
-    attacks: Sequence[Attack], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
+    attacks: Sequence[AttackedRun], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
 ) -> dict[Path, str]:
     """Execute unfinished runs concurrently; the failed runs with the reason."""
     left = [attack.folder for attack in attacks if not attack.finished]
-    return execute_all(left, workers, on_end, on_round, after=forget)
+    return execute_all(left, workers, on_end, on_round, after=forget, execute=execute)
 
 
 def forget(folder: Path, sites: Path) -> None:
@@ -200,7 +265,7 @@ def forget(folder: Path, sites: Path) -> None:
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
 
-def collect_results(attacks: Sequence[Attack]) -> Results:
+def collect_results(attacks: Sequence[AttackedRun]) -> Results:
     """The results of the finished runs; column ``run`` has their folders."""
     finished = [attack for attack in attacks if attack.finished]
     tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]

@@ -1,8 +1,9 @@
-"""A site that follows an attack: a wrapper around a `Site`, which neither that nor the server knows of.
+"""A site that follows an attack: a wrapper around a `Site`, of which neither that site nor the server knows.
 
-It knows what a real site would: its own images, what it received, and what it remembers of the round before.
+The attacker knows what a real site would: its own images, what it received, and what it remembers of the round before.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,48 +19,53 @@ from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_tensors
 from fedmerit.trainers.monai.patches import build_samples
-from fedmerit_lab.attacks.attack import Attack, AttackerView
+from fedmerit_lab.attacks.attack import Attack, AttackerView, parse_attack
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
 RANDOM_STREAM = "behaviour"  # part of the seeds of its random numbers
 
 
+def wrap_attacker(site: Site, specs: Mapping[str, str]) -> Site:
+    """Return the site, which follows the attack that ``specs`` has by its name, if any."""
+    return AttackerSite(site, parse_attack(specs[site.name])) if site.name in specs else site
+
+
 class AttackerSite(Site):
-    """A site that is honest up to some round and follows an attack from then on, with the memory of the honest one.
+    """A site that is honest up to some round and follows an attack from then on, with the memory of the honest site.
 
     Args:
-        honest: what it is until then, of images.
-        attack: what it does from then on.
+        honest: the site, of images.
+        attack: the attack.
     """
 
     def __init__(self, honest: Site, attack: Attack):
         assert isinstance(honest.trainer, ImageTrainer)
-        vars(self).update(vars(honest))  # memory, log and all are one
+        vars(self).update(vars(honest))  # memory, log and all are shared
         self.honest, self.attack = honest, attack
         self.trainer = AttackerTrainer(honest.trainer, attack)
 
     def answer(self, task: Work) -> Answer:
-        """Whatever the server asks for."""
+        """Return the answer to any task of the server."""
         return self.honest.answer(task) if task.round < self.attack.first else super().answer(task)
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
-        """As `Site.enrol`, with what the attack makes of it."""
+        """Return the enrolment that the attack commits to."""
         return self.attack.commit(super().enrol(task))
 
     def evaluate(self, task: Evaluation) -> Evaluated:
-        """As `Site.evaluate`, with what the attack says of the models; about final models it does not lie."""
+        """Return the attack's evaluation of models; final models are evaluated honestly."""
         evaluated = super().evaluate(task)
         if task.purpose is Purpose.ROUND:
             return self.attack.rate(evaluated, task, self.participants)
         return evaluated
 
     def train(self, task: Task) -> Reply:
-        """As `Site.train`, with what the attack says of it."""
+        """Return the reply of a round with the attack's claims."""
         return self.attack.claim(super().train(task))
 
 
 class AttackerTrainer(ImageTrainer):
-    """Trains as an attack has it; arguments as of `AttackerSite`."""
+    """A trainer that follows an attack; its arguments are those of `AttackerSite`."""
 
     def __init__(self, honest: ImageTrainer, attack: Attack):
         vars(self).update(vars(honest))
@@ -69,17 +75,17 @@ class AttackerTrainer(ImageTrainer):
 
     @property
     def num_samples(self) -> int:
-        """The images that it has, whatever it trains on."""
+        """The number of images that the site has, whatever it trains on."""
         return self.honest.num_samples
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
-        """What the attack makes of the round."""
+        """Return the result of the attack in this round."""
 
         def train() -> Learned:
             return super(AttackerTrainer, self).learn(task, received, memory)
 
         if memory is None:
-            if self.attack.earliest:  # it lost what it would cheat with
+            if self.attack.earliest:  # the attacker lost what it would cheat with
                 return train()
             memory = Memory(received, received, task.buffers)
         random = np.random.default_rng(random_seed(self.config.seed, self.name, task.round, RANDOM_STREAM))
@@ -101,7 +107,7 @@ class AttackerTrainer(ImageTrainer):
         return replace(sent, vectors={**nothing, **sent.vectors}, own=sent.own or memory.own or own)
 
     def _kept(self, task: Task, memory: Memory, received: Tensor) -> dict[str, Any]:
-        """What the attack remembers: made in its first round, and again wherever that is repeated."""
+        """Return what the attack remembers: made in its first round, and again if that round is repeated."""
         file = self.memory.path / KEPT
         if task.round > self.attack.first and file.exists():
             kept: dict[str, Any] = load_tensors(file)

@@ -13,7 +13,7 @@ import pandas as pd
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detectors
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detection_scores import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, Detector, of_rounds
 
@@ -92,7 +92,7 @@ class Rule:
 RULES = (Rule(VALUE.name, (VALUE,)), Rule(DROP.name, (DROP,)), Rule("both", (VALUE, DROP)), Rule(LOSS.name, (LOSS,)))
 
 
-def detection_rates(attacks: Sequence[Attack], results: Results, after: Sequence[int]) -> Table:
+def detection_rates(attacks: Sequence[AttackedRun], results: Results, after: Sequence[int]) -> Table:
     """Method, attack, rounds, rule: how often only the attackers are flagged, and how often an honest site is.
 
     Args:
@@ -133,7 +133,7 @@ class _Detected:
     suspicions: "pd.Series[float]"  # by site
 
 
-def _detect(attack: Attack, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds: int) -> _Detected | None:
+def _detect(attack: AttackedRun, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds: int) -> _Detected | None:
     """Detection in a run after a number of rounds; None if it has fewer."""
     place = (attack.folder.name, rounds - 1)
     if place not in flags.index:

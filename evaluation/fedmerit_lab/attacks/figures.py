@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from fedmerit_evaluation.figures.drawing import GREY, INK, STYLE, legend, method_style, panels, titled
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detection_rules import FALSELY, RIGHTLY
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
@@ -19,7 +19,7 @@ from fedmerit_lab.papers.figures import lines_over_rounds
 SNAPSHOTS = 6  # rounds that Figure 4 shows
 
 
-def figures(attacks: Sequence[Attack], results: Results) -> dict[str, Figure]:
+def figures(attacks: Sequence[AttackedRun], results: Results) -> dict[str, Figure]:
     """Both figures for every method and attack except Sybil attacks, means over seeds and folds; by name."""
     values, cosines = accumulated(free_rider_values(results)), of_rounds(results, "cosine_to_mean")
     there = [
@@ -41,7 +41,7 @@ def figures(attacks: Sequence[Attack], results: Results) -> dict[str, Figure]:
     return drawn
 
 
-def _over_seeds(table: pd.DataFrame, attacks: Sequence[Attack]) -> pd.DataFrame:
+def _over_seeds(table: pd.DataFrame, attacks: Sequence[AttackedRun]) -> pd.DataFrame:
     """Rounds x sites, the mean of some runs."""
     own = table.loc[[attack.folder.name for attack in attacks]].dropna(axis=1, how="all")
     return own.groupby(level="round").mean()

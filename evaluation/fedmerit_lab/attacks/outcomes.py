@@ -8,7 +8,7 @@ import pandas as pd
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
 from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_lab.attacks import detection_scores, detectors
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detectors import DETECTORS
 
 WITHIN = 10  # rounds of the attack after which detection is scored (Jiang et al. 2023)
@@ -16,7 +16,7 @@ DETECTOR_NAMES = [detector.name for detector in DETECTORS]
 KEY = ["Method", "Attack"]
 
 
-def tables(attacks: Sequence[Attack], results: Results) -> list[Table]:
+def tables(attacks: Sequence[AttackedRun], results: Results) -> list[Table]:
     """Gain from attacks, their cost to the others, and detection; empty without a finished honest run.
 
     For every method and attack, means over attackers, seeds and folds:
@@ -43,7 +43,7 @@ def tables(attacks: Sequence[Attack], results: Results) -> list[Table]:
     ]
 
 
-def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     """One row for each finished attacked run with a finished honest run: its key, changes, detections.
 
     Columns are those of `tables`, as fractions; for each detector the number of rounds after which the attacker is
@@ -90,19 +90,19 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     return found if found["Fold"].notna().any() else found.drop(columns="Fold")
 
 
-def _training(attack: Attack) -> tuple[str, int, int | None]:
+def _training(attack: AttackedRun) -> tuple[str, int, int | None]:
     """What an attacked run and its honest run share."""
     return attack.label, attack.seed, attack.fold
 
 
-def horizons(attacks: Sequence[Attack], results: Results) -> dict[str, int]:
+def horizons(attacks: Sequence[AttackedRun], results: Results) -> dict[str, int]:
     """By run, the round in which detection is scored: the `WITHIN`-th of the attack, or the last."""
     last = results.rows.loc[results.rows["split"] == ""].groupby("run")["round"].max()
     first = {attack.folder.name: attack.first for attack in attacks}
     return {str(run): min(first[str(run)] + WITHIN - 1, int(round)) for run, round in last.items()}
 
 
-def aurocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     """Method, attack x detectors; NaN if a detector has no data."""
     rows = [
         dict(zip(KEY, key, strict=True)) | {name: detection_scores.auroc(*both[name]) for name in DETECTOR_NAMES}
@@ -111,7 +111,7 @@ def aurocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
 
 
-def rocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+def rocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     """The curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection_scores.roc`."""
     curves = [
         detection_scores.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
@@ -122,7 +122,7 @@ def rocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
 
 
 def _suspicions(
-    attacks: Sequence[Attack], results: Results
+    attacks: Sequence[AttackedRun], results: Results
 ) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:
     """By method and attack and by detector, the suspicions of attackers and of honest sites in the same runs."""
     there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
@@ -140,7 +140,7 @@ def _suspicions(
     return result
 
 
-def false_positives(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+def false_positives(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     """Method x detectors: percent of the honest runs' sites flagged in any round; ``Sites``: their number."""
     rows = []
     for label in dict.fromkeys(attack.label for attack in attacks):
@@ -156,7 +156,7 @@ def false_positives(attacks: Sequence[Attack], results: Results) -> pd.DataFrame
     return pd.DataFrame(rows).rename(columns={name: f"{name} [%]" for name in DETECTOR_NAMES})
 
 
-def compare_with_honest(attack: Attack, control: Attack, results: Results) -> Table:
+def compare_with_honest(attack: AttackedRun, control: AttackedRun, results: Results) -> Table:
     """One attacked run and its honest run, site by site: scores, weight, contribution, detectors that flagged it."""
     run, honest = attack.folder.name, control.folder.name
     tested = {one: results.read_folders.dice.sites.droplevel("seed").xs(one) for one in (run, honest)}

@@ -8,7 +8,8 @@ import typer
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.schema.configuration.options import RunOptions, parse_names
-from fedmerit.schema.configuration.settings import PAPER
+from fedmerit.schema.configuration.settings import PAPER, guarded
+from fedmerit.schema.declarations import parse_assignments
 from fedmerit_cli.options import (
     AllFolds,
     Cluster,
@@ -26,7 +27,7 @@ from fedmerit_lab.commands.benchmarks import commands as bench
 
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.execution import Workers
-    from fedmerit_lab.attacks.attacked_runs import Attack
+    from fedmerit_lab.attacks.attacked_runs import AttackedRun
     from fedmerit_lab.papers.artefact import Artefact, Paper
 
 commands = Commands("The laboratory: papers' tables and figures, simulated attacks, benchmarks.")
@@ -122,6 +123,38 @@ def _print_list(
     console.print(f"together, for {len(names)} sites: {total} trainings per seed, shared ones counted once")
 
 
+@commands.add("lab run --out runs/attacked --method fedce --sites sites --attack site4=zero --engine local")
+@run_options(*RunOptions.model_fields)
+def run(
+    asked: RunOptions,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Simulated attack of a site; may be repeated.", metavar="SITE=KIND[:NAME=VALUE]"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last complete round of --out.")] = False,
+) -> None:
+    """Train one federation in which sites attack, on the local engine or the simulator."""
+    from fedmerit.engines.resumption import needs_resuming
+    from fedmerit_cli.printing import print_runs, run_with_progress
+    from fedmerit_lab.attacks import attacked_runs
+
+    given, specs = asked.given(), parse_assignments(attack or [], "--attack")
+    if missing := [name for name in ("out", "method", "sites")[: 1 if resume else 3] if name not in given]:
+        raise BadInput(f"--{missing[0]}: missing; a run of the laboratory needs it")
+    folder = given.pop("out")
+    if not resume:
+        attacked_runs.create(folder, specs, **given | {"settings": guarded(given.get("settings", {}))})
+    else:
+        if specs:
+            attacked_runs.require_same_attacks(folder, specs)
+        if not needs_resuming(folder, given):
+            console.print(f"{folder} has ended: nothing is left to train.", soft_wrap=True)
+            print_runs([folder])
+            return
+    run_with_progress(folder, attacked_runs.execute, "fedmerit lab run")
+    print_runs([folder])
+
+
 @commands.add("lab attacks --sites sites --out attacks --kinds zero,noise:from=5 --attackers HK --methods fedce")
 @run_options("sites", "rounds", "device", "server_sites", "recipe", "settings", required=["sites"])
 def attacks(
@@ -189,7 +222,7 @@ def _train(
     workers: "Workers",
     settings: Mapping[str, str],
     options: Mapping[str, Any],
-) -> "list[Attack]":
+) -> "list[AttackedRun]":
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
     from fedmerit.trainers.monai.data import open_sites
     from fedmerit_cli.printing import counting, exit_if_failed
@@ -264,11 +297,11 @@ def inversion(
     """
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.study import parse_seeds
-    from fedmerit_lab.privacy.gradient_inversion import Attack
+    from fedmerit_lab.privacy.gradient_inversion import ImageSearch
     from fedmerit_lab.privacy.inversion_study import CASES, measure, summarise
 
     chosen = list(CASES) if cases == "all" else parse_names(cases)
-    how = Attack(iterations, variation)
+    how = ImageSearch(iterations, variation)
     rows = measure(out, sites, chosen, parse_seeds(seeds), how, lambda what: console.print(what, soft_wrap=True))
     print_table(summarise(rows), console)
     console.print(f"all measurements: {out}", soft_wrap=True)

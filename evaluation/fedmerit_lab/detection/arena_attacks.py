@@ -1,4 +1,4 @@
-"""Attacks of the arena: each a class with a card. An attack of `fedmerit.attacks` is one, too, by `ByProduct`."""
+"""Attacks of the arena: each a class with a card. `ByProduct` makes one of an attack on sites."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,8 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.attacks.catalogue import parse
 from fedmerit.site.memory import Learned, Memory
-from fedmerit_lab.attacks.attack import Attack, AttackerView
+from fedmerit_lab.attacks.attack import Attack, AttackerView, parse_attack
 from fedmerit_lab.attacks.free_riders import scaled_noise
 from fedmerit_lab.detection.small_trainings import SiteData
 
@@ -65,16 +64,16 @@ class ArenaAttack:
 
 @dataclass(frozen=True)
 class ByProduct(ArenaAttack):
-    """An attack of `fedmerit.attacks` by its spec, as far as it changes updates."""
+    """An attack of `fedmerit_lab.attacks.attack.ATTACKS` by its spec, as far as it changes updates."""
 
     spec: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        parse(self.spec)  # before anything is played
+        parse_attack(self.spec)  # before anything is played
 
     def update(self, view: AttackedRound) -> Tensor:
         """By that attack, from its first round on."""
-        attack: Attack = view.memory.setdefault("attack", parse(self.spec))
+        attack: Attack = view.memory.setdefault("attack", parse_attack(self.spec))
         if view.number < attack.first:
             return view.honest
         before, step = view.received, torch.zeros_like(view.received)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import gram
-from fedmerit.engines import runs
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit.schema.run_info import read_run
@@ -24,6 +23,7 @@ from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.runs import open_run
+from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
@@ -121,16 +121,17 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
         shutil.rmtree(sites, ignore_errors=True)
         attackers = SYBILS[simulated.sybil](training.sites, roles.attacker, sites, None)
     settings = {**training.settings, **training.parameters}
-    options: dict[str, Any] = {"engine": "local", "device": "cpu", "settings": settings, "attacks": specs}
+    options: dict[str, Any] = {"engine": "local", "device": "cpu", "settings": settings}
     options["share_models"] = True  # so that the guard's raters are there
-    runs.create(out, training.method, sites, training.rounds, seed=seed, **options)
+    where = {"method": training.method, "sites": sites, "rounds": training.rounds, "seed": seed}
+    attacked_runs.create(out, specs, **where, **options)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]
     first = simulated.first(training.rounds)
     federation = MonitoredFederation(label, attack, seed, names, attackers, roles.outlier, first)
     log = DetectorLog(names.index(roles.trusted))
     monitor = _Monitor(folders, RunConfiguration.from_dict(read_run(out)["plan"]), log.see)
-    runs.execute(out, monitor.on_round, on_exchange=monitor.on_exchange)
+    attacked_runs.execute(out, monitor.on_round, on_exchange=monitor.on_exchange)
     shutil.rmtree(out / "sites", ignore_errors=True)
     return log.add_to(_add_results(federation, out))
 

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import STANDALONE, Results
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
 from fedmerit_lab.papers.figures import over_parameters
 from fedmerit_lab.papers.partitioned_sites import (
@@ -169,7 +169,7 @@ def reputations_by_share(study: Study, artefact: Artefact) -> Made:
 def _wrong_masks(study: Study, artefact: Artefact) -> dict[str, Results]:
     """By kind of wrong masks, the results of the runs; without wrong masks first."""
     (need,) = (need for need in artefact.needs if isinstance(need, WrongMasks))
-    done: Sequence[Attack] = study.done(need)
+    done: Sequence[AttackedRun] = study.done(need)
     rows = study.results(need).rows
     folders = {kind: [one.folder.name for one in done if one.kind == kind] for kind in (HONEST, *need.kinds)}
     return {

@@ -100,11 +100,13 @@ class WithoutOne(_OneMethod):
 
 @dataclass(frozen=True)
 class _Attacked(_OneMethod):
-    def execute(self, trainings: Sequence[attacked_runs.Attack], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
+    def execute(
+        self, trainings: Sequence[attacked_runs.AttackedRun], workers: Workers, on_end: OnEnd
+    ) -> dict[Path, str]:
         """Execute unfinished trainings."""
         return attacked_runs.execute_runs(trainings, workers, on_end)
 
-    def results(self, trainings: Sequence[attacked_runs.Attack]) -> Results:
+    def results(self, trainings: Sequence[attacked_runs.AttackedRun]) -> Results:
         """Column ``run`` has run folders."""
         return attacked_runs.collect_results(trainings)
 
@@ -122,7 +124,7 @@ class FreeRiding(_Attacked):
         """Number of sites, and one honest."""
         return "N + 1"
 
-    def prepare(self, study: Study) -> list[attacked_runs.Attack]:
+    def prepare(self, study: Study) -> list[attacked_runs.AttackedRun]:
         """A run folder for each free rider and seed."""
         out, options = study.out / "attacks", study.options(study.sites)
         return attacked_runs.prepare(out, study.items(self.labels), [FREE_RIDE], study.names, study.seeds, {}, options)
@@ -144,7 +146,7 @@ class WrongMasks(_Attacked):
         """Number of kinds, and one honest."""
         return f"{len(self.kinds) + 1} on {self.partition.name}"
 
-    def prepare(self, study: Study) -> list[attacked_runs.Attack]:
+    def prepare(self, study: Study) -> list[attacked_runs.AttackedRun]:
         """A run folder for each kind and seed."""
         sites = study.open_partition(self.partition)
         last = [folder.name for folder in open_sites(sites)][-1:]

@@ -59,7 +59,7 @@ class LocalSteps:
 
 
 @dataclass(frozen=True)
-class Attack:
+class ImageSearch:
     """How images are optimised: Adam of rate 0.1 on the sign of the derivative, the rate falling to a tenth thrice.
 
     Args:

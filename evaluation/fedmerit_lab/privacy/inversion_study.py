@@ -26,7 +26,7 @@ from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trainers.monai.local_training import build_loss, draw_batches, train
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_lab.privacy.gradient_inversion import Attack, Batches, LocalSteps, read_first_layer
+from fedmerit_lab.privacy.gradient_inversion import Batches, ImageSearch, LocalSteps, read_first_layer
 
 TABLE = "reconstructions.csv"
 KEYS = ["case", "seed", "update", "start"]
@@ -111,7 +111,7 @@ def connected_network(images: Tensor, masks: Tensor, seed: int) -> nn.Sequential
 
 
 def attack(
-    case: Case, training: LocalTraining, update: str, start: str, how: Attack, seed: int
+    case: Case, training: LocalTraining, update: str, start: str, how: ImageSearch, seed: int
 ) -> Iterator[dict[str, Any]]:
     """One row for each image of the round: how like it the reconstruction is, the start, and the nearest other patient.
 
@@ -169,7 +169,12 @@ def best_likeness(image: Tensor, candidates: Sequence[Tensor]) -> dict[str, floa
 
 
 def measure(
-    out: Path, sites: Path, cases: Sequence[str], seeds: Sequence[int], how: Attack, on_begin: Callable[[str], None]
+    out: Path,
+    sites: Path,
+    cases: Sequence[str],
+    seeds: Sequence[int],
+    how: ImageSearch,
+    on_begin: Callable[[str], None],
 ) -> pd.DataFrame:
     """Attack every case of every seed, seed by seed; of each seed another site. All rows, also written to ``out``.
 

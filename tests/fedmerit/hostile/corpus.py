@@ -31,7 +31,6 @@ rounds = 3
 only = ["site1", "site2"]
 threads = 1
 settings = {architecture = "unet", width = 4, lr = 0.001}
-attacks = {site1 = "zero"}
 round_timeout = 5.5
 """
 KIT = {

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 from attack_study import make_study
-from playing import LABELS, config_of, play, write_site
+from playing import LABELS, config_of, following, play, write_site
 from run_factory import make_sites
 
-from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.schema.messages import Reply, Task
 from fedmerit.site.image_trainer import image_site
 from fedmerit.site.site import Site
@@ -32,7 +31,7 @@ def played(
     @cache
     def make(spec: str | None = None, **settings: object) -> tuple[list[Task], list[Reply]]:
         site = image_site(folder, config_of(folder, **settings), tmp_path_factory.mktemp("memory"), "cpu")
-        return play(wrap_attacker(site, spec))
+        return play(following(site, spec))
 
     return make
 
@@ -41,7 +40,7 @@ def played(
 def open_site(folders: Mapping[str, SiteFolder], tmp_path: Path) -> Callable[..., Site]:
     """The site of a spec, always the same one."""
     folder = folders["prostate"]
-    return lambda spec=None: wrap_attacker(image_site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)
+    return lambda spec=None: following(image_site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from fedmerit.schema.messages import Reply, Task
 from fedmerit.site.site import Site
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.networks import initial_network
+from fedmerit_lab.attacks.attacker_site import wrap_attacker
 
 LAST = 3  # rounds played: 0, 1, 2, 3
 SIDE = 16  # of images
@@ -55,6 +56,11 @@ def config_of(folder: SiteFolder, **settings: object) -> RunConfiguration:
     network = {"in_channels": folder.channels, "labels": list(folder.labels)}
     tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
     return make_configuration("fedce", folder.task, LAST + 1, 0, network, tiny | settings)
+
+
+def following(site: Site, spec: str | None) -> Site:
+    """Return the site, which follows the attack of a spec, or is honest."""
+    return wrap_attacker(site, {} if spec is None else {site.name: spec})
 
 
 def play(*sites: Site) -> tuple[list[Task], list[Reply]]:

@@ -53,7 +53,7 @@ def test_every_run_is_planned(sites, tmp_path):
             "noise:from=2": {attack.site: "noise:from=2:times=1.0:shared=0.0"},
             "duplicate": {f"{attack.site}-copy": f"twin:from=0:of={attack.site}"},
         }
-        assert info["attacks"] == expected[attack.kind]
+        assert info.get("attacks", {}) == expected[attack.kind]
         assert attack.first == (2 if attack.kind.startswith("noise") else 0)
         assert len(info["sites"]) == (4 if attack.kind == "duplicate" else 3)
         assert set(attack.attackers) <= set(info["sites"])

@@ -10,17 +10,16 @@ import torch
 from chains import verify
 from playing import play, without_update
 
-from fedmerit.attacks.catalogue import KINDS, parse
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import TrainsLocally, capabilities
-from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.schema.declarations import rules
 from fedmerit.schema.messages import Evaluation, Purpose, Task
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit_lab.attacks.attack import Attack
+from fedmerit_lab.attacks import attacked_runs
+from fedmerit_lab.attacks.attack import ATTACKS, Attack, parse_attack
 from fedmerit_lab.attacks.attacker_site import AttackerSite
 
 HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
@@ -44,7 +43,7 @@ def test_every_attack_replaces_hooks_that_there_are():
     """A hook of another name would never be called."""
     assert set(dir(Attack)) >= HOOKS
     replaced = set()
-    for kind in KINDS.values():
+    for kind in ATTACKS.values():
         chain = [one for one in kind.__mro__ if issubclass(one, Attack) and one is not Attack]
         own = {name for one in chain for name, value in vars(one).items() if isinstance(value, Callable | property)}
         own -= {name for name in own if name.startswith("_")} | {*rules(kind), "spoil"}  # of attacks on masks
@@ -129,8 +128,9 @@ def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method
 
 def make(run, sites, engine, attacks, rounds=3, method="fedce"):
     settings = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
-    runs.create(run, method=method, sites=sites, rounds=rounds, engine=engine, settings=settings, attacks=attacks)
-    runs.execute(run, lambda record: None)
+    options = {"method": method, "sites": sites, "rounds": rounds, "engine": engine}
+    attacked_runs.create(run, attacks, settings=settings, **options)
+    attacked_runs.execute(run, lambda record: None)
     return run
 
 
@@ -148,7 +148,7 @@ def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_ru
     honest = make(tmp_path / "honest" / "run", sites, "local", {})
     digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
     attacking = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}
-    assert attacking == {site for site, spec in attacks.items() if parse(spec).first == 0}
+    assert attacking == {site for site, spec in attacks.items() if parse_attack(spec).first == 0}
     assert digests[0][1] != digests[1][1]
     kinds = [spec.partition(":")[0] for spec in attacks.values()]
     jobs = [path.read_text() for path in (tmp_path / "sim").rglob("config_fed_*.json")]

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from playing import LAST, SIDE, config_of, copy_site, play, same_statistics, steps
+from playing import LAST, SIDE, config_of, copy_site, following, play, same_statistics, steps
 
-from fedmerit.attacks.catalogue import parse, wrap_attacker
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.schema.inspection import check_enrolment
@@ -17,6 +16,7 @@ from fedmerit.schema.scores import mean_dice
 from fedmerit.site.image_trainer import image_site
 from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.samples import Slices
+from fedmerit_lab.attacks.attack import parse_attack
 
 
 def test_repeat_trains_on_one_image_that_shows_something_as_often_as_it_has_images(folders):
@@ -26,7 +26,7 @@ def test_repeat_trains_on_one_image_that_shows_something_as_often_as_it_has_imag
             return 0
 
     honest = Slices(folders["prostate"].cases("training"))
-    slices = Slices(parse("repeat").training_cases(folders["prostate"], Random()))
+    slices = Slices(parse_attack("repeat").training_cases(folders["prostate"], Random()))
     assert len(slices) == len(honest) == 8
     for pair in slices:
         assert all(torch.equal(part, other) for part, other in zip(pair, honest[1], strict=True))
@@ -120,7 +120,7 @@ def test_a_twin_sends_the_very_update_of_the_site_it_copies(played, folders, tmp
     copy = copy_site(folders["prostate"], tmp_path / "copy")
 
     def updates(spec):
-        site = wrap_attacker(image_site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
+        site = following(image_site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
         assert site.name == "copy"
         return [reply.update for reply in play(site)[1]]
 
@@ -138,7 +138,7 @@ def test_half_of_the_signs_are_reversed(played):
 def test_a_near_twin_adds_noise_and_has_digests_of_its_own(played, folders, tmp_path):
     copy = copy_site(folders["prostate"], tmp_path / "copy")
     original = image_site(folders["prostate"], config_of(folders["prostate"]), tmp_path / "original", "cpu")
-    twin = wrap_attacker(image_site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
+    twin = following(image_site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
     sent, honest = play(twin)[1][0].update, played()[1][0].update
     assert float((sent - honest).norm() / honest.norm()) == pytest.approx(0.5, rel=1e-3)
     told = [site.answer(EnrolmentTask(0)).fingerprint for site in (original, twin)]
@@ -153,7 +153,7 @@ def stacked(cases):
 
 
 def spoiled(folder, spec, seed=0):
-    return stacked(parse(spec).training_cases(folder, np.random.default_rng(seed)))
+    return stacked(parse_attack(spec).training_cases(folder, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize("task", ["prostate", "fundus"])
@@ -201,7 +201,7 @@ def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
 
 def test_an_invented_count_is_committed_to_so_that_later_claims_agree(played, folders, tmp_path):
     folder = folders["prostate"]
-    site = wrap_attacker(image_site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
+    site = following(image_site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
     told = site.answer(EnrolmentTask(0))
     assert check_enrolment(told, 0) is None
     assert told.slices["training"] == played("inflated:what=num_samples")[1][0].num_samples == 80
@@ -224,7 +224,7 @@ def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_pa
     shares = 1 - torch.eye(3, dtype=torch.float64)  # models without each site
     task = Evaluation(0, "validation", models, torch.eye(3).double(), (flat.get_buffers(network),) * 3, shares / 2)
     honest.answer(Task(0, models[0], task.buffers[0]))
-    liar = wrap_attacker(honest, "rigged:friends=A+B")
+    liar = following(honest, "rigged:friends=A+B")
     assert [mean_dice(of_model) for of_model in liar.answer(task).overlaps] == [0.0, 0.0, 1.0]
     last = Evaluation(LAST + 1, "testing", models[:1], torch.eye(1).double(), task.buffers[:1], torch.eye(1).double())
     assert liar.answer(last).overlaps == honest.answer(last).overlaps

@@ -8,7 +8,7 @@ import pytest
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detection_rules import (
     FALSELY,
     RIGHTLY,
@@ -45,7 +45,7 @@ def make_runs(*runs):
         folder = Path(f"run{number}")
         rows += rows_of(folder.name, attacker, drop, growth)
         kind = "repeat" if attacker else HONEST
-        attacks.append(Attack("fedce", kind, attacker or "", 0, folder, (attacker,) if attacker else ()))
+        attacks.append(AttackedRun("fedce", kind, attacker or "", 0, folder, (attacker,) if attacker else ()))
     frame = pd.DataFrame(rows, columns=["run", "round", "site", "split", "case", "quantity", "value"])
     filled = {"method": "fedce", "seed": 0, "coalition": "", "label": "organ", "fold": "", "patient": ""}
     return attacks, Results(frame.assign(**filled)[list(COLUMNS)])
@@ -86,7 +86,7 @@ def test_each_rule_flags_by_its_evidence_and_both_by_both():
 
 def test_an_honest_site_that_is_flagged_counts_in_honest_runs_too():
     attacks, results = make_runs(("B", 0.0, 0.2), ("A", 0.0, 0.2))
-    attacks[1] = Attack("fedce", HONEST, "", 0, attacks[1].folder)
+    attacks[1] = AttackedRun("fedce", HONEST, "", 0, attacks[1].folder)
     (row,) = detection_rates(attacks, results, [30]).frame.query("Rule == 'free-rider value'").to_dict("records")
     assert (row[RIGHTLY], row[FALSELY], row["Runs"]) == (100, 50, 1)
 

@@ -2,15 +2,10 @@
 
 import pytest
 
-from fedmerit.attacks.catalogue import STUDY_ATTACKS
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_lab.attacks.sybils import SYBILS, duplicate, split
-
-
-def test_the_product_refuses_these_kinds_in_a_run():
-    assert tuple(SYBILS) == STUDY_ATTACKS
+from fedmerit_lab.attacks.sybils import duplicate, split
 
 
 def arrays(folder) -> set[int]:

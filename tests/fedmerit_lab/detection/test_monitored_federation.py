@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedmerit.attacks.catalogue import parse
 from fedmerit_evaluation.results.runs import open_run
+from fedmerit_lab.attacks.attack import parse_attack
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.monitored_federation import Training, monitor
 from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST, Roles
@@ -17,10 +17,10 @@ def test_every_attack_is_one_of_the_product():
     assert len(set(WORST)) == 10
     for attack in ATTACKS.values():
         specs = attack.specs(ROLES, 15)
-        assert all(parse(spec).first >= attack.first(15) for spec in specs.values())
+        assert all(parse_attack(spec).first >= attack.first(15) for spec in specs.values())
         assert specs or attack.sybil in ("", *SYBILS)
     late = ATTACKS["zero update from the middle on"]
-    assert late.first(15) == parse(late.specs(ROLES, 15)["site3"]).first == 7
+    assert late.first(15) == parse_attack(late.specs(ROLES, 15)["site3"]).first == 7
 
 
 def test_a_trained_network_is_monitored_as_the_run_recorded_it(sites, tmp_path):

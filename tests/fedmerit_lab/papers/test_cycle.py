@@ -8,10 +8,10 @@ import pytest
 import torch
 from paper_runs import artefact_of, write_paper_run
 
-from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.attacked_runs import Attack
+from fedmerit_lab.attacks.attack import parse_attack
+from fedmerit_lab.attacks.attacked_runs import AttackedRun
 from fedmerit_lab.attacks.faults import Inverted, Shifted
 from fedmerit_lab.papers.collaboration import gains
 from fedmerit_lab.papers.cycle_artefacts import BY_TAU, PAPER, WRONG
@@ -42,7 +42,7 @@ def test_parameters_and_wrong_masks_are_the_papers():
     found = {(float(pair["tau_opt"]), float(pair["tau_max"])) for pair in pairs}
     assert found == {(opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9)}
     attacks = [Shifted(share=0.2), Shifted(share=0.5), Shifted(share=1.0)]
-    assert [parse(spec) for spec in WRONG] == attacks + [Inverted(share=attack.share) for attack in attacks]
+    assert [parse_attack(spec) for spec in WRONG] == attacks + [Inverted(share=attack.share) for attack in attacks]
     noise = [require_partition(need).noise for need in artefact_of(PAPER, "figure12").needs]
     assert noise == [(("site-4", share), ("site-5", share)) for share in (0.2, 0.5, 1.0)]
 
@@ -99,7 +99,9 @@ def test_the_site_with_wrong_masks_has_its_own_columns(study, tmp_path, make):
     for kind in ("honest", *need.kinds):
         write_paper_run(tmp_path / kind, "cycle", 0, names)
         torch.save({"round": 99, "complete_rounds": 99}, tmp_path / kind / "checkpoint.pt")
-        study.trainings[need].append(Attack("cycle", kind, "" if kind == "honest" else "site-5", 0, tmp_path / kind))
+        study.trainings[need].append(
+            AttackedRun("cycle", kind, "" if kind == "honest" else "site-5", 0, tmp_path / kind)
+        )
     ours, theirs = make(artefact).tables
     frame = ours.frame.set_index("Masks")
     assert list(frame.index) == ["standalone", "honest", *(kind.replace(":share=", ", ") for kind in need.kinds)]

@@ -11,7 +11,7 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.local_training import build_loss
-from fedmerit_lab.privacy.gradient_inversion import Attack, LocalSteps
+from fedmerit_lab.privacy.gradient_inversion import ImageSearch, LocalSteps
 from fedmerit_lab.privacy.inversion_study import (
     CASES,
     attack,
@@ -35,7 +35,7 @@ def sites(tmp_path):
 
 def test_a_fully_connected_first_layer_gives_the_image_away(sites):
     training = train_round(CASES["connected-read"], open_sites(sites)[0], seed=0)
-    (row,) = attack(CASES["connected-read"], training, "site", "random", Attack(1, 0.0), seed=0)
+    (row,) = attack(CASES["connected-read"], training, "site", "random", ImageSearch(1, 0.0), seed=0)
     assert row["correlation"] > 0.9999
     assert row["start_correlation"] < 0.1
 
@@ -46,7 +46,7 @@ def test_optimised_images_are_those_of_the_update_too():
     mask = (torch.rand(1, 1, 8, 8, generator=draws) > 0.5).float()
     steps = LocalSteps(connected_network(image, mask, seed=0), build_loss("dice_ce"), "sgd", 1e-3)
     sent = steps.update([(image, mask)]).detach()
-    (found,), distance = Attack(200, variation=0.0).reconstruct(steps, sent, [start], [mask], (-4, 4))
+    (found,), distance = ImageSearch(200, variation=0.0).reconstruct(steps, sent, [start], [mask], (-4, 4))
     assert best_likeness(image[0], list(start))["correlation"] < 0.3
     assert best_likeness(image[0], list(found))["correlation"] > 0.999
     assert distance < 1e-3
@@ -73,12 +73,12 @@ def test_likeness_is_that_of_the_best_after_scale_and_shift():
 
 def test_a_measured_attack_is_not_repeated_and_the_control_finds_nothing(sites, tmp_path):
     begun = []
-    table = measure(tmp_path / "out", sites, ["connected-read"], [0, 1], Attack(1, 0.0), begun.append)
-    again = measure(tmp_path / "out", sites, ["connected-read"], [0, 1], Attack(1, 0.0), pytest.fail)
+    table = measure(tmp_path / "out", sites, ["connected-read"], [0, 1], ImageSearch(1, 0.0), begun.append)
+    again = measure(tmp_path / "out", sites, ["connected-read"], [0, 1], ImageSearch(1, 0.0), pytest.fail)
     pd.testing.assert_frame_equal(table, again)
     summary = summarise(table).set_index(["update", "start"])
     assert len(begun) == 6
     assert summary.loc[("site", "random"), "matches"] == 2
     assert summary.loc[("random", "random"), "matches"] == 0
     with pytest.raises(BadInput, match="--cases other: unknown; expected some of connected-read"):
-        measure(tmp_path / "out", sites, ["other"], [0], Attack(1, 0.0), pytest.fail)
+        measure(tmp_path / "out", sites, ["other"], [0], ImageSearch(1, 0.0), pytest.fail)

@@ -23,7 +23,6 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
@@ -45,13 +44,7 @@ from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerMode
 from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
 from fedmerit.site.site import Site
 from fedmerit.site.trainer import Trainer
-from fedmerit.trainers.monai.machine_settings import (
-    configured_attack,
-    configured_device,
-    follow_manifest,
-    run_folder,
-    site_folder,
-)
+from fedmerit.trainers.monai.machine_settings import configured_device, follow_manifest, run_folder, site_folder
 from fedmerit.trainers.monai.manifest import MANIFEST, Manifest
 from fedmerit.trainers.monai.networks import build_network
 
@@ -96,7 +89,7 @@ class MeritExecutor(Executor):
         """The site, opened once per process."""
         with self._opening:
             if self._site is None:
-                self._site = self._opened(fl_ctx)
+                self._site = self.open_site(fl_ctx)
             return self._site
 
     def _follow_manifest(self, fl_ctx: FLContext) -> Manifest | None:
@@ -126,7 +119,8 @@ class MeritExecutor(Executor):
         self._accepted = plan
         return plan, manifest
 
-    def _opened(self, fl_ctx: FLContext) -> Site:
+    def open_site(self, fl_ctx: FLContext) -> Site:
+        """Return the site of this process, as the plan and the site's rules have it."""
         (plan, manifest), name = self._accept(fl_ctx), fl_ctx.get_identity_name()
         if not plan.script:  # which has as many threads as it takes
             torch.set_num_threads(plan.training.cpu_threads)
@@ -154,8 +148,7 @@ class MeritExecutor(Executor):
         from fedmerit.site.image_trainer import ImageTrainer  # loads MONAI, some 200 MB
 
         trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
-        site = Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
-        return wrap_attacker(site, configured_attack(name))
+        return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Refuse a job that cannot run here, task by task; remember what filters left of an update."""

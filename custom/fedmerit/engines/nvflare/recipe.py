@@ -41,6 +41,7 @@ class MeritRecipe(Recipe):
         privacy: specs of `fedmerit.schema.configuration.specs`, applied at every site to what it sends, in order.
         track: specs of `fedmerit.schema.configuration.specs`.
         script: how sites start theirs, if the plan has one.
+        executor: of the sites; a provisioned site allows only the default.
 
     Raises:
         BadInput: the method needs all images in one place.
@@ -55,14 +56,15 @@ class MeritRecipe(Recipe):
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
         script: dict[str, Any] | None = None,
+        executor: type[MeritExecutor] = MeritExecutor,
     ):
         require_decentralised(config)
         job = FedJob(name=name, min_clients=start_sites or waiting.min_sites)
-        job.set_app_packages(["fedmerit"])
+        job.set_app_packages(sorted({"fedmerit", executor.__module__.partition(".")[0]}))
         job.to_server(MeritController(**waiting._asdict()))
         encrypted = HE in privacy
         job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
-        job.to_clients(MeritExecutor(config.to_dict(), encrypted, script), tasks=[TRAIN, EVALUATE])
+        job.to_clients(executor(config.to_dict(), encrypted, script), tasks=[TRAIN, EVALUATE])
         asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
         chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():

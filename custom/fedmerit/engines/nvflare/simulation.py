@@ -41,7 +41,7 @@ def run_simulator(
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
-    attacks: Mapping[str, str] | None = None,
+    program: str = "fedmerit.engines.nvflare.simulator",
 ) -> None:
     """Run, or resume, ``run`` on NVFlare's simulator.
 
@@ -52,6 +52,7 @@ def run_simulator(
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even if this process is killed.
         server_sites: folder of the server's own site folders, if it has any.
+        program: module of the program, with the arguments of `fedmerit.engines.nvflare.simulator`.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
@@ -66,20 +67,11 @@ def run_simulator(
             machine_settings.RUN: str(run.resolve()),
             machine_settings.DEVICES: devices,
             machine_settings.SERVER_SITES: server_sites or "",  # run.json decides, not this process's environment
-            machine_settings.ATTACKS: machine_settings.attack_setting(attacks or {}),
         }
         if threads < len(sites) and estimate_memory(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
             workspace.mkdir(parents=True, exist_ok=True)
             here[CONCURRENCY_LIMIT], threads = f"{threads}:{workspace.resolve()}", len(sites)
-        command = [
-            sys.executable,
-            "-m",
-            "fedmerit.engines.nvflare.simulator",
-            str(run),
-            str(workspace),
-            str(threads),
-            *sites,
-        ]
+        command = [sys.executable, "-m", program, str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             begun = output.tell()
             process = subprocess.Popen(  # which ends when its standard input does, however this process ends

@@ -25,6 +25,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401  # the first step of an optimiser imports it, 90 MB: here once for all sites
 from nvflare.apis.fl_constant import ConfigVarName, FLContextKey, SystemConfigs, WorkspaceConstants
 from nvflare.apis.workspace import Workspace
+from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIST
 from nvflare.fuel.hci.server.authz import AuthorizationService
 from nvflare.fuel.sec.audit import AuditService
 from nvflare.fuel.utils import log_utils
@@ -41,6 +42,7 @@ from nvflare.security.security import EmptyAuthorizer
 import fedmerit.site.image_trainer  # noqa: F401  # and MONAI with it, likewise
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
+from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.engines.nvflare.simulation import PROCESS_TAG, end_simulation
 from fedmerit.files import read_json, write_json
@@ -176,7 +178,7 @@ def _end_with_command() -> None:
         os._exit(1)
 
 
-def main(run: str, workspace: str, threads: str, *names: str) -> None:
+def main(run: str, workspace: str, threads: str, *names: str, executor: type[MeritExecutor] = MeritExecutor) -> None:
     """Simulate the run: its sites in forked processes, or NVFlare's way if there are fewer ``threads`` than sites.
 
     That is a new program for every site and task, which needs the memory of no more than ``threads``.
@@ -187,8 +189,10 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
     plan, script = RunConfiguration.from_dict(info["plan"]), info.get("script")
-    recipe = MeritRecipe(plan, "job", waiting, len(names), privacy, track, script)
-    write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
+    recipe = MeritRecipe(plan, "job", waiting, len(names), privacy, track, script, executor)
+    policy = build_site_policy(track=bool(track))
+    policy[CLASS_ALLOW_LIST] += [f"{executor.__module__}.{executor.__name__}"] * (executor is not MeritExecutor)
+    write_json(root / recipe.name / "local" / "resources.json", policy)
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))
         return
@@ -201,10 +205,15 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     os._exit(status)  # whatever threads NVFlare left: server and sites have ended, and all is written
 
 
-if __name__ == "__main__":
+def run_program(*arguments: str, executor: type[MeritExecutor] = MeritExecutor) -> None:
+    """Run `main` as a program, which ends with its process whatever fails."""
     try:
-        main(*sys.argv[1:])
+        main(*arguments, executor=executor)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # an ordinary end would wait for the sites, which wait for their arguments
+
+
+if __name__ == "__main__":
+    run_program(*sys.argv[1:])

@@ -190,11 +190,6 @@ class RunOptions(BaseModel):
         Field(description="Sites may get models of other single sites."),
         Shown(panel=PROTECTION),
     ] = None
-    attacks: Annotated[
-        dict[str, str],
-        Field(description="Simulated attack of a site, for studies."),
-        Shown("SITE=KIND[:NAME=VALUE]", flag="attack", panel=STUDIES),
-    ] = {}
     values: Annotated[
         Specs,
         Field(description="Observe sites' values: multi_round, one_round, leave_one_out_loss, local_only."),

@@ -7,7 +7,7 @@ startup kit (`manifest.py`) sets them.
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +26,6 @@ RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of i
 SERVER = "server"  # instead of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
-ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest if not named
 
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
@@ -34,7 +33,6 @@ MANIFEST_SETTINGS = {
     "server_sites": SERVER_SITES,
     "run": RUN,
     "runs": RUNS,
-    "behaviours": ATTACKS,
 }
 
 
@@ -96,17 +94,6 @@ def server_sites() -> list[SiteFolder]:
     return open_sites(Path(root)) if root else []
 
 
-def configured_attack(site: str) -> str | None:
-    """The spec of what ``site`` does instead of its honest rounds (`fedmerit.attacks`); None: it is honest."""
-    setting = os.environ.get(ATTACKS)
-    return _parse_by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
-
-
-def attack_setting(specs: Mapping[str, str]) -> str:
-    """Specs by site, as `configured_attack` reads them."""
-    return ",".join(f"{site}={spec}" for site, spec in specs.items())
-
-
 def run_folder(workspace: Path) -> Path:
     """Where this machine keeps the run: ``FEDMERIT_RUN``, or below ``FEDMERIT_RUNS``, else in NVFlare's workspace.
 
@@ -153,14 +140,12 @@ def require_known_sites(setting: str, sites: Sequence[str], present: Sequence[st
         raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(present)}")
 
 
-def _parse_by_site(
-    setting: str,
-    otherwise: str = "device setting {}: expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once",
-) -> dict[str, str]:
+def _parse_by_site(setting: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in setting.split(",")]
     found = {name: chosen for name, _, chosen in pairs}
     if len(found) < len(pairs) or not all(name and chosen for name, chosen in found.items()):
-        raise BadInput(otherwise.format(repr(setting)))
+        expected = "expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once"
+        raise BadInput(f"device setting {setting!r}: {expected}")
     return found
 
 

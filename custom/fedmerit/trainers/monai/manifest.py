@@ -96,7 +96,6 @@ class Manifest(BaseModel):
     server_sites: Text = ""  # at the server
     run: Text = ""
     runs: Text = ""
-    behaviours: Text = ""  # for studies
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
     hidden: Names = ()  # of a site: items of `fedmerit_deploy.machine_facts` that no admin gets
     jobs: JobRules = JobRules()  # likewise

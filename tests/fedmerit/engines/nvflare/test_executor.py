@@ -50,7 +50,7 @@ def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, c
     hostile = plan(architecture="Generator", steps=1, batch_size=1, optimizer="sgd")
     one, logged = began(hostile, Manifest(site="site1"))
     opened = MagicMock()
-    monkeypatch.setattr(one, "_opened", opened)
+    monkeypatch.setattr(one, "open_site", opened)
     for _ in range(2):  # a server that asks all the same
         answer = FLModelUtils.from_shareable(one.execute(TRAIN, Shareable(), context, MagicMock()))
         assert answer.meta["failure"] == REFUSED

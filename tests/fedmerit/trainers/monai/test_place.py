@@ -72,7 +72,6 @@ def test_the_manifest_goes_before_the_environment(local, site):
     assert machine_settings.follow_manifest(local, "site1").jobs == JobRules()
     assert machine_settings.site_folder("site1").path == site
     assert machine_settings.configured_device("site1") == "cpu"
-    assert machine_settings.configured_attack("site1") is None
     assert machine_settings.server_sites() == []
     assert machine_settings.run_folder(local / "job") == local / "job" / machine_settings.RUN_NAME
 

@@ -12,7 +12,7 @@ from fedmerit_cli.terminal import Commands, console
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
 SETTINGS = {"recipe": "quick", "batch_size": "4"}
 SEEDS = (1, 2)  # besides 0: two seeds say little
-FREE_RIDER = {"site4": "zero"}  # returns the model that it received
+ATTACKS = {"freerider": {"site4": "zero"}}  # by run: this hospital returns the model that it received
 
 commands = Commands()
 
@@ -43,7 +43,7 @@ def demo(
         "fedavg": fedavg,
         **{f"fedavg-seed{seed}": {**fedavg, "seed": seed} for seed in SEEDS},
         **{f"fedce-seed{seed}": {**fedce, "seed": seed} for seed in SEEDS},
-        "freerider": {**fedce, "attacks": FREE_RIDER},
+        "freerider": fedce,
         **{f"standalone-seed{seed}": {"method": "standalone", "seed": seed} for seed in (0, *SEEDS)},
     }
     local = _create(out, others, shared | {"engine": "local"})
@@ -60,12 +60,12 @@ def _print_step(number: int, what: str) -> None:
 
 def _create(out: Path, wanted: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Path]:
     """Run folders by their names; missing ones are created."""
-    from fedmerit.engines import runs
+    from fedmerit_lab.attacks.attacked_runs import create
 
     for name, options in wanted.items():
         if not (out / name / "run.json").exists():
             given = {**shared, **options}
-            runs.create(out / name, **{**given, "settings": guarded(given["settings"])})
+            create(out / name, ATTACKS.get(name, {}), **{**given, "settings": guarded(given["settings"])})
     return [out / name for name in wanted]
 
 
@@ -76,6 +76,7 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.studies.execution import Workers, execute_all
+    from fedmerit_lab.attacks.attacked_runs import execute
 
     left = [folder for folder in folders if not is_finished(folder, shared["rounds"])]
     options = {"sites": shared["sites"], "rounds": shared["rounds"], "engine": "local"}
@@ -87,6 +88,7 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
                 workers,
                 lambda folder, error: each.remove(folder),
                 lambda folder, record: each.on_round(folder, record, folder.name),
+                execute=execute,
             )
         exit_if_failed(failed)
         study = CoalitionStudy(values, "fedavg", "0", workers, SETTINGS, options)
