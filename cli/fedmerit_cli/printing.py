@@ -195,13 +195,13 @@ class RunBars:
             self._bars.remove_task(self._of.pop(folder))
 
 
-def run_with_progress(folder: Path, execute: Execute = runs.execute, command: str = "fedmerit run") -> None:
+def run_with_progress(folder: Path, execute: Execute | None = None, command: str = "fedmerit run") -> None:
     """Execute one run with a bar; Ctrl-C ends the ``command`` with exit code 130, and a line on how to resume."""
     try:
         with progress() as bars:
             bar = RunBars(bars)
             bar.begin(folder)
-            execute(folder, partial(bar.on_round, folder))
+            (execute or runs.execute)(folder, partial(bar.on_round, folder))
     except KeyboardInterrupt:
         done = complete_rounds(folder)
         after = f"after round {done - 1}" if done else "before the first round was complete"

@@ -124,19 +124,19 @@ def execute_one(
     after: After | None = None,
     threads: int | None = None,
     places: Places = AS_RECORDED,
-    execute: Execute = runs.execute,
+    execute: Execute | None = None,
 ) -> str | None:
     """Execute a run from its last complete round.
 
     Args:
         threads: concurrent sites; None: as created.
-        execute: the function that executes the run.
+        execute: the function that executes the run; None: `fedmerit.engines.runs.execute`.
 
     Returns:
         Why it failed, or None. Errors other than `RunFailed` leave a traceback in ``failed.log`` of the run folder.
     """
     try:
-        execute(folder, on_round, threads, *places)
+        (execute or runs.execute)(folder, on_round, threads, *places)
         if after is not None:
             recorded = read_run(folder).get("sites_folder")
             after(folder, places.sites or (Path(recorded) if recorded else None))
@@ -343,6 +343,7 @@ def execute_all(
     after: After | None = None,
     threads: int | None = 1,
     places: Places = AS_RECORDED,
+    execute: Execute | None = None,
 ) -> dict[Path, str]:
     """Execute runs from their last complete rounds; one that fails does not stop the others.
 
@@ -356,6 +357,7 @@ def execute_all(
         on_round: called with every run's ledger records; from the first again if a process was lost.
         after: called in the run's process after its end; a function of a module.
         threads: concurrent sites in each run; None: as created.
+        execute: the function of a module that executes a run; None: `fedmerit.engines.runs.execute`.
 
     Returns:
         The runs that failed, and why.
@@ -364,7 +366,7 @@ def execute_all(
         return {}
     number = workers.number_for(folders[0], len(folders))
     if number == 1 and workers.cluster is None:
-        return execute_in_turn(folders, on_end, on_round, after, threads, places)
+        return execute_in_turn(folders, on_end, on_round, after, threads, places, execute)
     client = workers.client(folders[0], len(folders))
     heard: SimpleQueue[tuple[Path, Any]] = SimpleQueue()
     absolute = {folder: folder.absolute() for folder in folders}  # workers may be in other working directories
@@ -383,7 +385,9 @@ def execute_all(
                 folder = waiting.pop()
                 found = places if workers.cluster is None else describe_local_view(folder, places)
                 parts = plugins.scripts(), os.environ.get(TRUST, "")
-                running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
+                running[folder] = client.submit(
+                    _work, absolute[folder], after, threads, found, parts, execute, pure=False
+                )
                 running[folder].add_done_callback(lambda _, ended=folder: heard.put((ended, None)))
             folder, record = heard.get()
             if record is not None:
@@ -405,11 +409,12 @@ def execute_in_turn(
     after: After | None = None,
     threads: int | None = None,
     places: Places = AS_RECORDED,
+    execute: Execute | None = None,
 ) -> dict[Path, str]:
     """As `execute_all`, one by one in this process: also for runs that start processes of their own (sim)."""
     failed: dict[Path, str] = {}
     for folder in folders:
-        fault = execute_one(folder, partial(on_round, folder), after, threads, places)
+        fault = execute_one(folder, partial(on_round, folder), after, threads, places, execute)
         if fault:
             failed[folder] = fault
         on_end(folder, fault)
@@ -417,7 +422,12 @@ def execute_in_turn(
 
 
 def _work(
-    folder: Path, after: After | None, threads: int | None, images: Places | Seen, parts: tuple[list[str], str]
+    folder: Path,
+    after: After | None,
+    threads: int | None,
+    images: Places | Seen,
+    parts: tuple[list[str], str],
+    execute: Execute | None,
 ) -> str | None:
     """Execute a run in a worker of the cluster; find the images first if necessary. Why it failed, or None.
 
@@ -439,7 +449,7 @@ def _work(
         places = images if isinstance(images, Places) else find(folder, images)
     except BadInput as error:
         return f"worker {worker.address}: {error}"
-    return execute_one(folder, tell, after, threads, places)
+    return execute_one(folder, tell, after, threads, places, execute)
 
 
 def _failure(future: "Future") -> str | None:
