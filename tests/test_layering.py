@@ -27,7 +27,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.contract.capabilities"},
     {"fedmerit.contract"},
     {"fedmerit.methods", "fedmerit.guard", "fedmerit.ciphertexts", "fedmerit.tensor_files"},
-    {"fedmerit.schema.scores"},
+    {"fedmerit.schema.records", "fedmerit.schema.scores"},
     {"fedmerit.schema.results"},
     {"fedmerit.schema.run_info"},
     {"fedmerit.evidence"},

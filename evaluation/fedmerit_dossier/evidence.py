@@ -265,7 +265,7 @@ def ledger(file: DossierSources) -> str:
             found = verify_run(run.path)
             signed = f"signed by {found.signer}" if found.signer else "not signed"
             chains.append(f"{run.path.name}: {found.records} rounds, hash chain complete, {signed}")
-            open_to |= dict.fromkeys(found.unproven)
+            open_to |= dict.fromkeys(map(str, found.unproven))
     text = f"{'; '.join(chains)}. Each round has participants, digests of updates and model, weights."
     left = f" Not shown by that: {'; '.join(open_to)}." if open_to else ""
     return f"{text}{left}" if chains else ""
@@ -279,7 +279,8 @@ def site_logs(file: DossierSources) -> str:
         return ""
     found = verify_run(file.run.path, logs)
     agreed = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
-    open_to = f" Not shown by them: {'; '.join(found.unproven)}." if found.unproven else ""
+    questions = "; ".join(map(str, found.unproven))
+    open_to = f" Not shown by them: {questions}." if questions else ""
     return f"Sites' own logs agree with the ledger: {agreed}.{open_to}"
 
 

@@ -10,7 +10,7 @@ from fedmerit.ciphertexts import Ciphertexts
 
 
 def digest(vector: Tensor | Ciphertexts) -> str:
-    """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
+    """Return the SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
     if isinstance(vector, Ciphertexts):
         return vector.digest
     if vector.is_inference():  # torch does not say whether it was changed
@@ -31,7 +31,7 @@ def _digest(vector: Tensor) -> str:
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over tensors by name, with their types and shapes, in hexadecimal."""
+    """Return the SHA-256 over named tensors, with their types and shapes, in hexadecimal."""
     whole = hashlib.sha256()
     for name, tensor in tensors:
         whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -40,5 +40,5 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """`tensors_digest` of a network's state_dict, in whatever order."""
+    """Return the `tensors_digest` of a network's state_dict, whatever its order."""
     return tensors_digest(sorted(state.items()))

@@ -26,12 +26,12 @@ TAIL = 1 << 16  # bytes read at a time, from the end
 
 
 def texts_digest(texts: Iterable[str]) -> str:
-    """SHA-256 over lines of text, in hexadecimal."""
+    """Return the SHA-256 over lines of text, in hexadecimal."""
     return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
 
 
 def record_hash(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a record's JSON, in hexadecimal."""
+    """Return the SHA-256 of a record's JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
@@ -90,12 +90,16 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """What others learn of the chain: the last record's hash, and its signature if there is one."""
+        """The head that others receive: the last record's hash, and its signature if there is one."""
         return record_head(self.last)
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """All complete records; a last line cut short by a crash does not count. `BadInput` naming one that is none."""
+        """The complete records; a last line that a crash cut short does not count.
+
+        Raises:
+            BadInput: a line is no record; the message names it.
+        """
         return list(self._read())
 
     def _read(self, first: int = 0, count: int | None = None) -> Iterator[dict[str, Any]]:
@@ -104,7 +108,7 @@ class Ledger:
                 yield self._parsed(line, f"line {number}")
 
     def follower(self, on_record: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
-        """A function that hands ``on_record`` every record that it has not seen yet, and reads no others."""
+        """Return a function that passes every record it has not seen yet to ``on_record``, and reads no others."""
         seen, place = 0, 0  # records, and the bytes that they take
 
         def follow() -> None:
@@ -117,7 +121,10 @@ class Ledger:
         return follow
 
     def _beyond(self, seen: int, place: int) -> tuple[int, list[bytes]]:
-        """Where the first ``seen`` records end, and the complete lines from there on; ``place`` is where they ended."""
+        """Return where the first ``seen`` records end, and the complete lines after them.
+
+        ``place`` is where they ended before.
+        """
         if not self.path.exists():
             return place, []
         with self.path.open("rb") as file:
@@ -145,7 +152,7 @@ class RecordSignature:
 
     @classmethod
     def parse(cls, text: object) -> "RecordSignature":
-        """As a record, or a site's log, has it."""
+        """Read a record's signature from the text in a record or in a site's log."""
         chain, _, signature = str(text).rpartition(":")
         return cls(chain, signature)
 
@@ -153,36 +160,36 @@ class RecordSignature:
         return f"{self.chain}:{self.signature}"
 
     def is_signed_by(self, certificates: Sequence[Certificate], round: object, hash: str) -> bool:
-        """Whether the key of one of these certificates signed the record of a round with this hash."""
+        """Return whether the key of one of these certificates signed the record of a round with this hash."""
         return is_signed_by_any(certificates, signature_payload(self.chain, round, hash), self.signature)
 
 
 def signature_payload(chain: str, round: object, hash: str) -> str:
-    """What is signed of a record."""
+    """Return the text that is signed for a record."""
     return f"{chain} {round} {hash}"
 
 
 def record_head(record: Mapping[str, Any] | None) -> str:
-    """The `Ledger.head` of a chain that ends with ``record``; None: it is empty."""
+    """Return the head of a chain that ends with ``record``: hash and signature; `GENESIS` if the record is None."""
     return " ".join(filter(None, [record["hash"], record.get("signature")])) if record else GENESIS
 
 
 def log_payload(head: str, round: int, log: str) -> str:
-    """What a site signs of its log as it answers: its last hash, with the ``head`` of the server that came with a task.
+    """Return what a site signs of its log as it answers: the log's last hash, with the server's ``head`` from the task.
 
-    The server's signature in that head is of one run, so that nobody can show the site's for another.
+    The server's signature in that head is of one run, so the site's signature cannot be shown for another run.
     """
     return f"log {head} {round} {log}"
 
 
 def split_head(head: str) -> tuple[str, str | None]:
-    """Hash and signature of a `Ledger.head`, or of what a site says of its log."""
+    """Split a head, of a ledger or of a site's log, into hash and signature; the signature is None if there is none."""
     said, _, signature = head.partition(" ")
     return said, signature or None
 
 
 def _last_line(path: Path) -> tuple[bytes | None, int]:
-    """The last complete line, None if there is none, and how many bytes of one that a crash cut short follow it."""
+    """Return the last complete line, None if there is none, and how many bytes of a cut line follow it."""
     if not path.exists():
         return None, 0
     with path.open("rb") as file:
@@ -196,7 +203,7 @@ def _last_line(path: Path) -> tuple[bytes | None, int]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
+    """Return the complete lines, and last what follows them: nothing, or a record that a crash cut short."""
     content = read_bytes(path, MOST_BYTES)
     try:
         require_few_values(content)
@@ -208,16 +215,17 @@ def _lines(path: Path) -> list[bytes]:
 def read_verified_records(
     path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
 ) -> list[dict[str, Any]]:
-    """The records of an intact chain.
+    """Read the records of an intact chain.
 
     Args:
+        path: the file of the chain.
         certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
-            the key of one, and none with one before that of the record before; None: signatures are not looked at.
+            the key of one, and none with one before that of the record before; None: signatures are ignored.
         owner: of the certificates.
 
     Raises:
-        BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; its
-            line is named.
+        BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; the
+            message names the line.
     """
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")

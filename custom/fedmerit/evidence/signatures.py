@@ -38,7 +38,7 @@ MOST_PEM = 1 << 20  # bytes of keys or certificates
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose signatures count."""
+    """A trust anchor: it decides whose signatures count."""
 
     path: Path  # PEM file of the federation's authority, as a startup kit's rootCA.pem; or of its server's certificate
     server: str | None = None  # the server's name; None: as the startup kit has it in which ``path`` lies
@@ -56,7 +56,11 @@ class Trust:
 
     @property
     def server_name(self) -> str:
-        """As given, or as the kit has it; of the server's own certificate, its name. `BadInput` if unknown."""
+        """The server's name: the given one, else the kit's, else that of the server's own certificate.
+
+        Raises:
+            BadInput: the name is unknown.
+        """
         known = self.server or _server_in_kit(self.path.resolve().parent)
         if known is None and self.is_authority:
             raise BadInput(
@@ -65,7 +69,11 @@ class Trust:
         return known or certificate_name(self.anchor)
 
     def require(self, certificate: Certificate, name: str, what: str) -> None:
-        """`BadInput` if ``certificate`` is not that of the participant ``name``; it signed ``what``."""
+        """Require that a certificate is that of the participant ``name``, who signed ``what``.
+
+        Raises:
+            BadInput: it is not.
+        """
         require_owner(certificate, name, what)
         anchor = self.anchor
         if certificate != anchor:
@@ -83,7 +91,11 @@ class Trust:
 
 
 def require_owner(certificate: Certificate, name: str, what: str) -> None:
-    """`BadInput` if ``certificate``, by what it says, is of another participant than ``name``, or of an admin."""
+    """Require that a certificate is that of the participant ``name``, by what the certificate says.
+
+    Raises:
+        BadInput: it is of another participant, or of an admin.
+    """
     if roles := certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
         raise BadInput(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
     if _is_authority(certificate):
@@ -93,18 +105,26 @@ def require_owner(certificate: Certificate, name: str, what: str) -> None:
 
 
 def certificate_name(certificate: Certificate) -> str:
-    """The participant's name, CN of the subject; "" if there is not one."""
+    """Return the participant's name, the CN of the subject; "" if there is not exactly one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def read_certificate(path: Path) -> Certificate:
-    """The certificate in a PEM file, its first; `BadInput` naming the file if there is none."""
+    """Read the first certificate in a PEM file.
+
+    Raises:
+        BadInput: the file holds none.
+    """
     return read_certificates(path)[0]
 
 
 def read_certificates(path: Path) -> list[Certificate]:
-    """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
+    """Read the certificates in a PEM file, at least one.
+
+    Raises:
+        BadInput: the file holds none, or one cannot be read.
+    """
     try:
         return parse_certificates(read_bytes(path, MOST_PEM), str(path))
     except FileNotFoundError:
@@ -114,7 +134,11 @@ def read_certificates(path: Path) -> list[Certificate]:
 
 
 def parse_certificates(pem: bytes, where: str) -> list[Certificate]:
-    """The certificates in PEM form, at least one; `BadInput` naming ``where`` they are if one is spoiled."""
+    """Read the certificates in PEM form, at least one.
+
+    Raises:
+        BadInput: there is none, or one is damaged; the message names ``where`` it is.
+    """
     try:
         found = load_pem_x509_certificates(pem)
         for one in found:
@@ -125,13 +149,13 @@ def parse_certificates(pem: bytes, where: str) -> list[Certificate]:
 
 
 def _require_readable(certificate: Certificate) -> None:
-    """Read all that is looked at later: `cryptography` finds what is spoiled in a certificate no sooner."""
+    """Read all fields of a certificate that are used later: ``cryptography`` finds no damage before."""
     _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
     _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.signature_hash_algorithm
 
 
 def subject(certificate: Certificate) -> str:
-    """Whose certificate it is and until when it is valid, for people."""
+    """Describe a certificate's owner and validity in words."""
     until = certificate.not_valid_after_utc.astimezone(UTC)
     return f"{certificate.subject.rfc4514_string()}, valid until {datetime.strftime(until, '%Y-%m-%d')}"
 
@@ -156,7 +180,7 @@ def _is_authority(certificate: Certificate) -> bool:
 
 
 def _server_in_kit(startup: Path) -> str | None:
-    """The server's name in the startup kit with this ``startup`` folder, if it is one."""
+    """Return the server's name in the startup kit with this ``startup`` folder; None if it is no kit."""
     for file, path in KITS.items():
         if (startup / file).exists():
             content: Any = read_json(startup / file)
@@ -195,7 +219,7 @@ class Signer:
             raise BadInput(f"{key}: not the RSA key of {certificate}; expected both from one startup kit")
 
     def sign(self, text: str) -> str:
-        """The signature of ``text``, in hexadecimal; the same for the same text."""
+        """Return the signature of ``text``, in hexadecimal; the same for the same text."""
         assert isinstance(self._key, RSAPrivateKey)
         return self._key.sign(text.encode(), PKCS1v15(), SHA256()).hex()
 
@@ -216,7 +240,10 @@ class Signer:
 
 
 def is_signed_by_any(certificates: Sequence[Certificate], text: str, signature: object) -> bool:
-    """Whether ``signature``, as `Signer.sign` gave it, is of ``text`` and of the key of one of the certificates."""
+    """Return whether a signature is of ``text`` and of the key of one of the certificates.
+
+    ``signature`` has the form that `Signer.sign` returns.
+    """
     return any(_verifies(one, text, signature) for one in certificates)
 
 

@@ -14,19 +14,23 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def is_finished(run: Path, rounds: int) -> bool:
-    """Whether a run folder holds a complete run: trained, tested, models saved."""
+    """Return whether a run folder holds a complete run: trained, tested, models saved."""
     content = read_checkpoint(run)
     return content is not None and content["round"] > rounds
 
 
 def complete_rounds(run: Path) -> int | None:
-    """The number of complete rounds of a run folder's checkpoint; None: it has none."""
+    """Return the number of complete rounds of a run folder's checkpoint; None if it has none."""
     content = read_checkpoint(run)
     return None if content is None else content["complete_rounds"]
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """The content of a run folder's checkpoint, None if it has none; `BadInput` if it cannot be read."""
+    """Return the content of a run folder's checkpoint; None if it has none.
+
+    Raises:
+        BadInput: the checkpoint cannot be read.
+    """
     path = run / CHECKPOINT
     if not path.exists():
         return None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmerit.contract.method import Layout, Method, grow, joining_model
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.records import DepartureRecord, RoundRecord
 from fedmerit.server.requirements import check_sites
 
 STARTED_AGAIN = ("changed", "best_round", "best_dice")  # of a checkpoint: what does not reach back behind a join
@@ -21,10 +22,7 @@ STARTED_AGAIN = ("changed", "best_round", "best_dice")  # of a checkpoint: what 
 def admit_sites(
     config: RunConfiguration, checkpoint: Mapping[str, Any] | None, sites: Collection[str]
 ) -> tuple[list[str], str]:
-    """All sites of a run, sorted, with those of ``sites`` that join it; why others cannot join, "" if all can.
-
-    ``checkpoint``: of the run; None: it begins with ``sites``.
-    """
+    """Return all sites of a run, sorted, with those of ``sites`` that join it, and why others cannot."""
     if checkpoint is None:
         return sorted(sites), ""
     known: list[str] = checkpoint["sites"]
@@ -44,13 +42,7 @@ def admit_sites(
 def join_sites(
     content: Mapping[str, Any], fresh: Mapping[str, Any], method: Method, state: Any, layout: Layout
 ) -> dict[str, Any]:
-    """A checkpoint with more sites; these are "joined" then.
-
-    Args:
-        content: of the checkpoint.
-        fresh: that of a run of all sites, before round 0.
-        state: the method's, of the sites before.
-    """
+    """Return a checkpoint with more sites; its entry "joined" names them."""
     sites: list[str] = fresh["sites"]
     joined, rows = sorted(set(sites) - set(content["sites"])), [sites.index(site) for site in content["sites"]]
     grown_state = method.join(state, rows, len(sites), layout)
@@ -68,33 +60,34 @@ def join_sites(
     return {**content, **parts, **members, "state": vars(grown_state), "buffers": buffers, "separate": separate}
 
 
-def departures(records: Sequence[Mapping[str, Any]], gone: Collection[str]) -> dict[str, dict[str, float]]:
-    """By site of ``gone`` whose leaving the ledger's ``records`` do not have yet, what it contributed until then.
+def departures(records: Sequence[RoundRecord], gone: Collection[str]) -> dict[str, DepartureRecord]:
+    """Return what each site of ``gone`` contributed until it left, if the ledger's ``records`` do not have it yet.
 
-    The ``rounds`` in which it took part and, over these, its mean ``weight`` and ``contribution``, if it has any.
+    Weight and contribution are means over the rounds in which the site took part.
     """
-    left = dict[str, dict[str, float]]()
+    left = dict[str, DepartureRecord]()
     for site in sorted(gone):
-        present = [record for record in records if site in record["participants"]]
-        since = present[-1]["round"] if present else -1
-        if any(site in record.get("left", ()) for record in records[since + 1 :]):
+        present = [record for record in records if site in record.participants]
+        since = present[-1].round if present else -1
+        if any(site in record.left for record in records[since + 1 :]):
             continue
-        left[site] = {"rounds": len(present)}
+        means = dict[str, float]()
         for name in ("weight", "contribution"):
-            known = [value for record in present if (value := record[f"{name}s"].get(site)) is not None]
-            left[site] |= {name: math.fsum(known) / len(known)} if known else {}
+            known = [value for record in present if (value := getattr(record, f"{name}s").get(site)) is not None]
+            means |= {name: math.fsum(known) / len(known)} if known else {}
+        left[site] = DepartureRecord(rounds=len(present), **means)
     return left
 
 
 def grow_all(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
-    """Tensors in mappings, each by `grow`; what is new in ``old`` is by site name already."""
+    """Grow the tensors in nested mappings, each by `grow`; entries that are new in ``old`` are by site name already."""
     if isinstance(old, Mapping):
         return {name: grow_all(value, fresh[name], rows) if name in fresh else value for name, value in old.items()}
     return grow(old, fresh, rows)
 
 
 def _padded(values: Tensor | None, rows: Sequence[int], sites: int, value: float) -> Tensor | None:
-    """(n, ...) of all sites; ``value`` for those that join."""
+    """Return (n, ...) values of all sites, with ``value`` for those that join."""
     if values is None:
         return None
     padded: Tensor = grow(values, values.new_full((sites, *values.shape[1:]), value), rows)

@@ -18,6 +18,7 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Reply, payload_bytes
+from fedmerit.schema.records import RoundRecord
 from fedmerit.schema.results import FINAL_CANDIDATES, NOBODY, ResultsFile, Row, rows_digest
 from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.server.round_updates import RoundReplies
@@ -25,10 +26,12 @@ from fedmerit.site.site_log import answer_digest
 
 
 class Recorder:
-    """results.csv and ledger.jsonl of one run.
+    """A recorder of one run: it writes results.csv and ledger.jsonl.
 
     Args:
+        config: the run's configuration.
         sites: their names, sorted.
+        run: the run folder.
         signer: of the ledger's records; its certificate is published beside them; None: they are not signed.
     """
 
@@ -51,13 +54,18 @@ class Recorder:
         self.values.truncate(observed_size)
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the recorder's state for the checkpoint."""
         return {"results_size": self.results.size, "observed_size": self.values.size, "site_logs": self.site_logs}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint; later records are deleted."""
+        """Restore the recorder's state from a checkpoint; later records are deleted."""
         self.site_logs = dict(content["site_logs"])
         self.rewind(content["results_size"], content["complete_rounds"], content["observed_size"])
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """The ledger's records."""
+        return list(map(RoundRecord.model_validate, self.ledger.records))
 
     def close(self) -> Closing:
         """Write the closing record: of results, run.json, models, and the heads of the sites' logs."""
@@ -88,20 +96,24 @@ class Recorder:
         }
         rows = self._round_rows(round, replies, outcome, self._repeated(digests))
         self.results.append(rows)
-        record = self._record(round, replies, began, ended, digests, outcome)
-        evaluated = {
+        evidence = {
             "evaluated": self._evaluated_in_round(replies.evaluated),
             "logs": self._signed_heads(replies.replies),
+            "rows": rows_digest(map(vars, rows)),
         }
-        self.ledger.append(record | evaluated | {"rows": rows_digest(map(vars, rows))} | dict(more or {}))
+        record = self._record(round, replies, began, ended, digests, outcome) | evidence | dict(more or {})
+        self.ledger.append(RoundRecord.model_validate(record).content())
 
     def _signed_heads(self, replies: Sequence[Reply | None]) -> dict[str, str]:
-        """By site, how its own log ended as it replied, if it signed that: else it is nobody's word."""
+        """Return how each site's own log ended as the site replied, for the sites that signed it."""
         known = zip(self.sites, replies, strict=True)
         return {site: reply.log for site, reply in known if reply and split_head(reply.log)[1]}
 
     def _evaluated_in_round(self, rated: Mapping[str, Sequence[Evaluated]]) -> dict[str, list[str]]:
-        """By site, digests of its evaluations of others' models: those it ``rated``, and those of observers."""
+        """Return digests of each site's evaluations of other models.
+
+        These are the evaluations that it ``rated``, and those of observers.
+        """
         observed, self._observed = self._observed, {}
         evaluated = {site: [*rated.get(site, ()), *observed.get(site, ())] for site in self.sites}
         return {site: list(map(answer_digest, answers)) for site, answers in evaluated.items() if answers}
@@ -178,7 +190,7 @@ class Recorder:
     def _cross_site(
         self, tests: Sequence[Evaluated | None], tests_own_only: bool, separate: Collection[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Mean test Dice by the site of the images and of the model, as in NVFlare's ``cross_val_results.json``."""
+        """Return mean test Dice by the site of the images and of the model, as ``cross_val_results.json`` has it."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -201,7 +213,7 @@ class Recorder:
         ]
 
     def _repeated(self, digests: Mapping[str, str]) -> set[str]:
-        """The sites whose update is in the ledger of an earlier round, or another site sent it too."""
+        """Return the sites whose update is in the ledger of an earlier round, or that another site sent too."""
         if self._sent is None:
             self._sent = {sent for record in self.ledger.records for sent in record["updates"].values()}
         times = Counter(digests.values())
@@ -239,7 +251,7 @@ class Recorder:
         return rows
 
     def _pair_rows(self, round: int, row: int, pairs: Mapping[str, Tensor]) -> list[Row]:
-        """What the site at ``row`` reports of the others: under their names, with its own name as the coalition."""
+        """Return what the site at ``row`` reports of the others: rows of theirs, its name as coalition."""
         return [
             self._row(round, other, name, float(value), coalition=self.sites[row])
             for name, values in pairs.items()
@@ -290,10 +302,7 @@ def observed_rows(
     answers: Mapping[str, Evaluated],
     fold: int | None = None,
 ) -> list[Row]:
-    """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``.
-
-    ``head``: run, method, seed, round; ``coalitions``: (k, n) bool; ``answers``: of the k models, by site.
-    """
+    """Return rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``."""
     texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
     rows = []
     for site, answer in answers.items():
@@ -307,5 +316,5 @@ def observed_rows(
 
 
 def _evaluation_at(test: Evaluated, place: int) -> Sequence[Overlap]:
-    """A site's evaluation of the final model of the site at ``place``, or of the common one."""
+    """Return a site's evaluation of the final model of the site at ``place``, or of the common one."""
     return test.overlaps[place if len(test.overlaps) > 1 else 0]

@@ -1,29 +1,28 @@
-"""What the outcome of a round follows from, in numbers: the ledger holds it, and `verify` computes the outcome again.
+"""The inputs that the outcome of a round follows from: the ledger holds them, and verification recomputes the outcome.
 
 Vectors are not there, only their inner products: no weight, contribution or verdict depends on more of them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor
 
 from fedmerit.contract.method import CandidateResults, Reports
 from fedmerit.guard.work import Measurements
 from fedmerit.schema.messages import Evaluated
+from fedmerit.schema.records import InputsRecord, Matrix, RatingRecord
 from fedmerit.schema.scores import mean_dice
 
 SERVER = "(server)"  # who rates models on the server's own images
 CANDIDATES, LEAVE_ONE_OUT = "candidates", "leave_one_out"  # what is rated
-BySite = dict[str, FiniteFloat]
 
 
 @dataclass(frozen=True)
 class Rating:
-    """What one answer says of k models."""
+    """A rater's evaluation of k models."""
 
     dice: tuple[float, ...]  # (k,) mean Dice, 0 to 1
     cases: tuple[int, ...]  # (k,) of how many cases
@@ -31,16 +30,24 @@ class Rating:
 
     @classmethod
     def of(cls, answer: Evaluated) -> "Rating":
-        """Of an answer with overlaps of k models."""
+        """Return the rating that an answer with overlaps of k models gives."""
         known = [{one.case for one in of_model if one.dice is not None} for of_model in answer.overlaps]
         return cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses.double())
+
+    @classmethod
+    def from_record(cls, record: RatingRecord) -> "Rating":
+        """Return the rating that a ledger record holds; ValueError if its lists do not fit each other."""
+        if len(record.cases) != len(record.dice) or (record.losses and len(record.losses) != len(record.dice)):
+            raise ValueError(f"rates {len(record.dice)} models, and has cases of {len(record.cases)}")
+        losses = record.losses or [[]] * len(record.dice)
+        return cls(tuple(record.dice), tuple(record.cases), torch.tensor(losses, dtype=torch.float64))
 
 
 Ratings = Mapping[str, Rating]  # by who gave it: a site, or `SERVER`
 
 
 def pool_ratings(ratings: Ratings) -> CandidateResults:
-    """Of all raters' images as one validation set; 0 of a model without a Dice."""
+    """Pool the images of all raters into one validation set; a model without a Dice gets 0."""
     dice = torch.tensor([one.dice for one in ratings.values()], dtype=torch.float64)
     cases = torch.tensor([one.cases for one in ratings.values()], dtype=torch.float64)
     losses = torch.stack([one.losses for one in ratings.values()]).sum(dim=0)
@@ -49,7 +56,7 @@ def pool_ratings(ratings: Ratings) -> CandidateResults:
 
 @dataclass(frozen=True)
 class RoundInputs:
-    """Of one round of n sites."""
+    """The inputs of one round of n sites."""
 
     reports: Reports  # as they came: counts, values, pairs and products
     size: int  # d, of an update; 0: the server does not see them
@@ -59,7 +66,7 @@ class RoundInputs:
     importance: Tensor | None = None  # (H,) of neurons, measured before the round; None: it was not
 
     def to_record(self, sites: Sequence[str]) -> dict[str, Any]:
-        """As the ledger holds it, by the names of ``sites``."""
+        """Return the ledger's form of the inputs, by the names of ``sites``."""
         reports, measured = self.reports, self.measured
         there = reports.present[:, None] & reports.present
         upper = torch.ones_like(there).triu() & there
@@ -85,60 +92,16 @@ class RoundInputs:
         }
         return {name: value for name, value in found.items() if value or name in ("size", "counts")}
 
-
-def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
-    """Those that are known, exactly."""
-    return {site: float(value) for site, value in zip(sites, values.tolist(), strict=True) if value == value}
-
-
-def _rating_record(rating: Rating) -> dict[str, Any]:
-    losses = {"losses": rating.losses.tolist()} if rating.losses.numel() else {}
-    return {"dice": list(rating.dice), "cases": list(rating.cases), **losses}
-
-
-STRICT = ConfigDict(extra="forbid", strict=True)
-Matrix = dict[str, BySite]
-
-
-class RatingRecord(BaseModel):
-    """A `Rating` in the ledger."""
-
-    model_config = STRICT
-    dice: list[Annotated[float, Field(ge=0, le=1)]]
-    cases: list[Annotated[int, Field(ge=0, lt=2**53)]]
-    losses: list[list[FiniteFloat]] = Field(default_factory=list)
-
-    def parse(self) -> Rating:
-        """The rating; ValueError: its lists do not fit each other."""
-        if len(self.cases) != len(self.dice) or (self.losses and len(self.losses) != len(self.dice)):
-            raise ValueError(f"rates {len(self.dice)} models, and has cases of {len(self.cases)}")
-        losses = self.losses or [[]] * len(self.dice)
-        return Rating(tuple(self.dice), tuple(self.cases), torch.tensor(losses, dtype=torch.float64))
-
-
-class InputsRecord(BaseModel):
-    """`RoundInputs` in the ledger, by the names of sites; what a site has no number of is left out."""
-
-    model_config = STRICT
-    size: Annotated[int, Field(ge=0, lt=2**40)]
-    counts: dict[str, Annotated[float, Field(ge=0, lt=2**53)]]
-    products: Matrix = Field(default_factory=dict)  # upper triangle
-    parts: list[Matrix] = Field(default_factory=list)  # likewise, each
-    values: dict[str, BySite] = Field(default_factory=dict)
-    pairs: dict[str, Matrix] = Field(default_factory=dict)
-    scores: Matrix = Field(default_factory=dict)  # likewise, of what the guard measured
-    ratings: dict[str, dict[str, RatingRecord]] = Field(default_factory=dict)
-    importance: list[FiniteFloat] = Field(default_factory=list)
-
-    def parse(self, sites: Sequence[str], participants: Sequence[str]) -> RoundInputs:
-        """The inputs of ``sites``, of which the ``participants`` took part.
+    @classmethod
+    def from_record(cls, record: InputsRecord, sites: Sequence[str], participants: Sequence[str]) -> "RoundInputs":
+        """Read the inputs of ``sites``, of which the ``participants`` took part, from a ledger record.
 
         Raises:
-            ValueError: it has a number of another site, or lacks one.
+            ValueError: the record has a number of another site, or lacks one.
         """
         places = {site: place for place, site in enumerate(sites)}
-        if set(self.counts) != set(participants):
-            raise ValueError(f"counts are of {', '.join(self.counts)}, the participants of the round are others")
+        if set(record.counts) != set(participants):
+            raise ValueError(f"counts are of {', '.join(record.counts)}, the participants of the round are others")
 
         def vector(values: Mapping[str, float], default: float = torch.nan) -> Tensor:
             found = torch.full((len(sites),), default, dtype=torch.float64)
@@ -157,21 +120,34 @@ class InputsRecord(BaseModel):
             return upper.triu() + upper.triu(1).T
 
         reports = Reports(
-            vector(self.counts, 0.0),
-            torch.tensor([site in self.counts for site in sites]),
-            {name: vector(values) for name, values in self.values.items()},
-            products=symmetric(self.products),
-            pairs={name: matrix(rows) for name, rows in self.pairs.items()},
+            vector(record.counts, 0.0),
+            torch.tensor([site in record.counts for site in sites]),
+            {name: vector(values) for name, values in record.values.items()},
+            products=symmetric(record.products),
+            pairs={name: matrix(rows) for name, rows in record.pairs.items()},
         )
-        found = RoundInputs(
+        found = cls(
             reports,
-            self.size,
-            torch.stack([symmetric(part) for part in self.parts]) if self.parts else None,
-            ratings={what: {by: one.parse() for by, one in those.items()} for what, those in self.ratings.items()},
-            importance=torch.tensor(self.importance, dtype=torch.float64) if self.importance else None,
+            record.size,
+            torch.stack([symmetric(part) for part in record.parts]) if record.parts else None,
+            ratings={
+                what: {by: Rating.from_record(one) for by, one in those.items()}
+                for what, those in record.ratings.items()
+            },
+            importance=torch.tensor(record.importance, dtype=torch.float64) if record.importance else None,
         )
-        if not self.scores:
+        if not record.scores:
             return found
         there = reports.present[:, None] & reports.present
-        scores = symmetric(self.scores).where(there, torch.nan)
-        return replace(found, measured=Measurements(self.size, scores))
+        scores = symmetric(record.scores).where(there, torch.nan)
+        return replace(found, measured=Measurements(record.size, scores))
+
+
+def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
+    """Return the exact values by site, without those that are NaN."""
+    return {site: float(value) for site, value in zip(sites, values.tolist(), strict=True) if value == value}
+
+
+def _rating_record(rating: Rating) -> dict[str, Any]:
+    losses = {"losses": rating.losses.tolist()} if rating.losses.numel() else {}
+    return {"dice": list(rating.dice), "cases": list(rating.cases), **losses}

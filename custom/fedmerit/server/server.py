@@ -238,7 +238,7 @@ class Federation:
         more |= {"notes": notes} if notes else {}
         more |= {"joined": self.joined} if self.joined else {}
         gone = self.gone - {site for site, reply in zip(self.sites, replies.replies, strict=True) if reply}
-        more |= {"left": left} if gone and (left := departures(self.recorder.ledger.records, gone)) else {}
+        more |= {"left": left} if gone and (left := departures(self.recorder.rounds, gone)) else {}
         self.joined = []
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
         more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}

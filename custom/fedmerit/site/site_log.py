@@ -19,16 +19,13 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
+from fedmerit.schema.records import CLOSED, ENROLLED, EVALUATE, GAVE, GOT, REFUSED, TRAIN, LogEntry
 from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.site.enrolment import Commitment
 from fedmerit.site.evaluation_budget import count_models
 
 SITE_LOG = "site_log.jsonl"
-GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
 ASKED = ("work", "split", "models", "order", "question")
-ENROLLED = "enrol"  # the work of records of what the site committed to
-REFUSED = "refused"  # of records of what the server asked for and did not get
-CLOSED = "close"  # of the record of how the server closed the run
 Counts = tuple[str, str, str, int, int, int]  # case, label, patient, and how many voxels as in `COUNTS`
 
 
@@ -47,7 +44,7 @@ class SiteLog:
         self._follow = self._chain.follower(self._note)
 
     def asked(self, round: int) -> Sequence[Mapping[str, Any]]:
-        """What was asked for in a round: `ASKED` of its records, as far as they have it."""
+        """Return the tasks of a round: the fields `ASKED` of its records, as far as they have them."""
         self._follow()
         return self._asked.get(round, ())
 
@@ -61,7 +58,7 @@ class SiteLog:
     def trained_in(self) -> frozenset[int]:
         """The rounds with training."""
         self._follow()
-        return frozenset(round for round, of in self._asked.items() if any(one["work"] == messages.TRAIN for one in of))
+        return frozenset(round for round, of in self._asked.items() if any(one["work"] == TRAIN for one in of))
 
     def _note(self, record: Mapping[str, Any]) -> None:
         if "question" in record:
@@ -80,18 +77,19 @@ class SiteLog:
     ) -> str:
         """Record a round's training: digests of the received model (d,) and of the update (d,) that leaves.
 
-        Under encryption, those of the ciphertexts as they came and as they leave.
+        Under encryption, the digests are of the ciphertexts as they came and as they leave.
 
         Args:
+            task: the training task.
             received: the model.
-            update: that leaves.
-            question: digest of what was asked for.
+            update: the update that leaves.
+            question: digest of the task.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
-            images: that it reports to train on.
-            evidence: "values" and "pairs" that it reports, and "step", `step_products.measure_step`.
+            images: training images that it reports.
+            evidence: "values" and "pairs" that it reports, and "step" by `fedmerit.site.step_products.measure_step`.
 
         Returns:
-            `log` of the reply.
+            The end of this log, for the reply.
         """
         more: dict[str, Any] = {"plan": self.plan} if self.plan else {}
         more |= {name: _known(said) for name, said in (evidence or {}).items() if said}
@@ -99,7 +97,7 @@ class SiteLog:
             more |= {"models": count_models(task), "question": question}
             more |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
         digests = {"received": digest(received), "update": digest(update)}
-        return self._vouch(task, self._append(messages.TRAIN, task.round, task.ledger, **digests, **more))
+        return self._vouch(task, self._append(TRAIN, task.round, task.ledger, **digests, **more))
 
     def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
@@ -113,23 +111,28 @@ class SiteLog:
         answer: messages.Evaluated,
         step: Mapping[str, float] | None = None,
     ) -> str:
-        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest.
+        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated.
 
-        ``step`` is `step_products.measure_step` of a final model.
+        Args:
+            task: the evaluation task.
+            models: the models.
+            question: digest of the task.
+            answer: the site's answer.
+            step: of a final model, what `fedmerit.site.step_products.measure_step` returned.
 
         Returns:
-            `log` of the answer.
+            The end of this log, for the answer.
         """
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
         asked |= {"received": digest(models), "overlaps": answers, "dice": list(map(mean_dice, answer.overlaps))}
         asked |= {"step": step} if step else {}
-        return self._vouch(task, self._append(messages.EVALUATE, task.round, task.ledger, **asked))
+        return self._vouch(task, self._append(EVALUATE, task.round, task.ledger, **asked))
 
     def measured(self, task: messages.ImportanceTask, question: str) -> None:
         """Record that the importance of neurons was measured."""
         asked = {"split": task.split, "models": 1, "order": task.order, "question": question}
-        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
+        self._append(EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
 
     def refused(self, task: messages.Task | messages.Evaluation | messages.ImportanceTask, reason: str) -> None:
         """Record that the server asked for what it does not get."""
@@ -150,7 +153,7 @@ class SiteLog:
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
     def _vouch(self, task: messages.Task | messages.Evaluation, last: str) -> str:
-        """The hash of a record of this log, and the site's signature if it has a key: its word that the log ends so."""
+        """Return the hash of a record of this log, signed by the site if it has a key."""
         signer = self._chain.signer
         return f"{last} {signer.sign(log_payload(task.ledger, task.round, last))}" if signer else last
 
@@ -164,32 +167,33 @@ class SiteLog:
         if head is not None:
             ledger, signature = split_head(head)
             acknowledged = {"ledger": ledger} | ({"vouched": signature} if signature else {})
-        return self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
+        entry = {"site": self.site, "round": round, "work": work, **more, **acknowledged}
+        return self._chain.append(LogEntry.model_validate(entry).content())
 
 
 def _known(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is NaN, which JSON has not."""
+    """Return a nested mapping without its NaN values, which JSON cannot hold."""
     nested = {name: _known(value) if isinstance(value, Mapping) else value for name, value in said.items()}
     return {name: value for name, value in nested.items() if value == value}
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
-    """SHA-256 of their counts and patients, in any order, in hexadecimal."""
+    """Return the SHA-256 of the counts and patients of overlaps, whatever their order, in hexadecimal."""
     return hashlib.sha256(json.dumps(sorted(map(_counted, overlaps))).encode()).hexdigest()
 
 
 def _counted(one: Overlap) -> Counts | tuple[str, str, str, float]:
-    """Case, label and patient, and how many voxels as in `COUNTS`, or the score."""
+    """Return case, label, patient and the voxel counts of an overlap, or the score instead of the counts."""
     if one.score is not None:
         return one.case, one.label, one.patient, one.score
     return one.case, one.label, one.patient, one.true_positives, one.false_positives, one.false_negatives
 
 
 def answer_digest(answer: messages.Evaluated) -> str:
-    """Of the `overlaps_digest` of all its models, which are in the site's log."""
+    """Return the digest over the `overlaps_digest` of every model in an answer, which are in the site's log."""
     return texts_digest(map(overlaps_digest, answer.overlaps))
 
 
 def peer_digest(model: messages.PeerModel) -> str:
-    """SHA-256 over parameters and statistics by name, with their types and shapes, in hexadecimal."""
+    """Return the SHA-256 over named parameters and statistics, with their types and shapes, in hexadecimal."""
     return tensors_digest([("", model.parameters), *sorted(model.buffers.items())])

@@ -13,7 +13,7 @@ from fedmerit.site.memory import Memory
 
 
 def measure_step(model: Tensor, before: Memory | None, update: Tensor | None = None) -> dict[str, float]:
-    """Squared norms and inner products of a round's vectors, in float64; those of vectors that are not there lack.
+    """Compute squared norms and inner products of a round's vectors in float64; those of missing vectors are left out.
 
     Args:
         model: (d,) received, w_t.

@@ -20,7 +20,7 @@ OWN = 2  # first rows of what is old: the first and the last update
 
 
 def list_old_parts(model: Tensor, before: Memory | None, seed: int) -> Tensor:
-    """(2 + k, m) sketches of what the site could send without work once it has a model.
+    """Return (2 + k, m) sketches of what the site could send without work once it has a model.
 
     Args:
         model: (d,) received.
@@ -28,7 +28,7 @@ def list_old_parts(model: Tensor, before: Memory | None, seed: int) -> Tensor:
         seed: of sketches.
 
     Returns:
-        Its first and last update, and the k last steps of the model; rows of zeros: not there yet.
+        Its first and last update, and the k last steps of the model; rows of zeros if they do not exist yet.
     """
     if before is None or before.old is None:
         return torch.zeros(OWN, min(len(model), WIDTH))
@@ -39,11 +39,14 @@ def list_old_parts(model: Tensor, before: Memory | None, seed: int) -> Tensor:
 
 
 def measure_work(old: Tensor, before: Memory | None) -> dict[str, float]:
-    """Sums over m entries of products of r and q, by which `z` follows: "rr" is Σ r², "rrrq" is Σ r³ q.
+    """Compute the sums over m entries from which the score z follows.
 
     Args:
         old: (2 + k, m) `list_old_parts` once the site has the model of the round after, with the update and the step.
         before: of the round of the update; None: the site was away.
+
+    Returns:
+        Sums of products of r and q by name: "rr" is Σ r², "rrrq" is Σ r³ q.
     """
     if before is None or before.old is None:
         return {}

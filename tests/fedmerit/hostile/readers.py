@@ -14,9 +14,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import read_closing
 from fedmerit.evidence.ledger import Ledger, read_verified_records
 from fedmerit.evidence.signatures import read_certificates
-from fedmerit.evidence.verification.record_schema import read_ledger
+from fedmerit.evidence.verification.chains import read_ledger, read_site_log
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.evidence.verification.site_logs import read_site_log
 from fedmerit.files import read_bytes, read_json, read_object, read_text
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import read_plan

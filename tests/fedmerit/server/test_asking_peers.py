@@ -31,7 +31,7 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
 
     assert told(relayed) == told(direct)
     assert len(told(direct)) > 50
-    for run, more in ((relayed, set()), (direct, {"lend", "borrow"})):
+    for run, more in ((relayed, set()), (direct, {"gave", "got"})):
         assert {record["work"] for record in Ledger(run / "sites/site1" / SITE_LOG).records} == {
             "train",
             "evaluate",
@@ -120,7 +120,7 @@ def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking):
     told = "\n".join(logged.output)
     assert "site3 cannot be asked for its model: OSError" in told
     assert "Mueller" not in told
-    got = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "borrow"]
+    got = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "got"]
     assert [(record["peer"], record["model"]) for record in got] == [
         ("site2", peer_digest(peers_of()["site2"])),
         ("site3", None),

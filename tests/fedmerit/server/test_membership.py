@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ledger_records import round_record
 from one_in import one_in
 from pretending import SITES, answers, tiny_plan
 from stepping import Stepped as Federation
@@ -143,12 +144,13 @@ def test_a_site_that_leaves_is_not_asked_and_its_record_stays(tmp_path, method):
     assert 3 not in set(rows["round"])
 
 
-def test_what_a_site_contributed_is_said_once_until_it_is_back():
-    record = {"contributions": {"A": 0.5}, "weights": {"A": 0.25}}
-    took = [{"round": number, "participants": ["A"]} | record for number in range(2)]
-    left = {"round": 2, "participants": [], "left": departures(took, ["A"])}
-    assert left["left"] == {"A": {"rounds": 2, "weight": 0.25, "contribution": 0.5}}
-    assert departures([*took, left], ["A"]) == {}
-    again = {"round": 3, "participants": ["A"], "contributions": {"A": None}, "weights": {"A": 0.25}}
-    assert departures([*took, left, again], ["A"])["A"]["rounds"] == 3
-    assert departures([], ["B"]) == {"B": {"rounds": 0}}
+def test_departures_of_a_site_are_recorded_once_until_it_is_back():
+    present = {"participants": ["A"], "weights": {"A": 0.25}}
+    rounds = [round_record(round=number, contributions={"A": 0.5}, **present) for number in range(2)]
+    left = departures(rounds, ["A"])
+    assert left["A"].content() == {"rounds": 2, "weight": 0.25, "contribution": 0.5}
+    rounds.append(round_record(round=2, left=left))
+    assert departures(rounds, ["A"]) == {}
+    rounds.append(round_record(round=3, contributions={"A": None}, **present))
+    assert departures(rounds, ["A"])["A"].rounds == 3
+    assert departures([], ["B"])["B"].content() == {"rounds": 0}

@@ -23,6 +23,8 @@ from fedmerit.site.site_log import answer_digest
 
 HALF, WHOLE = Overlap("000", "prostate", 1, 1, 1), Overlap("001", "prostate", 3, 0, 0)  # Dice 0.5 and 1
 
+INPUTS = {"inputs": {"size": 0, "counts": {}}}  # what every record has
+
 
 def numbers(*values):
     return torch.tensor(values, dtype=torch.float64)
@@ -53,9 +55,11 @@ def of(recorder, quantity, split=""):
 
 def test_a_round_is_a_record_and_rows_of_those_who_took_part(recorder):
     replies = reply(1, "log of Alder"), None, reply(2)
-    recorder.training_round(0, admitted(*replies, rejected={"Birch": "asleep"}), ["b"] * 3, "e", outcome(), {"more": 1})
+    recorder.training_round(
+        0, admitted(*replies, rejected={"Birch": "asleep"}), ["b"] * 3, "e", outcome(), {**INPUTS, "notes": ["a note"]}
+    )
     (record,) = Ledger(recorder.run / "ledger.jsonl").records
-    assert (record["round"], record["of"], record["model"], record["more"]) == (0, 3, "e", 1)
+    assert (record["round"], record["of"], record["model"], record["notes"]) == (0, 3, "e", ["a note"])
     assert (record["participants"], record["rejected"]) == (["Alder", "Cedar"], {"Birch": "asleep"})
     assert record["weights"] == {"Alder": 0.25, "Cedar": 0.75}
     assert record["contributions"] == {"Alder": 0.2, "Cedar": 0.8}
@@ -71,7 +75,7 @@ def test_a_round_is_a_record_and_rows_of_those_who_took_part(recorder):
 
 
 def test_a_record_stands_for_the_rows_of_its_round(recorder):
-    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome())
+    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome(), INPUTS)
     recorder.final_test(0, [None, None, None], [64] * 3)
     with (recorder.run / "results.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] in ROUND_SPLITS]
@@ -79,10 +83,10 @@ def test_a_record_stands_for_the_rows_of_its_round(recorder):
 
 
 def test_an_update_sent_before_or_by_another_is_repeated(recorder):
-    recorder.training_round(0, admitted(reply(1), reply(2), reply(2)), ["b"] * 3, "e", outcome())
+    recorder.training_round(0, admitted(reply(1), reply(2), reply(2)), ["b"] * 3, "e", outcome(), INPUTS)
     assert of(recorder, "repeated") == {"Alder": 0.0, "Birch": 1.0, "Cedar": 1.0}
     again = Recorder(recorder.config, SITES, recorder.run)  # which reads the ledger
-    again.training_round(1, admitted(reply(3), reply(1), reply(4)), ["b"] * 3, "e", outcome())
+    again.training_round(1, admitted(reply(3), reply(1), reply(4)), ["b"] * 3, "e", outcome(), INPUTS)
     rows = read_results(recorder.run).query("quantity == 'repeated' and round == 1")
     assert rows["value"].to_list() == [0.0, 1.0, 0.0]
 
@@ -90,7 +94,7 @@ def test_an_update_sent_before_or_by_another_is_repeated(recorder):
 def test_what_a_site_holds_of_others_stands_under_their_names_its_own_as_the_coalition(recorder):
     nan = float("nan")
     pairs = {"agreement": numbers(nan, 0.5, nan, nan, nan, nan, 0.1, 0.2, nan).reshape(3, 3)}
-    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome(pairs=pairs))
+    recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome(pairs=pairs), INPUTS)
     rows = read_results(recorder.run).query("quantity == 'agreement'")
     assert set(zip(rows["coalition"], rows["site"], rows["value"], strict=True)) == {
         ("Alder", "Birch", 0.5),
@@ -100,12 +104,12 @@ def test_what_a_site_holds_of_others_stands_under_their_names_its_own_as_the_coa
 
 
 def test_what_was_written_after_a_checkpoint_is_forgotten(recorder):
-    recorder.training_round(0, admitted(reply(1), reply(2), reply(3)), ["b"] * 3, "e", outcome())
+    recorder.training_round(0, admitted(reply(1), reply(2), reply(3)), ["b"] * 3, "e", outcome(), INPUTS)
     size = (recorder.run / "results.csv").stat().st_size
-    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome())
+    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome(), INPUTS)
     recorder.rewind(size, 1, 0)
     assert set(read_results(recorder.run)["round"]) == {0}
-    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome())
+    recorder.training_round(1, admitted(reply(4), reply(5), reply(6)), ["b"] * 3, "e", outcome(), INPUTS)
     rows = read_results(recorder.run).query("quantity == 'repeated' and round == 1")
     assert rows["value"].to_list() == [0.0, 0.0, 0.0]  # what was forgotten was not sent
 
@@ -173,7 +177,7 @@ def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder
     recorder.observed(0, "multi_round", torch.zeros(2, 3, dtype=torch.bool), [observed, None, observed])
     there = replace(admitted(reply(1), None, reply(2)), evaluated={"Cedar": (rated,)})
     for round in (0, 1):
-        recorder.training_round(round, there, ["b"] * 3, "e", outcome())
+        recorder.training_round(round, there, ["b"] * 3, "e", outcome(), INPUTS)
     first, second = recorder.ledger.records
     assert first["evaluated"] == {
         "Alder": [answer_digest(observed)],
@@ -185,7 +189,7 @@ def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder
 def test_every_number_is_that_of_its_own_site(recorder):
     replies = [replace(reply(row), num_samples=10 + row, trained_overlaps=(WHOLE,) * (row == 2)) for row in range(3)]
     given = outcome(quantities={"flagged": numbers(0, 0, 1), "norm": numbers(7, 8, 9)})
-    recorder.training_round(0, RoundReplies(replies, {}, [16, 17, 18]), ["a", "b", "c"], "e", given)
+    recorder.training_round(0, RoundReplies(replies, {}, [16, 17, 18]), ["a", "b", "c"], "e", given, INPUTS)
     assert of(recorder, "num_samples") == {"Alder": 10.0, "Birch": 11.0, "Cedar": 12.0}
     assert of(recorder, "bytes_received") == {"Alder": 16.0, "Birch": 17.0, "Cedar": 18.0}
     assert of(recorder, "norm") == {"Alder": 7.0, "Birch": 8.0, "Cedar": 9.0}
@@ -198,7 +202,7 @@ def test_every_number_is_that_of_its_own_site(recorder):
 
 def test_what_stays_at_the_sites_has_no_digest_and_is_no_repetition(recorder):
     empty = replace(reply(0), update=torch.empty(0))
-    recorder.training_round(0, admitted(empty, empty, empty), ["b"] * 3, "e", outcome())
+    recorder.training_round(0, admitted(empty, empty, empty), ["b"] * 3, "e", outcome(), INPUTS)
     assert recorder.ledger.records[0]["updates"] == {}
     assert of(recorder, "repeated") == dict.fromkeys(SITES, 0.0)
 
@@ -233,7 +237,7 @@ def test_records_and_their_closing_are_signed_and_hold_the_last_word_of_every_si
     run = tmp_path / "run"
     recorder = Recorder(tiny_plan("fedce"), SITES, run, Signer(tmp_path / "server.key", tmp_path / "server.crt"))
     assert (run / CERTIFICATE).read_bytes() == (tmp_path / "server.crt").read_bytes()
-    recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
+    recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome(), INPUTS)
     recorder.final_validation(3, [Evaluated(3, ((HALF,),), torch.zeros(1, 0), log="a1"), None, None])
     recorder.close()
     (record,) = Ledger(run / "ledger.jsonl").records
@@ -252,14 +256,18 @@ def test_a_server_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_
         recorder = Recorder(tiny_plan("fedce"), SITES, run, signer)
         if round:
             assert read_certificates(run / CERTIFICATE) == [*found, signer.certificate]
-        recorder.training_round(round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
+        recorder.training_round(
+            round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome(), INPUTS
+        )
         found.append(signer.certificate)
     assert len(read_verified_records(run / "ledger.jsonl", found)) == 2
 
 
 def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):
     """Also of one that is away for the final test."""
-    recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), reply(3, "c0")), ["b"] * 3, "e", outcome())
+    recorder.training_round(
+        0, admitted(reply(1, "a0"), reply(2, "b0"), reply(3, "c0")), ["b"] * 3, "e", outcome(), INPUTS
+    )
     content = recorder.content()
     again = Recorder(recorder.config, SITES, recorder.run)
     again.restore({**content, "complete_rounds": 1})

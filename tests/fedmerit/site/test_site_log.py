@@ -9,7 +9,7 @@ from certificates import issue
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.ledger import Ledger, texts_digest
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
-from fedmerit.evidence.verification.site_logs import read_site_log
+from fedmerit.evidence.verification.chains import read_site_log
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 from fedmerit.schema.scores import Overlap
 from fedmerit.site.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
@@ -48,9 +48,9 @@ def test_every_work_has_its_record(tmp_path):
     assert evaluated["overlaps"] == [overlaps_digest(OVERLAPS)]
     assert texts_digest(evaluated["overlaps"]) == answer_digest(Evaluated(2, (OVERLAPS,), torch.zeros(1, 0)))
     assert (refused["work"], refused["reason"]) == ("refused", "too much")
-    assert (gave["work"], gave["peer"], gave["model"]) == ("lend", "B", "m1")
+    assert (gave["work"], gave["peer"], gave["model"]) == ("gave", "B", "m1")
     assert "ledger" not in gave  # the server has no part in it
-    assert (got["work"], got["peer"], got["model"], got["ledger"]) == ("borrow", "C", None, "head")
+    assert (got["work"], got["peer"], got["model"], got["ledger"]) == ("got", "C", None, "head")
     assert said == entries(tmp_path)[0]["hash"]
 
 

@@ -116,7 +116,7 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     assert torch.equal(received.task.peers["B"].parameters, WHOLE + 4)
     assert [peer.weight for peer in received.task.peers.values()] == [0.75, 0.2]
     assert received.task.peers["C"].parameters.shape == UNREACHABLE.parameters.shape == (0,)
-    assert logged(tmp_path) == [("borrow", "B", peer_digest(of_b)), ("borrow", "C", None)]
+    assert logged(tmp_path) == [("got", "B", peer_digest(of_b)), ("got", "C", None)]
     assert "C cannot be asked for its model: OSError" in told.output[0]
     assert "Mueller" not in told.output[0]
     assert models.seen(received).shape == (0,)
@@ -146,7 +146,7 @@ def test_a_model_is_given_by_the_weight_that_the_site_remembers_and_logged(among
     assert models.give("C", 2) is not None
     assert models.weights_seen[0] == (0.75, 2)
     assert math.isnan(models.weights_seen[1][0])  # of C nothing is known yet
-    assert logged(tmp_path) == [("lend", "B", peer_digest(given)), ("lend", "C", peer_digest(given))]
+    assert logged(tmp_path) == [("gave", "B", peer_digest(given)), ("gave", "C", peer_digest(given))]
 
 
 def test_a_site_that_did_not_do_the_round_before_gives_none_but_in_the_first(among_sites, tmp_path):

@@ -1,11 +1,11 @@
-"""The outcome that the ledger holds against that of `replay`, and what sites measured against both.
+"""The outcomes in the ledger against those that `replay` computes, and the sites' logs against both.
 
 A site knows its own counts, values, ratings and update, and how far the model that it was sent lies from the one
 before: that has to be what the inner products and the weights in the ledger give.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,117 +14,123 @@ import torch
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.verification.own_work import compare_work
-from fedmerit.evidence.verification.record_schema import Record
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_rounds, make_finding
 from fedmerit.evidence.verification.replay import PlayedRound, Replay
 from fedmerit.evidence.verification.results import PLACES
-from fedmerit.evidence.verification.site_logs import SiteLog
+from fedmerit.guard.work import log_e_values
 from fedmerit.methods.registry import OWN
 from fedmerit.schema.configuration.specs import HE
-from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
 
-ROUNDING = 1e-9  # of what is computed twice in float64, maybe in another order
-MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: each step rounds every entry by at most 2^-24
-CHANGED = "one of them was changed, or the server computed it otherwise"
+ROUNDING = 1e-9  # of numbers that are computed twice in float64, possibly in another order
+MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: a step rounds each entry by at most 2^-24
+CHANCE = 1e-6  # probability, without work, of what a log shows
+LENGTH_ROUNDING = 1e-8  # of squared lengths, for models in float32
+SLACK = 4.0  # times what the scores allow: entries differ in size; real runs reached .26, generated ones 1.7
 
-Entry = tuple[int, Record]  # of a log, with its line
+Line = tuple[int, LogEntry]  # of a log
 
 
 def replay_rounds(
-    run: Path, ledger: Path, records: Sequence[Record], sites: Sequence[str]
-) -> tuple[list[PlayedRound], list[str]]:
-    """All rounds, each with the outcome that the ledger has; in sentences, what is not shown of them.
+    run: Path, ledger: Path, records: Sequence[RoundRecord], sites: Sequence[str]
+) -> tuple[list[PlayedRound], list[Finding]]:
+    """Compute all rounds again and require the outcomes that the ledger has.
 
     Args:
         run: the run folder, whose run.json has the plan that the ledger names.
+        ledger: the file that holds the records.
+        records: all of them.
+        sites: all that ever took part.
+
+    Returns:
+        The rounds, and what is not shown of them.
 
     Raises:
-        BadInput: the ledger has another outcome than what came gives, or a round began with other models than those
-            that the one before ended with; line, round, site and quantity are named, and what differs.
+        Contradiction: the ledger has another outcome than follows from its inputs, or a round began with other models
+            than those that the round before ended with.
     """
-    silent = list(_require_chained(ledger, records))
+    questions = list(_require_same_models(ledger, records))
     info = read_run(run)
     method = info["plan"]["method"]
     if method not in OWN:
-        return [], [*silent, f"that weights, contributions and verdicts follow from what came: {method} is not ours"]
+        return [], [*questions, make_finding("foreign method", found=method)]
     encrypted = HE in (info.get("privacy") or ())
     played = list[PlayedRound]()
     where = f"{info.file}: its plan"
     try:
-        rated = [by for record in records for by in record["inputs"].get("ratings", {}).values()]
-        has_images = bool(info.get("server_sites")) or any(SERVER in by for by in rated)
-        joined = {site for record in records for site in record.get("joined", ())}
+        raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
+        has_images = bool(info.get("server_sites")) or SERVER in raters
+        joined = {site for record in records for site in record.joined}
         replay = Replay(info["plan"], sites, joined, not encrypted, has_images)
-        for number, record in enumerate(records, start=1):
-            where = f"{ledger}, line {number}: inputs of round {record['round']}"
-            played.append(replay.play(record, f"{ledger}, line {number}"))
-            _compare_outcome(played[-1], replay.sites)
+        for record in records:
+            line = at(ledger, record.round + 1)
+            where = f"{line}: inputs of round {record.round}"
+            played.append(replay.play(record, line))
+            _compare_outcome(played[-1])
     except BadInput:
         raise
     except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
-        raise BadInput(f"{where}: no outcome follows ({type(error).__name__}: {error}); {CHANGED}") from error
+        raise Contradiction("no outcome", where, found=f"{type(error).__name__}: {error}") from error
     if not replay.sees_updates:
-        silent.append("that the models are made by these weights: the server did not see the updates")
+        questions.append(make_finding("models unseen"))
     elif not replay.method.sums_updates:
-        silent.append(f"that the models are made by these weights: those of {method} are no sums of whole updates")
-    return played, silent
+        questions.append(make_finding("models no sums", found=method))
+    return played, questions
 
 
-def _require_chained(ledger: Path, records: Sequence[Record]) -> Iterator[str]:
-    """Every site begins a round with what the round before ended with, and round 0 with the model of all."""
-    allocated, before = list[str](), dict[str, Any](model=next(iter(records[0]["began"].values()), ""))
+def _require_same_models(ledger: Path, records: Sequence[RoundRecord]) -> Iterator[Finding]:
+    """Require that every site began a round with what the round before ended with, and round 0 with one model."""
+    allocated = list[int]()
+    model, ended = next(iter(records[0].began.values()), ""), dict[str, str]()
     for number, record in enumerate(records):
-        ended, round = before.get("ended", {}), record["round"]
-        if record["inputs"].get("importance"):
-            allocated.append(str(round))
-        for site, began in record["began"].items() if not allocated or allocated[-1] != str(round) else ():
-            expected = ended.get(site, before["model"])
-            if ended and site in record.get("joined", ()):
-                yield f"that the model which {site} began with, as it joined, is made of the others'"
+        where = at(ledger, number + 1)
+        if record.inputs.importance:
+            allocated.append(number)
+        for site, began in record.began.items() if number not in allocated else ():
+            expected = ended.get(site, model)
+            if ended and site in record.joined:
+                yield make_finding("joined model", where, site=site, round=number)
             elif began != expected:
-                raise BadInput(
-                    f"{ledger}, line {number + 1}: {site} began round {round} with model {began}, expected {expected}, "
-                    f"{f'with which round {round - 1} ended' if number else 'as the others'}: a model was swapped"
+                because = f"with which round {number - 1} ended" if number else "as the others"
+                raise Contradiction(
+                    "model swapped", where, site=site, round=number, found=began, expected=expected, because=because
                 )
-        if (left := record.get("left", {})) != departures(records[:number], left):
-            raise BadInput(
-                f"{ledger}, line {number + 1}: says of sites that left another history than the records: {CHANGED}"
-            )
-        before = dict(record)
+        if record.left != departures(records[:number], record.left):
+            raise Contradiction("departures", where, round=number)
+        model, ended = record.model, record.ended
     if allocated:
-        yield f"that the models of rounds {', '.join(allocated)} are parts of those before: submodels were allocated"
+        yield make_finding("submodels", rounds=", ".join(map(str, allocated)))
 
 
-def _compare_outcome(played: PlayedRound, sites: Sequence[str]) -> None:
-    record, outcome = played.record, played.outcome
+def _compare_outcome(played: PlayedRound) -> None:
+    record, outcome, n = played.record, played.outcome, len(played.sites)
     computed = {
         "weights": outcome.weights,
         "contributions": outcome.contribution,
         "reputations": outcome.reputation,
-        "quotas": outcome.quantities.get("quota", torch.full((len(sites),), math.nan)),
+        "quotas": outcome.quantities.get("quota", torch.full((n,), math.nan)),
     }
-    flags = outcome.quantities.get("flagged", torch.zeros(len(sites)))
-    for row, site in enumerate(sites):
-        if site in record["participants"]:
+    flags = outcome.quantities.get("flagged", torch.zeros(n))
+    for row, site in enumerate(played.sites):
+        if site in record.participants:
             for name, values in computed.items():
-                _require_same(record.get(name, {}).get(site), float(values[row]), name, site, played)
-            _require_same(site in record["flagged"], bool(flags[row]), "flagged", site, played)
-    said, found = record.get("guard", {}), played.guard
-    rounded = 2 * 10.0**-PLACES
-    for site in sites:
-        _require_same(site in said.get("verdicts", ()), site in found.get("verdicts", ()), "verdicts", site, played)
-        one, other = (part.get("evidence", {}).get(site) for part in (said, found))
-        _require_same(one, other, "evidence", site, played, rounded)
+                _require_same(getattr(record, name).get(site), float(values[row]), name, site, played)
+            _require_same(site in record.flagged, bool(flags[row]), "flagged", site, played)
+    recorded, guard, rounded = record.guard, played.guard, 2 * 10.0**-PLACES
+    for site in played.sites:
+        _require_same(site in recorded.verdicts, site in guard.verdicts, "verdicts", site, played)
+        _require_same(recorded.evidence.get(site), guard.evidence.get(site), "evidence", site, played, rounded)
         for name in ("clipped", "counted_images", "reward_group_share"):
-            one, other = (part.get("bounds", {}).get(name, {}).get(site) for part in (said, found))
-            _require_same(one, other, f"bound {name}", site, played, rounded)
+            found, expected = (part.bounds.get(name, {}).get(site) for part in (recorded, guard))
+            _require_same(found, expected, f"bound {name}", site, played, rounded)
 
 
 def _require_same(
-    found: Any, computed: Any, name: str, site: str, played: PlayedRound, tolerance: float = ROUNDING
+    found: Any, computed: Any, quantity: str, site: str, played: PlayedRound, tolerance: float = ROUNDING
 ) -> None:
     if isinstance(computed, float) and math.isnan(computed):
         computed = None
@@ -132,136 +138,188 @@ def _require_same(
     if isinstance(found, float | int) and isinstance(computed, float | int) and not same:
         same = math.isclose(found, computed, rel_tol=tolerance, abs_tol=tolerance)
     if not same:
-        raise BadInput(
-            f"{played.line}: {name} of {site} in round {played.record['round']}: {found}, expected {computed}, which "
-            f"follows from the inputs of the rounds; {CHANGED}"
-        )
+        place = {"site": site, "round": played.record.round, "quantity": quantity}
+        raise Contradiction("outcome", played.line, **place, found=found, expected=computed)
 
 
-def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[str]:
-    """In sentences, verdicts against a site that its ``log`` does not show to be right.
+def compare_log(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[Finding]:
+    """Yield the verdicts against a site that its log does not support.
 
     Raises:
-        BadInput: the ledger has other counts, values, ratings, products or scores of the site than its log.
+        Contradiction: the ledger has other counts, values, ratings, products or scores of the site than its log.
     """
     if log.site not in sites:
         return
-    for one in played:
-        entry = _find_training(one.record, log)
-        if entry is not None and log.site in one.record["participants"]:
-            _compare_reported(one, entry[1], _where(log, entry), log.site)
-        _compare_ratings(one, log)
+    for round in played:
+        if log.site in round.record.participants and (line := _find_training(round.record, log)):
+            _compare_reported(round, line, log)
+        _compare_ratings(round, log)
     steps = list(_logged_steps(played, log))
-    for before, entry in steps:
-        _compare_step(before, entry, log)
-    yield from compare_work(played, [(before, entry[1].get("step", {})) for before, entry in steps], log)
+    for before, line in steps:
+        _compare_step(before, line, log)
+    yield from _compare_work(played, [(before, entry.step) for before, (_, entry) in steps], log)
 
 
-def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Entry]]:
-    """Of rounds, where a log has the step from their model to the next."""
-    for before, one in pairwise(played):
-        entry = _find_training(one.record, log)
-        if entry is not None and log.site in one.record["participants"] and _remembers(before, entry, log):
-            yield before, entry
-    for entry in _numbered(log):
-        final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
-        if final and _is_of(played[-1], entry[1], log) and _remembers(played[-1], entry, log):
-            yield played[-1], entry
+def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Line]]:
+    """Yield the rounds after which a log has the step from their model to the next one, with its entry."""
+    for before, round in pairwise(played):
+        line = _find_training(round.record, log)
+        if line is not None and log.site in round.record.participants and _remembers(before, line, log):
+            yield before, line
+    for line in log.lines(EVALUATE, len(played)) if played else ():
+        record = played[-1].record
+        if line[1].received == record.ended.get(log.site, record.model) and _remembers(played[-1], line, log):
+            yield played[-1], line
 
 
-def _numbered(log: SiteLog) -> Iterator[Entry]:
-    return enumerate(log.entries, start=1)
+def _find_training(record: RoundRecord, log: SiteLog) -> Line | None:
+    """Return the entry of the update that counted, with what the site reported.
 
-
-def _where(log: SiteLog, entry: Entry) -> str:
-    return f"{log.path}, line {entry[0]}"
-
-
-def _trainings(log: SiteLog, round: int) -> list[Entry]:
-    return [one for one in _numbered(log) if (one[1]["work"], one[1]["round"]) == (TRAIN, round)]
-
-
-def _find_training(record: Record, log: SiteLog) -> Entry | None:
-    """What a log has of the update that counted; a line of what a filter made of it has only that."""
-    sent, reported = record["updates"].get(log.site), dict[str, Any]()
-    for line, entry in _trainings(log, record["round"]):
-        reported = dict(entry) if "images" in entry else reported
-        if sent in (None, entry["update"]):
-            return line, {**reported, **entry}
+    An entry about what a filter made of the update has only digests; the report is in the entry before.
+    """
+    reported = None
+    for line, entry in log.lines(TRAIN, record.round):
+        reported = entry if entry.images is not None else reported
+        if record.updates.get(log.site) in (None, entry.update):
+            fields = {name: getattr(entry, name) for name in entry.model_fields_set}
+            return line, reported.model_copy(update=fields) if reported else entry
     return None
 
 
-def _remembers(before: PlayedRound, entry: Entry, log: SiteLog) -> bool:
-    """Whether what a site had of the round before, as it wrote an entry, is the update that counted."""
-    earlier = [one["update"] for line, one in _trainings(log, before.record["round"]) if line < entry[0]]
-    return bool(earlier) and earlier[-1] == before.record["updates"].get(log.site)
+def _remembers(before: PlayedRound, line: Line, log: SiteLog) -> bool:
+    """Return whether what the site had of the round before, as it wrote this entry, is the update that counted."""
+    earlier = [entry.update for number, entry in log.lines(TRAIN, before.record.round) if number < line[0]]
+    return bool(earlier) and earlier[-1] == before.record.updates.get(log.site)
 
 
-def _is_of(one: PlayedRound, entry: Record, log: SiteLog) -> bool:
-    """Whether an entry is of the model that a round ended with."""
-    return bool(entry.get("received") == one.record.get("ended", {}).get(log.site, one.record["model"]))
-
-
-def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str) -> None:
-    reports, round, row = one.inputs.reports, one.record["round"], one.sites.index(site)
-    said: dict[str, tuple[object, Tensor]] = {"images": (entry.get("images"), reports.num_samples[row])}
-    said |= {name: (entry.get("values", {}).get(name), values[row]) for name, values in reports.values.items()}
-    step = entry.get("step", {})
-    if "update" in step and one.inputs.size:
+def _compare_reported(played: PlayedRound, line: Line, log: SiteLog) -> None:
+    (number, entry), site, reports = line, log.site, played.inputs.reports
+    where, row = at(log.path, number), played.sites.index(site)
+    logged: dict[str, tuple[float | None, Tensor]] = {"images": (entry.images, reports.num_samples[row])}
+    logged |= {name: (entry.values.get(name), values[row]) for name, values in reports.values.items()}
+    if "update" in entry.step and played.inputs.size:
         assert reports.products is not None
-        said["squared norm of the update"] = step["update"], reports.products[row, row]
-    for name, (measured, recorded) in said.items():
-        _require_logged(float(recorded), measured, name, f"{one.line}: ", site, round, where)
+        logged["squared norm of the update"] = entry.step["update"], reports.products[row, row]
+    for quantity, (measured, recorded) in logged.items():
+        _require_logged(played, float(recorded), measured, quantity, site, where)
     for name, recorded_pairs in reports.pairs.items():
-        of_peers = entry.get("pairs", {}).get(name, {})
-        for peer, recorded in zip(one.sites, recorded_pairs[row].tolist(), strict=True):
-            what = f"{name} of {peer} in the report"
-            _require_logged(recorded, of_peers.get(peer), what, f"{one.line}: ", site, round, where)
+        for peer, recorded_pair in zip(played.sites, recorded_pairs[row].tolist(), strict=True):
+            measured = entry.pairs.get(name, {}).get(peer)
+            _require_logged(played, recorded_pair, measured, f"{name} of {peer} in the report", site, where)
 
 
 def _require_logged(
-    recorded: float, measured: Any, name: str, line: str, site: str, round: int, where: str, tolerance: float = ROUNDING
+    played: PlayedRound,
+    recorded: float,
+    measured: float | None,
+    quantity: str,
+    site: str,
+    where: str,
+    tolerance: float = ROUNDING,
 ) -> None:
-    other = math.nan if measured is None else float(measured)
-    if not (math.isnan(recorded) and math.isnan(other)) and not math.isclose(
-        recorded, other, rel_tol=ROUNDING, abs_tol=tolerance
-    ):
-        raise BadInput(f"{line}{name} of {site} in round {round}: {recorded}, expected {measured}, as {where}, has it")
+    logged = math.nan if measured is None else float(measured)
+    both_missing = math.isnan(recorded) and math.isnan(logged)
+    if not both_missing and not math.isclose(recorded, logged, rel_tol=ROUNDING, abs_tol=tolerance):
+        place = {"site": site, "round": played.record.round, "quantity": quantity}
+        raise Contradiction("reported", played.line, **place, found=recorded, expected=measured, log=where)
 
 
-def _compare_step(before: PlayedRound, entry: Entry, log: SiteLog) -> None:
-    """The step from the model of one round to the next, as the site measured it."""
-    step, row = entry[1].get("step", {}), before.sites.index(log.site)
+def _compare_step(before: PlayedRound, line: Line, log: SiteLog) -> None:
+    """Compare the step from a round's model to the next one with the step that the recorded weights give."""
+    row, step = before.sites.index(log.site), line[1].step
     if before.steps is None or "moved" not in step or before.steps[row].isnan().any():
         return
-    products, parts, round = before.inputs.reports.products, before.steps[row], before.record["round"]
+    products, shares = before.inputs.reports.products, before.steps[row]
     assert products is not None
-    along, squared = float(products[row] @ parts), float(parts @ products @ parts)
-    slack = MODEL_ROUNDING * math.sqrt(max(step["model"], 0.0))
-    own, moved = math.sqrt(float(products[row, row])), math.sqrt(max(squared, 0.0))
+    along, squared = float(products[row] @ shares), float(shares @ products @ shares)
+    rounding = MODEL_ROUNDING * math.sqrt(max(step["model"], 0.0))
+    own_norm, moved = math.sqrt(float(products[row, row])), math.sqrt(max(squared, 0.0))
     checks = (
-        ("squared length of the step that the weights give", squared, step["moved"], slack * (2 * moved + slack)),
-        ("the step that the weights give, along the update", along, step["before"], slack * (own + moved + slack)),
+        ("squared length of the step that the weights give", squared, step["moved"], rounding * (2 * moved + rounding)),
+        (
+            "the step that the weights give, along the update",
+            along,
+            step["before"],
+            rounding * (own_norm + moved + rounding),
+        ),
     )
-    for name, given, measured, tolerance in checks:
-        slack = tolerance + ROUNDING * squared
-        _require_logged(given, measured, name, f"{before.line}: ", log.site, round, _where(log, entry), slack)
+    for quantity, computed, measured, tolerance in checks:
+        where = at(log.path, line[0])
+        _require_logged(before, computed, measured, quantity, log.site, where, tolerance + ROUNDING * squared)
 
 
-def _compare_ratings(one: PlayedRound, log: SiteLog) -> None:
-    round = one.record["round"]
-    answers = [
-        (entry, said["dice"])
-        for entry, said in _numbered(log)
-        if (said["work"], said["round"]) == (EVALUATE, round) and "dice" in said
-    ]
-    for what, ratings in one.inputs.ratings.items():
-        if log.site not in ratings:
-            continue
-        dice = list(ratings[log.site].dice)
-        if all(said != dice for _, said in answers):
-            last = answers[-1] if answers else (0, None)
-            raise BadInput(
-                f"{one.line}: ratings of {what} by {log.site} in round {round}: {dice}, expected what "
-                f"{log.path}{f', line {last[0]},' if answers else ''} has: {last[1]}"
-            )
+def _compare_ratings(played: PlayedRound, log: SiteLog) -> None:
+    round = played.record.round
+    answers = [(line, entry.dice) for line, entry in log.lines(EVALUATE, round) if entry.dice is not None]
+    for what, ratings in played.inputs.ratings.items():
+        if log.site in ratings:
+            dice = list(ratings[log.site].dice)
+            if all(logged != dice for _, logged in answers):
+                line, last = answers[-1] if answers else (0, None)
+                raise Contradiction(
+                    "rating", played.line, site=log.site, round=round, quantity=what, found=dice, expected=last,
+                    log=f"{at(log.path, line)}," if line else log.path,
+                )  # fmt: skip
+
+
+def _compare_work(
+    played: Sequence[PlayedRound], steps: Sequence[tuple[PlayedRound, Mapping[str, float]]], log: SiteLog
+) -> Iterator[Finding]:
+    """Compare a verdict against a site with what the site's log shows of its work; see `fedmerit.site.witness`.
+
+    The ledger's scores z_j of a site with each other, and the parts a_j u_j of these in the step of its model, bound
+    what the log can show: by Cauchy and Schwarz z² ≤ Σ z_j² κ, κ = Σ ‖a_j u_j‖² / ‖Σ a_j r_j‖², if the entries of
+    updates are of about equal sizes. So a log that shows more does not contradict a wrong verdict, but untrue scores.
+
+    Args:
+        played: the rounds.
+        steps: the rounds of which the log has a step, with what the site measured of it.
+        log: the site's log.
+
+    Raises:
+        Contradiction: the log shows work in rounds whose scores show none.
+    """
+    against = [one for one in played if log.site in one.guard.verdicts]
+    if not against:
+        return
+    rounds, shown, allowed = list[int](), 0.0, 0.0
+    for round, step in steps:
+        counts = round.record.round <= against[-1].record.round and _counts_against(round, log.site)
+        if counts and (evidence := _evidence_of_work(round, step, log.site)):
+            rounds.append(round.record.round)
+            shown, allowed = shown + evidence[0], allowed + evidence[1]
+    begin = against[0].record.round
+    if not rounds:
+        yield make_finding("verdict unsupported", site=log.site, round=begin)
+        return
+    chance = float(torch.special.gammaincc(torch.tensor(len(rounds) / 2).double(), torch.tensor(shown / 2).double()))
+    if chance < CHANCE and shown > SLACK * allowed:
+        raise Contradiction(
+            "unworked verdict", against[0].line, site=log.site, round=begin, found=max(chance, 1e-99),
+            rounds=join_rounds(rounds), log=log.path,
+        )  # fmt: skip
+
+
+def _counts_against(played: PlayedRound, site: str) -> bool:
+    measured = played.inputs.measured
+    return measured is not None and float(log_e_values(measured.scores)[played.sites.index(site)]) > 0
+
+
+def _evidence_of_work(played: PlayedRound, step: Mapping[str, float], site: str) -> tuple[float, float] | None:
+    """Return z² of a round, χ² with one degree of freedom without work, and the most that its scores allow.
+
+    None means that the step is only the site's own, or unknown.
+    """
+    products, row, measured = played.inputs.reports.products, played.sites.index(site), played.inputs.measured
+    if played.steps is None or products is None or measured is None or "rrqq" not in step:
+        return None
+    shares = played.steps[row]
+    own_share, squares = float(shares[row]), shares.square() * products.diagonal()
+    variance = step["rrqq"] - 2 * own_share * step["rrrq"] + own_share**2 * step["rrrr"]
+    length = step["qq"] - 2 * own_share * step["rq"] + own_share**2 * step["rr"]
+    most, rounding = float(squares.sum() - squares[row]), LENGTH_ROUNDING * (step["qq"] + own_share**2 * step["rr"])
+    if not min(most, length - rounding) > 0:  # also if either is NaN
+        return None
+    scores = measured.scores[row].nan_to_num(0.0)
+    along = step["rq"] - own_share * step["rr"]
+    return along**2 / variance if variance > 0 else 0.0, float(scores.square().sum()) * most / length

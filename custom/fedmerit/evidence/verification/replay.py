@@ -1,7 +1,7 @@
-"""The rounds of a run, played again from what the ledger says came, by the code of method and guard.
+"""The rounds of a run, computed again from what the ledger says came, by the code of method and guard.
 
-Nothing of any outcome is taken from the ledger: all rounds follow from round 0. Instead of each site's update there is
-the vector with 1 in the site's place, so that a model says which sum of updates was added to it.
+No outcome is taken from the ledger: all rounds follow from round 0. Each site's update is represented by the vector
+with 1 in the site's place, so a model shows which sum of updates was added to it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,49 +13,40 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
-from fedmerit.evidence.verification.record_schema import Record
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.history import History
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
 from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
 from fedmerit.schema.declarations import build
+from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
 from fedmerit.server.membership import grow_all
-from fedmerit.server.round_inputs import (
-    CANDIDATES,
-    LEAVE_ONE_OUT,
-    SERVER,
-    InputsRecord,
-    Ratings,
-    RoundInputs,
-    pool_ratings,
-)
+from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.site.enrolment import enrolled_sites
 
 
 @dataclass(frozen=True)
 class PlayedRound:
-    """A round, played again."""
+    """A round that was computed again."""
 
-    record: Record
-    line: str  # of the ledger, for messages
+    record: RoundRecord
+    line: str  # file and line of the record
     inputs: RoundInputs
-    admission: Admission
     outcome: Outcome  # by site
-    guard: Mapping[str, Any]  # as the ledger holds what the guard found
-    sites: Sequence[str]  # n, in order of name
-    steps: Tensor | None  # (n, n) part of each column's update in the step of each row's model; None, NaN: not known
-    mean: Tensor  # (n,) likewise of the mean update, which is the model's last step to the guard
+    guard: GuardRecord
+    sites: Sequence[str]  # the names of the n sites, sorted
+    steps: Tensor | None  # (n, n) share of each column's update in the step of each row's model; None, NaN: unknown
 
 
 class Replay:
-    """All rounds of a run.
+    """A replay of all rounds of a run.
 
     Args:
+        plan: the run's plan, as run.json has it.
         sites: all that ever took part.
         joined: those of them that joined after round 0.
-        sees_updates: whether the server saw the updates: they came in the clear.
+        sees_updates: whether the server saw the updates, because they came unencrypted.
         has_server_images: whether the server rated models on images of its own.
     """
 
@@ -92,11 +83,11 @@ class Replay:
         self.state = self.method.start(self.models, n, self.layout)
         self.rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
         self.guard = self._make_guard()
-        self.enrolled: dict[str, Record] = {}
+        self.enrolled: dict[str, EnrolmentRecord] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)
 
     def _layout(self, network: Network, n: int) -> Layout:
-        """Of n parameters; the network's own if its neurons count."""
+        """Return a layout of n parameters; the network's own layout if neurons count."""
         if self.can.neurons:
             from fedmerit.server.network_layout import read_layout  # it takes seconds to import MONAI
             from fedmerit.trainers.monai.networks import initial_network
@@ -111,7 +102,7 @@ class Replay:
 
     @property
     def places(self) -> list[int]:
-        """Of the sites among all that ever take part."""
+        """The places of the current sites among all that ever take part."""
         return [self.everyone.index(site) for site in self.sites]
 
     @property
@@ -134,15 +125,18 @@ class Replay:
         self.guard.history = History.restore(grow_all(history.content(), self.guard.history.content(), rows))
         self._enrol({})
 
-    def play(self, record: Record, line: str) -> PlayedRound:
-        """The next round; ValueError: the record's inputs are not those of such a round."""
-        if joined := record.get("joined"):
-            self._join(joined)
-        participants = record["participants"]
-        inputs = InputsRecord.model_validate(record["inputs"]).parse(self.sites, participants)
+    def play(self, record: RoundRecord, line: str) -> PlayedRound:
+        """Compute the next round.
+
+        Raises:
+            ValueError: the record's inputs are not those of such a round.
+        """
+        if record.joined:
+            self._join(record.joined)
+        inputs = RoundInputs.from_record(record.inputs, self.sites, record.participants)
         if bool(inputs.size) != self.sees_updates:
             raise ValueError(f"size is {inputs.size}, the server saw {'the' if self.sees_updates else 'no'} updates")
-        self._enrol(record)
+        self._enrol(record.guard.enrolled)
         self._allocate(inputs)
         present = inputs.reports.present
         updates = self.updates * present[:, None]
@@ -159,7 +153,7 @@ class Replay:
         received = self.models
         self.state, given = self.method.round(self.state, admission.updates, reports)
         outcome = self.guard.divide_outcome(admission, given, received)
-        if record["round"] == self.config.rounds - 1 and self.config.training.last_round == "own":
+        if record.round == self.config.rounds - 1 and self.config.training.last_round == "own":
             own = given.models.ndim == 1
             outcome = replace(outcome, models=received + updates) if own else outcome
         if outcome.models is not given.models:
@@ -172,24 +166,22 @@ class Replay:
             steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
             if not self.method.has_site_models:
                 steps = steps.masked_fill(left[:, None], torch.nan)
-        mean = (outcome.weights[:, None] * admission.own).sum(dim=0)
-        mean = mean[self.places] if self.sees_updates else mean
-        guard = self.guard.record(admission, inputs.reports.num_samples)
-        return PlayedRound(record, line, inputs, admission, outcome, guard, tuple(self.sites), steps, mean)
+        guard = GuardRecord.model_validate(self.guard.record(admission, inputs.reports.num_samples))
+        return PlayedRound(record, line, inputs, outcome, guard, tuple(self.sites), steps)
 
-    def _enrol(self, record: Record) -> None:
-        self.enrolled |= record.get("guard", {}).get("enrolled", {})
+    def _enrol(self, enrolments: Mapping[str, EnrolmentRecord]) -> None:
+        self.enrolled |= enrolments
         if not self.enrolled:
             return
         places = {site: place for place, site in enumerate(self.sites)}
         shared = torch.zeros(len(places), len(places), dtype=torch.bool)
-        known = {site: one for site, one in self.enrolled.items() if site in places}
-        for site, one in known.items():
-            for other in one["shares_with"]:
+        present = {site: enrolment for site, enrolment in self.enrolled.items() if site in places}
+        for site, enrolment in present.items():
+            for other in enrolment.shares_with:
                 if other in places:
                     shared[places[site], places[other]] = shared[places[other], places[site]] = True
-        counts = {site: float(one["images"]) for site, one in known.items()}
-        organisations = {site: str(one["organisation"]) for site, one in known.items()}
+        counts = {site: enrolment.images for site, enrolment in present.items()}
+        organisations = {site: enrolment.organisation for site, enrolment in present.items()}
         enrolled = enrolled_sites(self.sites, counts, organisations, shared)
         self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
 
@@ -202,13 +194,13 @@ class Replay:
             self.state, self.models, _ = method.allocate(self.state, inputs.importance, self.withheld)
 
     def _complete(self, reports: Reports) -> Reports:
-        """With all that the method asks for: what no site reported is not in the record."""
+        """Return the reports with NaN for everything that the method asks for and no site reported."""
         n = len(self.sites)
         values = {name: torch.full((n,), torch.nan, dtype=torch.float64) for name in self.method.asks}
         pairs = {name: torch.full((n, n), torch.nan, dtype=torch.float64) for name in self.can.peer_quantities}
         return replace(reports, values=values | dict(reports.values), pairs=pairs | dict(reports.pairs))
 
-    def _rated(self, inputs: RoundInputs, admission: Admission, record: Record) -> Reports:
+    def _rated(self, inputs: RoundInputs, admission: Admission, record: RoundRecord) -> Reports:
         method, reports = self.can.candidates, admission.reports
         candidates = method.candidates(self.state, admission.updates, reports) if method else None
         if candidates is None:
@@ -219,21 +211,25 @@ class Replay:
         return replace(reports, candidates=pool_ratings(ratings))
 
     def _leave_one_out(
-        self, inputs: RoundInputs, admission: Admission, given: Outcome, received: Tensor, record: Record
+        self, inputs: RoundInputs, admission: Admission, given: Outcome, received: Tensor, record: RoundRecord
     ) -> None:
-        candidates = self.guard.leave_one_out_models(record["round"], given, admission, received)
+        candidates = self.guard.leave_one_out_models(record.round, given, admission, received)
         if candidates is not None:
             ratings = self._require_ratings(LEAVE_ONE_OUT, len(candidates.mixtures), inputs, admission, record)
             self.guard.take_leave_one_out(admission, ratings)
 
     def _require_ratings(
-        self, what: str, count: int, inputs: RoundInputs, admission: Admission, record: Record
+        self, what: str, count: int, inputs: RoundInputs, admission: Admission, record: RoundRecord
     ) -> Ratings:
-        """ValueError if ratings lack that were asked for, without a reason."""
+        """Return the ratings of ``what`` by everyone who was asked for them.
+
+        Raises:
+            ValueError: ratings lack without a reason, are by another rater, or of another number of models.
+        """
         ratings = inputs.ratings.get(what, {})
         asked = inputs.reports.present & ~admission.withheld
         raters = {site for site, one in zip(self.sites, asked.tolist(), strict=True) if one}
-        if SERVER not in ratings and (lost := sorted(raters - set(ratings) - set(record["rejected"]))):
+        if SERVER not in ratings and (lost := sorted(raters - set(ratings) - set(record.rejected))):
             raise ValueError(f"ratings of {what} by {lost[0]} lack, and rejected does not say why")
         if not ratings:
             raise ValueError(f"ratings of {what} lack")

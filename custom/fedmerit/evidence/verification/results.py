@@ -1,205 +1,42 @@
-"""results.csv against the ledger's records of the same rounds, and rows in it that no such run writes."""
+"""results.csv against the ledger, the sites' logs and the cross-site matrix."""
 
 import csv
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fedmerit.errors import BadInput
-from fedmerit.evidence.verification.record_schema import Record
+from fedmerit.evidence.closing_record import CROSS_SITE
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, make_finding
+from fedmerit.files import read_json
+from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
 from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import COUNTS, Overlap, mean_dice
 from fedmerit.site.enrolment import may_train_on
+from fedmerit.site.site_log import overlaps_digest
 
-TABLES: Mapping[str, str] = {
+FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds it
     "weight": "weights",
     "contribution": "contributions",
     "reputation": "reputations",
     "quota": "quotas",
     "mean validation dice": "validation_dice",
-}  # by quantity, its part of a record
+}
 BOUNDS = ("clipped", "statistics_bound", "reward_group_share", "counted_images")
-NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # as good as no row
+NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # equivalent to no row
 ROUNDED = ("evidence", *BOUNDS)
-PLACES = 6  # after the point, of what a record has of bounds
-BEST = "testing_best"  # that of the best round's models
-UNION = "union"  # the split whose rows have only scores: the sites that tested the models counted the voxels
+PLACES = 6  # decimals of bounds in a record
+BEST = "testing_best"  # split of the best round's models
+UNION = "union"  # split whose rows have scores only: the sites that tested the models counted the voxels
 RUN = ("method", "seed", "fold")  # columns in which all rows of a run agree
-WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
-Cell = tuple[int, str, str]  # round, split, site
-Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
-
-
-@dataclass(frozen=True)
-class ResultsTable:
-    """results.csv of a run."""
-
-    path: Path
-    rows: pd.DataFrame
-    overlaps: Mapping[Cell, Sequence[Overlap]]
-
-
-def read_tables(run: Path) -> ResultsTable:
-    """results.csv; `BadInput` if it holds anything twice, of two runs, or Dice that is not of its voxels."""
-    results, path = read_results(run), run / "results.csv"
-    for name in RUN:
-        if len(said := sorted(set(results[name]))) > 1:
-            raise BadInput(f"{path}: holds rows of {name} {said[0]} and {said[1]}, expected those of one run")
-    require_each_once(results, WHERE, path)
-    return ResultsTable(path, results, read_overlaps(results, path))
-
-
-def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
-    """What results.csv says of rounds is what the ledger has.
-
-    Weights, contributions, who was left out or flagged, whose update came before, what the guard saw and bounded, what
-    sites enrolled; validation Dice, computed again from the voxels; and all rows of a round, by the ledger's digest.
-
-    Raises:
-        BadInput: the table has something else; the message names round, site, and what the ledger has.
-    """
-    values = _values_of_rounds(table, len(records))
-    sites, sent = sorted({site for _, site, _ in values}), set[str]()
-    for record in records:
-        for site, quantity, said in _recorded(record, sites, sent):
-            _require_same(values, table.path, record["round"], site, quantity, said)
-        sent.update(record.get("updates", {}).values())
-    _compare_enrolled(values, table, records)
-    for quantity, part in TABLES.items():
-        found = {(round, site) for (round, site, one), value in values.items() if one == quantity and value}
-        extra = found - {(record["round"], site) for record in records for site in record.get(part, {})}
-        if further := [cell for cell in extra if cell[0] != len(records)]:  # that round is unfinished, or of the end
-            round, site = min(further)
-            raise BadInput(f"{table.path}: has a {quantity} of {site} in round {round}, which the ledger has not")
-    _compare_rows(table.path, records)
-
-
-def _values_of_rounds(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
-    """By round, site and quantity, what is of whole rounds; without what is empty, and Dice after these ``rounds``."""
-    rows = table.rows[(table.rows["split"] == "") & (table.rows["coalition"] == "")].dropna(subset="value")
-    columns = (rows[name] for name in ("round", "site", "quantity", "value"))
-    values = {(round, site, quantity): float(value) for round, site, quantity, value in zip(*columns, strict=True)}
-    for (round, split, site), counted in table.overlaps.items():
-        if split == "validation" and round < rounds:
-            values[round, site, "mean validation dice"] = mean_dice(counted)
-    return values
-
-
-def _recorded(record: Record, sites: Sequence[str], before: set[str]) -> Iterator[tuple[str, str, float | None]]:
-    """Sites, quantities, and what a record says of them; ``before`` are the updates of rounds before it."""
-    updates, took_part = record.get("updates", {}), record.get("participants", ())
-    for quantity, part in TABLES.items():
-        yield from ((site, quantity, said) for site, said in record.get(part, {}).items())
-    for site, images in record.get("inputs", {}).get("counts", {}).items():
-        yield site, "num_samples", images
-    for site in sites:
-        if site in took_part or site in record.get("rejected", {}):
-            yield site, "rejected", None if site in took_part else 1.0
-    times = Counter(updates.values())
-    for site in took_part:
-        yield site, "flagged", float(site in record.get("flagged", ()))
-        yield site, "repeated", float(updates.get(site) in before or times[updates.get(site)] > 1)
-    guard = record.get("guard", {})
-    for site in took_part if "verdicts" in guard else ():
-        yield site, "verdict", float(site in guard["verdicts"])
-        yield site, "evidence", guard.get("evidence", {}).get(site, 0.0)
-        for name in BOUNDS:
-            bound = guard.get("bounds", {}).get(name, {}).get(site)
-            if bound is not None or name in NEUTRAL:
-                yield site, name, bound
-
-
-def _require_same(values: Values, path: Path, round: int, site: str, quantity: str, said: float | None) -> None:
-    found = values.get((round, site, quantity))
-    one, other = (NEUTRAL.get(quantity, math.nan) if value is None else value for value in (found, said))
-    one = float(f"{one:.{PLACES}f}") if quantity in ROUNDED else one
-    if not (one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-12)):
-        raise BadInput(f"{path}: {quantity} of {site} in round {round} is {found}, the ledger has {said}")
-
-
-def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[Record]) -> None:
-    """How many images and cases sites have, if they committed to that."""
-    enrolled: dict[str, Record] = {}
-    for record in records:
-        round = record["round"]
-        enrolled |= record.get("guard", {}).get("enrolled", {})
-        for site in record.get("participants", ()):
-            images = enrolled.get(site, {}).get("slices", {}).get("training")
-            if images is not None and not may_train_on(values.get((round, site, "num_samples"), math.nan), images):
-                _require_same(values, table.path, round, site, "num_samples", images)
-    for (round, split, site), counted in sorted(table.overlaps.items()):
-        if all(one.score is not None for one in counted):  # a script's, which enrols only what it trains on
-            continue
-        cases, found = enrolled.get(site, {}).get("cases", {}), len({one.case for one in counted})
-        if split in ("validation", "testing") and round <= len(records) and found != cases.get(split, found):
-            raise BadInput(
-                f"{table.path}: has {found} {split} cases of {site} in round {round}; it enrolled {cases[split]}, as "
-                "the ledger has it"
-            )
-
-
-def _compare_rows(path: Path, records: Sequence[Record]) -> None:
-    """All rows of each round of which the ledger has a digest."""
-    rows = {record["round"]: hashlib.sha256() for record in records if "rows" in record}
-    try:
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file) if rows else ():
-                if row["split"] in ROUND_SPLITS and int(row["round"]) in rows:
-                    rows[int(row["round"])].update(row_bytes(row))
-    except (ValueError, TypeError, csv.Error) as error:
-        raise BadInput(f"{path}: not readable as results ({error}); {EXPECTED}") from error
-    for round, digest in rows.items():
-        if digest.hexdigest() != records[round]["rows"]:
-            raise BadInput(
-                f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
-                "in or taken out: take the file from somebody who got it when the run ended"
-            )
-
-
-def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
-    """The voxel counts in a table of results; `BadInput` if Dice beside them is another than theirs."""
-    counts = results[results["quantity"].isin(["dice", *COUNTS])]
-    cases: dict[tuple[int, str, str, str, str, str], dict[str, float]] = {}
-    columns = ("round", "split", "site", "patient", "case", "label", "quantity", "value")
-    for *cell, quantity, value in zip(*(counts[name] for name in columns), strict=True):
-        cases.setdefault(tuple(cell), {})[quantity] = value
-    found: dict[Cell, list[Overlap]] = {}
-    for (round, split, site, patient, case, label), values in cases.items():
-        if split == UNION:
-            continue
-        if set(values) == {"dice"}:  # a script's score, of which no voxels are known
-            found.setdefault((int(round), str(split), str(site)), []).append(
-                Overlap.of_score(case, label, values["dice"])
-            )
-            continue
-        if lacking := [name for name in ("dice", *COUNTS) if name not in values]:
-            raise BadInput(
-                f"{path}: {site} in round {round}, {split} case {case}, {label}: lacks {', '.join(lacking)}; "
-                "expected dice and the voxels that it is of"
-            )
-        if not all(value >= 0 and float(value).is_integer() for value in map(values.__getitem__, COUNTS)):
-            text = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
-            raise BadInput(
-                f"{path}: {site} in round {round}, {split} case {case}, {label}: {text}; expected whole numbers"
-            )
-        true_positives, false_positives, false_negatives = (int(values[name]) for name in COUNTS)
-        overlap = Overlap(case, label, true_positives, false_positives, false_negatives, patient=patient)
-        dice, said = overlap.dice, values.get("dice", math.nan)
-        if not (math.isnan(said) if dice is None else math.isclose(dice, said, rel_tol=1e-12)):
-            raise BadInput(
-                f"{path}: dice of {site} in round {round}, {split} case {case}, {label}, is {said}; "
-                f"its voxels give {dice}"
-            )
-        found.setdefault((int(round), str(split), str(site)), []).append(overlap)
-    return found
-
-
+KEY = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 SCORES = ("dice", "hd95", "nsd", "hd95_px", "nsd_px")
 MEASURED = (*SCORES, *COUNTS)
 FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities written once all rounds are over
@@ -213,37 +50,344 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
         for name in FINAL_CANDIDATES
     },
 }
-ADDED = "it was put in: take the file from somebody who got it when the run ended"
+FINAL_SPLITS = ("testing_", *(f"validation_{name}" for name in FINAL_CANDIDATES))  # measured after all rounds
+Cell = tuple[int, str, str]  # round, split, site
+Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity
 
 
-def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites: Sequence[str]) -> None:
-    """`BadInput` if a run of these rounds, which is over, has rows of another round, site, split or quantity.
+@dataclass(frozen=True)
+class ResultsTable:
+    """The results.csv of a run."""
 
-    What its rounds hold is compared with their records; all else was measured at its end.
+    path: Path
+    rows: pd.DataFrame
+    overlaps: Mapping[Cell, Sequence[Overlap]]
+
+
+def read_table(run: Path) -> ResultsTable:
+    """Read results.csv; it holds each row once, of one run, and each Dice is that of the voxels beside it."""
+    results, path = read_results(run), run / "results.csv"
+    for name in RUN:
+        if len(values := sorted(set(results[name]))) > 1:
+            raise Contradiction("mixed runs", path, quantity=name, found=values[0], expected=values[1])
+    require_each_once(results, KEY, path)
+    return ResultsTable(path, results, read_overlaps(results, path))
+
+
+def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
+    """Return the voxel counts in a table of results.
+
+    Raises:
+        Contradiction: a Dice is not that of the voxels beside it.
+    """
+    counts = results[results["quantity"].isin(["dice", *COUNTS])]
+    cases: dict[tuple[int, str, str, str, str, str], dict[str, float]] = {}
+    columns = ("round", "split", "site", "patient", "case", "label", "quantity", "value")
+    for *key, quantity, value in zip(*(counts[name] for name in columns), strict=True):
+        cases.setdefault(tuple(key), {})[quantity] = value
+    overlaps: dict[Cell, list[Overlap]] = {}
+    for (round, split, site, patient, case, label), values in cases.items():
+        if split == UNION:
+            continue
+        place = {"site": site, "round": round, "cell": f"{split} case {case}, {label}"}
+        if set(values) == {"dice"}:  # a script's score, of which no voxels are known
+            overlap = Overlap.of_score(case, label, values["dice"])
+        else:
+            if lacking := [name for name in ("dice", *COUNTS) if name not in values]:
+                raise Contradiction("counts lacking", path, **place, found=", ".join(lacking))
+            if not all(value >= 0 and float(value).is_integer() for value in map(values.__getitem__, COUNTS)):
+                text = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
+                raise Contradiction("no counts", path, **place, found=text)
+            true, false, missed = (int(values[name]) for name in COUNTS)
+            overlap = Overlap(case, label, true, false, missed, patient=patient)
+            recorded = values["dice"]
+            same = math.isnan(recorded) if overlap.dice is None else math.isclose(overlap.dice, recorded, rel_tol=1e-12)
+            if not same:
+                raise Contradiction("dice", path, **place, found=recorded, expected=overlap.dice)
+        overlaps.setdefault((int(round), str(split), str(site)), []).append(overlap)
+    return overlaps
+
+
+def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord]) -> None:
+    """Require that results.csv has of every round what the ledger has.
+
+    Compared are weights, contributions, rejected and flagged sites, repeated updates, what the guard saw and bounded,
+    enrolled counts, validation Dice computed again from the voxels, and the digest of all rows of a round.
+
+    Raises:
+        Contradiction: the table has something else.
+    """
+    values = _round_values(table, len(records))
+    sites, sent = sorted({site for _, site, _ in values}), set[str]()
+    for record in records:
+        for site, quantity, expected in _recorded_values(record, sites, sent):
+            _require_same(values, table.path, record.round, site, quantity, expected)
+        sent.update(record.updates.values())
+    _compare_enrolled(values, table, records)
+    for quantity, field in FIELDS.items():
+        cells = {(round, site) for (round, site, name), value in values.items() if name == quantity and value}
+        extra = cells - {(record.round, site) for record in records for site in getattr(record, field)}
+        if further := [cell for cell in extra if cell[0] != len(records)]:  # that round is unfinished, or of the end
+            round, site = min(further)
+            raise Contradiction("extra result", table.path, site=site, round=round, quantity=quantity)
+    _compare_row_digests(table.path, records)
+
+
+def _round_values(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
+    rows = table.rows[(table.rows["split"] == "") & (table.rows["coalition"] == "")].dropna(subset="value")
+    columns = (rows[name] for name in ("round", "site", "quantity", "value"))
+    values = {(round, site, quantity): float(value) for round, site, quantity, value in zip(*columns, strict=True)}
+    for (round, split, site), overlaps in table.overlaps.items():
+        if split == "validation" and round < rounds:
+            values[round, site, "mean validation dice"] = mean_dice(overlaps)
+    return values
+
+
+def _recorded_values(
+    record: RoundRecord, sites: Sequence[str], earlier_updates: set[str]
+) -> Iterator[tuple[str, str, float | None]]:
+    """Yield sites, quantities and what a record has of them."""
+    for quantity, field in FIELDS.items():
+        yield from ((site, quantity, value) for site, value in getattr(record, field).items())
+    for site, images in record.inputs.counts.items():
+        yield site, "num_samples", images
+    for site in sites:
+        if site in record.participants or site in record.rejected:
+            yield site, "rejected", None if site in record.participants else 1.0
+    times, guard = Counter(record.updates.values()), record.guard
+    for site in record.participants:
+        update = record.updates.get(site)
+        yield site, "flagged", float(site in record.flagged)
+        yield site, "repeated", float(update in earlier_updates or times[update or ""] > 1)
+        if "verdicts" in guard.model_fields_set:
+            yield site, "verdict", float(site in guard.verdicts)
+            yield site, "evidence", guard.evidence.get(site, 0.0)
+            for name in BOUNDS:
+                bound = guard.bounds.get(name, {}).get(site)
+                if bound is not None or name in NEUTRAL:
+                    yield site, name, bound
+
+
+def _require_same(values: Values, path: Path, round: int, site: str, quantity: str, expected: float | None) -> None:
+    recorded = values.get((round, site, quantity))
+    first, second = (NEUTRAL.get(quantity, math.nan) if value is None else value for value in (recorded, expected))
+    first = float(f"{first:.{PLACES}f}") if quantity in ROUNDED else first
+    are_missing = math.isnan(first) and math.isnan(second)
+    if not (first == second or are_missing or math.isclose(first, second, rel_tol=1e-12)):
+        raise Contradiction(
+            "result", path, site=site, round=round, quantity=quantity, found=recorded, expected=expected
+        )
+
+
+def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[RoundRecord]) -> None:
+    enrolled: dict[str, EnrolmentRecord] = {}
+    for record in records:
+        enrolled |= record.guard.enrolled
+        for site in record.participants:
+            images = enrolled[site].slices.get("training") if site in enrolled else None
+            used = values.get((record.round, site, "num_samples"), math.nan)
+            if images is not None and not may_train_on(used, images):
+                _require_same(values, table.path, record.round, site, "num_samples", images)
+    for (round, split, site), overlaps in sorted(table.overlaps.items()):
+        if all(overlap.score is not None for overlap in overlaps):  # a script enrols only what it trains on
+            continue
+        cases, count = enrolled[site].cases if site in enrolled else {}, len({overlap.case for overlap in overlaps})
+        if split in ("validation", "testing") and round <= len(records) and count != cases.get(split, count):
+            raise Contradiction(
+                "enrolled cases", table.path, site=site, round=round, split=split, found=count, expected=cases[split]
+            )
+
+
+def _compare_row_digests(path: Path, records: Sequence[RoundRecord]) -> None:
+    digests = {record.round: hashlib.sha256() for record in records}
+    try:
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file) if digests else ():
+                if row["split"] in ROUND_SPLITS and int(row["round"]) in digests:
+                    digests[int(row["round"])].update(row_bytes(row))
+    except (ValueError, TypeError, csv.Error) as error:
+        raise Contradiction("unreadable results", path, found=error, expected=EXPECTED) from error
+    for round, digest in digests.items():
+        if digest.hexdigest() != records[round].rows:
+            raise Contradiction("rows", path, round=round)
+
+
+def require_no_added_rows(table: ResultsTable, records: Sequence[RoundRecord], sites: Sequence[str]) -> None:
+    """Require that a run that is over has no rows of another round, site, split or quantity than such a run writes.
+
+    The rows of its rounds are compared with their records; everything else was measured at its end.
 
     Args:
-        records: of its ledger; under what was rejected they may name others than sites, who have no rows.
-        sites: of the run, beside those that took part.
+        table: results.csv.
+        records: the ledger; what it rejected may be of others than sites, who have no rows.
+        sites: the sites of the run, beside those that took part.
+
+    Raises:
+        Contradiction: the table has such a row.
     """
     rounds = len(records)
-    known = {*sites, *(site for record in records for site in record["participants"])}
+    known_sites = {*sites, *(site for record in records for site in record.participants)}
     cells = table.rows[["round", "split", "site", "coalition", "quantity"]].drop_duplicates()
     best = min(cells["round"][cells["split"] == BEST], default=-1)
     for round, split, site, coalition, quantity in cells.itertuples(index=False):
-        what = f"{table.path}: has {quantity} of {site} in round {round}{split and f', {split}'}"
-        if site not in known:
-            raise BadInput(f"{what}; the run has no such site: {ADDED}")
+        place = {"site": site, "round": round, "quantity": quantity, "cell": split and f", {split}"}
+        if site not in known_sites:
+            raise Contradiction("unknown site", table.path, **place)
         if 0 <= round < rounds and split in ROUND_SPLITS:
             continue
         written = {"validation": rounds, BEST: best if best < rounds else -1}.get(split, rounds - 1)
         if round != written or round < 0 or coalition or quantity not in FINAL_QUANTITIES.get(split, ()):
-            raise BadInput(f"{what}, which no run of {rounds} rounds writes; {ADDED}")
+            raise Contradiction("unknown row", table.path, **place, expected=rounds)
 
 
 def require_same_run(table: ResultsTable, run: Path) -> None:
-    """`BadInput` if all rows are of another method, seed or fold than run.json has."""
+    """Require that the rows are of the method, seed and fold that run.json has."""
     info = read_run(run) if (run / "run.json").exists() else {}
     for name in RUN:
-        said, begun = sorted(set(map(str, table.rows[name]))), "" if info.get(name) is None else str(info[name])
-        if name in info and said not in ([], [begun]):
-            raise BadInput(f"{table.path}: is of {name} {said[0] or 'none'}, {run / 'run.json'} of {begun or 'none'}")
+        values, planned = sorted(set(map(str, table.rows[name]))), "" if info.get(name) is None else str(info[name])
+        if name in info and values not in ([], [planned]):
+            raise Contradiction(
+                "other run", table.path, quantity=name, found=values[0] or "none", expected=planned or "none",
+                run=run / "run.json",
+            )  # fmt: skip
+
+
+def compare_matrix(table: ResultsTable, run: Path) -> None:
+    """Require that the cross-site matrix of a run that is over has the Dice that results.csv gives."""
+    path = run / CROSS_SITE
+    if not path.exists():
+        return
+    matrix = read_json(path)
+    if not _is_matrix(matrix):
+        raise Contradiction("no matrix", path)
+    tested = {site: overlaps for (_, split, site), overlaps in table.overlaps.items() if split == "testing"}
+    if missing := sorted(set(matrix) ^ set(tested)):
+        raise Contradiction("matrix sites", path, site=missing[0], table=table.path)
+    cross_site = _cross_site_dice(table) if any(len(row) > 1 for row in matrix.values()) else {}
+    for site, row in matrix.items():
+        for model, cell in row.items():
+            dice = mean_dice(tested[site]) if len(row) == 1 else cross_site.get((site, model), math.nan)
+            if not math.isclose(cell["dice"], dice, rel_tol=1e-9):
+                raise Contradiction(
+                    "matrix", path, site=site, model=model, found=cell["dice"], expected=dice, table=table.path
+                )
+
+
+def _is_matrix(matrix: Any) -> bool:
+    return isinstance(matrix, Mapping) and all(
+        isinstance(row, Mapping)
+        and len(row)
+        and all(isinstance(cell, Mapping) and isinstance(cell.get("dice"), float | int) for cell in row.values())
+        for row in matrix.values()
+    )
+
+
+def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
+    """Return mean Dice by tester and by model: over cases of the mean over labels; 0 if there is none."""
+    rows = table.rows[(table.rows["split"] == UNION) & (table.rows["quantity"] == "dice")]
+    rows = rows.assign(tester=rows["case"].str.rpartition("/")[0])
+    by_case = rows.groupby(["tester", "site", "case"])["value"].mean()
+    means = by_case.groupby(level=["tester", "site"]).mean().fillna(0.0).reset_index()
+    return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
+
+
+def compare_with_log(
+    table: ResultsTable, records: Sequence[RoundRecord], rounds: int, log: SiteLog, sites: Sequence[str]
+) -> tuple[int, list[Finding]]:
+    """Compare a site's measurements and images in results.csv with what its log says that it answered.
+
+    Args:
+        table: results.csv.
+        records: the ledger.
+        rounds: rounds of the run.
+        log: the site's log.
+        sites: the sites of the run, in the order of their models.
+
+    Returns:
+        How many measurements agree; and those on which the log, or results.csv, is silent.
+
+    Raises:
+        Contradiction: a measurement is another than the site's, or is left out.
+    """
+    path, overlaps, compared, questions = table.path, table.overlaps, 0, list[Finding]()
+    answered: dict[tuple[int, str], set[str]] = {}
+    for entry in log.entries:  # results.csv has of a round the model that it began with, at the end what is tested
+        is_shown = entry.work == TRAIN or (entry.work == EVALUATE and entry.round >= rounds)
+        if is_shown and entry.overlaps is not None:
+            answered.setdefault((entry.round, entry.split or "validation"), set()).update(entry.overlaps)
+    took_part = [record.round for record in records if log.site in record.participants]
+    cells = {(round, "validation"): (round, "validation") for round in took_part}
+    needed = set(cells)
+    _compare_images(path, log, took_part, table.rows)
+    cells[rounds, "validation"], cells[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
+    for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
+        if split.startswith(FINAL_SPLITS):
+            cells[round, split] = rounds, split.partition("_")[0]
+    shown: dict[tuple[int, str], set[str]] = {}
+    for (round, split, site), measured in overlaps.items():
+        if site == log.site and (round, split) in cells:
+            shown.setdefault(cells[round, split], set()).add(overlaps_digest(measured))
+    for (round, split), task in cells.items():
+        counts, answers = overlaps.get((round, split, log.site)), answered.get(task)
+        place: dict[str, Any] = {"site": log.site, "round": round, "split": split}
+        if answers is None:
+            questions += [make_finding("measurements unsupported", **place)] if counts else []
+        elif counts is None:
+            if (round, split) in needed:
+                raise Contradiction("measurements lacking", path, **place, log=log.path)
+            if not answers <= shown.get(task, set()):  # it may have refused only this model
+                questions.append(make_finding("measurements discarded", **place))
+        else:
+            models = _received_models(records, rounds, round, split, log.site)
+            if overlaps_digest(counts) not in (_matching_answers(models, log, task, sites) or answers):
+                raise Contradiction("measurements", path, **place, log=log.path)
+            compared += 1
+    return compared, questions
+
+
+def _received_models(records: Sequence[RoundRecord], rounds: int, round: int, split: str, site: str) -> set[str]:
+    """Return the digests of the models that a site received and whose measurements are in results.csv at a run's end.
+
+    These are the final models of all sites, or the one that all have; of the best round those that it began with, or
+    the site's own.
+    """
+    if not records or len(records) < rounds:
+        return set()
+    digests: list[str | None] = []
+    if (round, split) in ((rounds, "validation"), (rounds - 1, "testing")):
+        digests = [records[-1].model, records[-1].ended.get(site)]
+    elif split == BEST and 0 <= round < rounds:
+        digests = [records[round].began.get(site), records[round - 1].model if round else None]
+    return {digest for digest in digests if digest}
+
+
+def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, str], sites: Sequence[str]) -> set[str]:
+    """Return what a site answered of its own, or the only, one of these models; nothing if its log does not show that.
+
+    The models are in the order of the sites. A site that selects its final model answers about three.
+    """
+    answers = [
+        entry.overlaps
+        for entry in log.entries
+        if entry.work == EVALUATE and (entry.round, entry.split) == task
+        if entry.received in models and entry.overlaps is not None
+    ]
+    if single := [digests for digests in answers if len(digests) == 1]:
+        return {digests[0] for digests in single}
+    if log.site not in sites or any(len(digests) != len(sites) for digests in answers):
+        return set()
+    return {digests[sites.index(log.site)] for digests in answers}
+
+
+def _compare_images(path: Path, log: SiteLog, took_part: Collection[int], results: pd.DataFrame) -> None:
+    sent: dict[int, set[int]] = {}
+    for _, entry in log.lines(TRAIN):
+        if entry.images is not None:
+            sent.setdefault(entry.round, set()).add(entry.images)
+    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
+    for round, value in zip(rows["round"], rows["value"], strict=True):
+        logged = sent.get(round, {value}) if round in took_part else {value}
+        if value not in logged:
+            raise Contradiction(
+                "num_samples", path, site=log.site, round=round, found=value, expected=min(logged), log=log.path
+            )

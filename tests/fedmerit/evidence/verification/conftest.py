@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fedmerit.evidence.signatures import Signer
-from fedmerit.evidence.verification.site_logs import SiteLog
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.schema.records import LogEntry
 from fedmerit.schema.results import ResultsFile, Row
 
 
@@ -16,7 +17,9 @@ def own_log() -> Callable[..., SiteLog]:
     """A log of a site with these records, as it would be read from a file of the site's name."""
 
     def made(site: str, *entries: dict[str, Any]) -> SiteLog:
-        return SiteLog(Path(f"{site}.jsonl"), site, entries)
+        defaults = {"site": site, "round": 0, "work": "train"}
+        records = tuple(LogEntry.model_validate({**defaults, **entry}) for entry in entries)
+        return SiteLog(Path(f"{site}.jsonl"), site, records)
 
     return made
 

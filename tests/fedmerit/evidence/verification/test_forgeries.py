@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from certificates import certify
+from ledger_records import sentences
 from pretending import tiny_plan
 from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, rows_anew, run_signed, untold
 
@@ -117,7 +118,7 @@ def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], obje
 
 def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
     found = verify_run(signed, logs(signed), keys.trust)
-    assert found.unproven == ()
+    assert sentences(found) == ()
     assert found.updates == dict.fromkeys(SITES, ROUNDS)
     assert found.answers == measured(signed)
     assert set(found.answers) == set(SITES)
@@ -128,7 +129,7 @@ def test_what_is_missing_is_said(fedmerit, signed, keys):
     told = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
     assert "not shown: that the server sent all sites the same" in told
     assert "the logs of site1, site2, site3 are missing (--site-log)" in told
-    assert "--certificate takes the rootCA.pem" in " ".join(verify_run(signed).unproven)
+    assert "--certificate takes the rootCA.pem" in " ".join(sentences(verify_run(signed)))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_truncated_ledger_is_found(run, keys):
     shutil.rmtree(run / "models")
     path = run / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).unproven)
+    assert "2 of 3 rounds are there" in " ".join(sentences(verify_run(run, trust=keys.trust)))
     with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
         verify_run(run, [log_of(run, "site1")], keys.trust)
 
@@ -209,7 +210,7 @@ def test_emptied_ledger_is_found(run, keys):
         (run / left).unlink()
     for model in (run / "models").glob("*.pt"):
         model.unlink()
-    assert "that anything was run: the ledger holds no record" in verify_run(run, trust=keys.trust).unproven
+    assert "that anything was run: the ledger holds no record" in sentences(verify_run(run, trust=keys.trust))
 
 
 def test_rollback_is_found(run, keys):
@@ -258,7 +259,7 @@ def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
         verify_run(run, [path], keys.trust)
     (path.parent / CERTIFICATE).unlink()
     found = verify_run(run, [path], keys.trust)
-    assert "that the logs of site2 are theirs, and whole: they are not signed" in found.unproven
+    assert "that the logs of site2 are theirs, and whole: they are not signed" in sentences(found)
 
 
 def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
@@ -272,12 +273,12 @@ def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
 
 def test_heads_without_the_servers_signature_are_said_to_be_open(sites, tmp_path, keys, monkeypatch):
     monkeypatch.setattr("fedmerit.server.recorder.Ledger.head", Ledger.last_hash)
-    monkeypatch.setattr("fedmerit.evidence.verification.ledger_heads.record_head", lambda record: record["hash"])
+    monkeypatch.setattr("fedmerit.evidence.verification.heads.record_head", lambda record: record["hash"])
     run = tmp_path / "run"
     write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
     run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
     untold(run)
-    assert verify_run(run, logs(run), keys.trust).unproven == (
+    assert sentences(verify_run(run, logs(run), keys.trust)) == (
         "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
         NOT_COUNTERSIGNED,
     )
@@ -288,7 +289,7 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
     close(run, Ledger(run / "ledger.jsonl").last_hash, {}, keys.signer(SERVER))
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
-    assert verify_run(run, logs(run), keys.trust).unproven == (
+    assert sentences(verify_run(run, logs(run), keys.trust)) == (
         "that the logs of site1, site2, site3 are whole: closing.json does not say how they ended",
         NOT_COUNTERSIGNED,
         "that validation measurements of site2 in round 3 are its own: its log has none",
@@ -388,7 +389,7 @@ def test_a_site_of_which_no_record_has_anything_is_told(run, keys):
     info = json.loads((run / "run.json").read_text())
     write_json(run / "run.json", info | {"sites": [*SITES, "site9"]})
     forged(run, keys.signer(SERVER), lambda lines: [line["rejected"].update(site9="no reply") for line in lines])
-    told = verify_run(run, trust=keys.trust).unproven
+    told = sentences(verify_run(run, trust=keys.trust))
     assert any("the logs of site1, site2, site3, site9 are missing" in sentence for sentence in told)
     assert "that the run had site9, and why no record has anything that they sent" in told
 
@@ -398,7 +399,7 @@ def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(ru
     matrix = json.loads((run / CROSS_SITE).read_text())
     write_json(run / CROSS_SITE, {site: row for site, row in matrix.items() if site != "site1"})
     edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])
-    assert verify_run(run, logs(run), keys.trust).unproven == (
+    assert sentences(verify_run(run, logs(run), keys.trust)) == (
         NOT_COUNTERSIGNED,
         "why testing measurements of site1 in round 2 are not in results.csv: by its log it answered",
     )
@@ -454,7 +455,7 @@ def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, to
             verify_run(run, logs(run), keys.trust)
     else:
         told_of = "that the run was not closed again: the logs of site2 do not say how it was when it ended"
-        assert verify_run(run, logs(run), keys.trust).unproven == (told_of,)
+        assert sentences(verify_run(run, logs(run), keys.trust)) == (told_of,)
 
 
 @pytest.mark.parametrize("rewrites", [False, True])
@@ -502,7 +503,7 @@ def test_end_of_a_log_that_its_site_did_not_sign_accuses_the_server(run, keys, h
 def test_word_of_round_0_which_fits_any_run_convicts_nobody(run, keys):
     signed_once = f"{'ab' * 32} {keys.signer('site1').sign(log_payload(GENESIS, 0, 'ab' * 32))}"
     end_said(run, keys, "site1", signed_once)
-    assert any("whether the logs of site1 were cut" in one for one in verify_run(run, logs(run), keys.trust).unproven)
+    assert any("whether the logs of site1 were cut" in one for one in sentences(verify_run(run, logs(run), keys.trust)))
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -526,7 +527,7 @@ def test_words_that_the_server_left_out_are_said_to_be_open(run, keys):
     untold(run)
     closing = read_closing(run)
     close(run, closing.ledger, {"site1": closing.site_logs["site1"].split(" ")[0]}, keys.signer(SERVER))
-    told = verify_run(run, logs(run), keys.trust).unproven
+    told = sentences(verify_run(run, logs(run), keys.trust))
     assert "that the logs of site1 are whole: how they ended is not signed by these sites" in told
     assert "that the logs of site2, site3 are whole: closing.json does not say how they ended" in told
 
@@ -536,7 +537,7 @@ def test_certificates_that_sites_enrolled_with_say_whose_word_it_is(sites, keys,
     run, root = tmp_path / "run", read_certificate(keys.root)
     write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS, guard="on"), SITES, "prod"))
     run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer, root=root)
-    assert verify_run(run, logs(run), keys.trust).unproven == ()
+    assert sentences(verify_run(run, logs(run), keys.trust)) == ()
     path = log_of(run, "site2")
     rewritten(path, lambda lines: lines[1].update(note="it asked for more"))
     (path.parent / CERTIFICATE).unlink()

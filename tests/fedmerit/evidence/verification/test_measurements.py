@@ -4,17 +4,18 @@ import hashlib
 import json
 
 import pytest
+from ledger_records import round_record, round_records
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CROSS_SITE
-from fedmerit.evidence.verification.measurements import compare_answers, compare_matrix
-from fedmerit.evidence.verification.results import read_tables
+from fedmerit.evidence.verification.results import compare_matrix, compare_with_log, read_table
 
 
 def answers(run, log, taken):
-    records = [{"round": round, "participants": [log.site] if round in taken else []} for round in (0, 1)]
-    return compare_answers(read_tables(run), records, 2, log, ["A", "B"])
+    records = [round_record(round=round, participants=[log.site] if round in taken else []) for round in (0, 1)]
+    compared, questions = compare_with_log(read_table(run), records, 2, log, ["A", "B"])
+    return compared, list(map(str, questions))
 
 
 def digest(cases):
@@ -33,7 +34,7 @@ OWN = [  # of a run of two rounds; in round 2 come the validation and the test o
     answered(1, "train", digest(FINAL)),
     answered(2, "evaluate", "of another model", digest(FINAL), split="validation"),
     answered(2, "evaluate", digest(CASES), split="testing"),
-    {"work": "lend", "round": 1},
+    {"work": "gave", "round": 1},
 ]
 OF_ROUNDS = [
     *measured(0, "A", "validation"),
@@ -112,10 +113,12 @@ def of_tests(received, *cases):
     return answered(2, "evaluate", *map(digest, cases), split="testing", received=received)
 
 
-BY_NOW = [
-    {"round": 0, "participants": [], "began": {"A": "initial"}, "model": "first"},
-    {"round": 1, "participants": [], "began": {"A": "of A"}, "model": "last"},
-]
+BY_NOW = round_records(
+    [
+        {"round": 0, "participants": [], "began": {"A": "initial"}, "model": "first"},
+        {"round": 1, "participants": [], "began": {"A": "of A"}, "model": "last"},
+    ]
+)
 ONE = [of_tests("last", CASES), of_tests("of A", FINAL)]  # of one model for all, and of the best round's
 OF_EACH = [of_tests("last", CASES, FINAL), of_tests("first", FINAL, CASES)]  # of models of A and B, likewise
 FINISHING = of_tests("last", CASES, FINAL, FINAL)  # and what it makes of it
@@ -137,18 +140,18 @@ FINISHING = of_tests("last", CASES, FINAL, FINAL)  # and what it makes of it
 def test_measurements_of_another_model_that_the_site_tested_are_found(written, own_log, site, log, split, right, wrong):
     own, sites = own_log(site, *log), ["A", "B"]
     run = written(measured(1, site, split, right))
-    assert compare_answers(read_tables(run), BY_NOW, 2, own, sites)[0] == 1
+    assert compare_with_log(read_table(run), BY_NOW, 2, own, sites)[0] == 1
     (run / "results.csv").unlink()
-    table = read_tables(written(measured(1, site, split, wrong)))
+    table = read_table(written(measured(1, site, split, wrong)))
     with pytest.raises(BadInput, match=rf"{split} measurements of {site} in round 1 are not what it answered"):
-        compare_answers(table, BY_NOW, 2, own, sites)
+        compare_with_log(table, BY_NOW, 2, own, sites)
 
 
 @pytest.mark.parametrize(
     ("records", "log", "sites"),
     [
         (BY_NOW[:1], ONE, ["A", "B"]),  # the last record is not there
-        ([record | {"model": "unseen"} for record in BY_NOW], ONE, ["A", "B"]),
+        ([record.model_copy(update={"model": "unseen"}) for record in BY_NOW], ONE, ["A", "B"]),
         (BY_NOW, OF_EACH, ["A", "B", "C"]),
         (BY_NOW, OF_EACH, ["B", "C"]),
         (BY_NOW, [*OF_EACH, FINISHING], ["A", "B"]),  # which of the two is the test
@@ -156,8 +159,8 @@ def test_measurements_of_another_model_that_the_site_tested_are_found(written, o
 )
 def test_where_no_digest_tells_the_models_apart_it_is_any_that_the_site_tested(written, own_log, records, log, sites):
     for cases in (CASES, FINAL):
-        table = read_tables(written(measured(1, "A", "testing", cases)))
-        assert compare_answers(table, records, 2, own_log("A", *log), sites)[0] == 1
+        table = read_table(written(measured(1, "A", "testing", cases)))
+        assert compare_with_log(table, records, 2, own_log("A", *log), sites)[0] == 1
         table.path.unlink()
 
 
@@ -181,7 +184,7 @@ ALONE = OF_EACH | {"B": {"B": {"dice": 0.5}}}  # who goes on alone tests its own
 def compare(run, matrix):
     (run / CROSS_SITE).parent.mkdir(exist_ok=True)
     (run / CROSS_SITE).write_text(json.dumps(matrix))
-    compare_matrix(read_tables(run), run)
+    compare_matrix(read_table(run), run)
 
 
 @pytest.mark.parametrize(("matrix", "more"), [(FOR_ALL, []), (OF_EACH, UNION), (ALONE, UNION)])

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 import torch
+from ledger_records import sentences
 from signed_runs import closed_anew, rewritten
 
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
 from fedmerit.evidence.ledger import record_hash
-from fedmerit.evidence.verification.models import KNOWN, trained_tensors
+from fedmerit.evidence.verification.models import KNOWN_NETWORKS, trained_tensors
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.settings import Network
@@ -33,7 +34,7 @@ def test_what_is_trained_of_known_networks_is_told_from_their_files(architecture
     file.seek(0)
     found = torch.cat([one.reshape(-1) for one in trained_tensors(torch.load(file, weights_only=True))])
     assert torch.equal(found, flat.get_parameters(network))
-    assert set(KNOWN) == set(ARCHITECTURES)
+    assert set(KNOWN_NETWORKS) == set(ARCHITECTURES)
 
 
 @pytest.fixture(params=["fedavg", "standalone", "fedbn"])
@@ -95,7 +96,7 @@ def test_a_model_that_is_gone_is_missed(run):
 def test_what_is_put_beside_them_is_said_to_be_unknown(run):
     torch.save({}, run / "models/other.pt")
     closed_anew(run)
-    assert "what models/other.pt are: models of sites" in " ".join(verify_run(run).unproven)
+    assert "what models/other.pt are: models of sites" in " ".join(sentences(verify_run(run)))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_sai
     plan = record_hash(json.loads((run / "run.json").read_text())["plan"])
     rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=plan))
     closed_anew(run)
-    assert "which numbers of such a network are trained" in " ".join(verify_run(run).unproven)
+    assert "which numbers of such a network are trained" in " ".join(sentences(verify_run(run)))
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
     closed_anew(run)
     with pytest.raises(BadInput, match=r"line 1: .*size is \d+, the server saw no updates"):
@@ -128,4 +129,4 @@ def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_sai
         unseen = {"size": 0, "products": {}}
         rewritten(run / "ledger.jsonl", lambda lines: [line["inputs"].update(unseen) for line in lines])
         closed_anew(run)
-        assert "whose digests are of what the server saw: not the models" in " ".join(verify_run(run).unproven)
+        assert "whose digests are of what the server saw: not the models" in " ".join(sentences(verify_run(run)))

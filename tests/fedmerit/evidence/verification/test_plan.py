@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from ledger_records import sentences
 from signed_runs import closed_anew, lines_of, log_of, rewritten, untold
 
 from fedmerit.errors import BadInput
@@ -79,7 +80,7 @@ def test_a_run_json_without_a_plan_is_missed_where_the_ledger_names_one(run):
 def test_a_plan_that_changes_on_the_way_is_told(run):
     rewritten(log_of(run), lambda lines: lines[1].update(plan="ab" * 32))
     closed_anew(run)
-    told = " ".join(verify_run(run, [log_of(run)]).unproven)
+    told = " ".join(sentences(verify_run(run, [log_of(run)])))
     assert f"to the end: {log_of(run)}, line 2, names another" in told
 
 
@@ -96,5 +97,5 @@ def test_a_model_json_of_something_else_is_found(run, content):
 def test_what_says_nothing_of_a_plan_is_named(run):
     rewritten(log_of(run), lambda lines: [one.pop("plan", None) for one in lines])
     closed_anew(run)
-    told = verify_run(run, [log_of(run)]).unproven
+    told = sentences(verify_run(run, [log_of(run)]))
     assert f"that site2 trained by the plan in {run / 'run.json'}: their logs name none" in told

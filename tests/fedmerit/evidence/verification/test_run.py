@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from certificates import issue
+from ledger_records import sentences
 from peer_models import EARLY
 from pretending import tiny_plan
 from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, run_signed, untold
@@ -92,7 +93,7 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
     sums = RunConfiguration.from_dict(read_run(run)["plan"]).build_method().sums_updates
     steps = f"that the models are made by these weights: those of {method} are no sums of whole updates"
     further = (*(allocated if method == "fedsac" else ()), *(() if sums else (steps,)))
-    assert found.unproven == (UNSIGNED, *further, *unproved)
+    assert sentences(found) == (UNSIGNED, *further, *unproved)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +123,13 @@ def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, ch
     run = trained(*settings, **changes)
     found = verify_run(run, logs_of(run))
     assert found.answers == measured(run)
-    assert found.unproven == (UNSIGNED, *unproved)
+    assert sentences(found) == (UNSIGNED, *unproved)
 
 
 def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
     pytest.importorskip("tenseal")
     run = trained(method="fedavg", privacy="he")
-    assert verify_run(run, logs_of(run)).unproven == (UNSIGNED, UNSEEN, f"what models/global.pt {OF_SITES}")
+    assert sentences(verify_run(run, logs_of(run))) == (UNSIGNED, UNSEEN, f"what models/global.pt {OF_SITES}")
 
 
 def is_found(run: Path, path: Path, content: bytes, log: Path | None, trust: Trust | None = None) -> bool:
@@ -217,9 +218,9 @@ def test_what_the_server_threw_away_is_told_where_the_site_gives_its_log(sites, 
     run = run_signed(tmp_path / "run", sites, "fedavg", None, lost=[("site2", 1)])
     assert verify_run(run, [log_of(run, "site1")]).updates == {"site1": ROUNDS}
     told = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"
-    assert told not in verify_run(run, [log_of(run, "site1")]).unproven
+    assert told not in sentences(verify_run(run, [log_of(run, "site1")]))
     found = verify_run(run, logs_of(run))
-    assert (found.updates["site2"], found.unproven[-1]) == (ROUNDS - 1, told)
+    assert (found.updates["site2"], sentences(found)[-1]) == (ROUNDS - 1, told)
 
 
 def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
@@ -232,7 +233,7 @@ def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
         with pytest.raises(BadInput, match=words):
             verify_run(run)
         shutil.rmtree(run / there) if (run / there).is_dir() else (run / there).unlink()
-    assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(verify_run(run).unproven)
+    assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(sentences(verify_run(run)))
     with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
         verify_run(run, [log_of(run)])
 
@@ -252,17 +253,17 @@ def test_what_sites_gave_each_other_stands_in_the_logs_of_both(exchanging):
     rounds = Counter()
     for site in ("site1", "site2", "site3"):
         for entry in lines_of(log_of(exchanging, site)):
-            if entry["work"] in ("lend", "borrow"):
+            if entry["work"] in ("gave", "got"):
                 assert set(entry) == {"site", "round", "work", "peer", "model", "previous", "hash"} | (
-                    {"ledger"} if entry["work"] == "borrow" else set()
+                    {"ledger"} if entry["work"] == "got" else set()
                 )
                 rounds[entry["round"], entry["work"]] += 1
-    assert rounds[1, "lend"] == rounds[1, "borrow"] == 6  # everybody shares in a round of scoring
+    assert rounds[1, "gave"] == rounds[1, "got"] == 6  # everybody shares in a round of scoring
     found = verify_run(exchanging, logs_of(exchanging))
     assert found.updates == {"site1": 0, "site2": 0, "site3": 0}
     pairs = {(one.giver, one.receiver): one.models for one in found.peer_models}
     assert len(pairs) == 6
-    assert sum(pairs.values()) == rounds[1, "lend"] + rounds[2, "lend"]
+    assert sum(pairs.values()) == rounds[1, "gave"] + rounds[2, "gave"]
     assert not any(one.lost for one in found.peer_models)
 
 
@@ -280,7 +281,7 @@ def test_command_compares_the_logs_of_several_sites(fedmerit, exchanging):
     assert f"but {log_of(exchanging, 'site3')} has no such record" in " ".join(result.stderr.split())
 
 
-def got_model(log: list[dict], work: str = "borrow", peer: str = "site1") -> dict:
+def got_model(log: list[dict], work: str = "got", peer: str = "site1") -> dict:
     """The record of round 1 of a log that is of ``peer``."""
     return next(entry for entry in log if (entry["work"], entry["round"], entry.get("peer")) == (work, 1, peer))
 
@@ -294,12 +295,12 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
     [
         ("site2", lambda log: log.remove(got_model(log)), GAVE + " has no such record"),
         ("site2", lambda log: got_model(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
-        ("site1", lambda log: log.remove(got_model(log, "lend", "site2")), GOT + " has no such record"),
-        ("site1", lambda log: got_model(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
-        ("site1", lambda log: got_model(log, "lend", "site2").update(round=2), GOT + " has no such record"),
+        ("site1", lambda log: log.remove(got_model(log, "gave", "site2")), GOT + " has no such record"),
+        ("site1", lambda log: got_model(log, "gave", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
+        ("site1", lambda log: got_model(log, "gave", "site2").update(round=2), GOT + " has no such record"),
         (
             "site1",
-            lambda log: log.insert(0, got_model(log, "lend", "site2") | {"model": "0" * 64}),
+            lambda log: log.insert(0, got_model(log, "gave", "site2") | {"model": "0" * 64}),
             r"gave site2 model 0{64}",
         ),
         ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),

@@ -5,26 +5,27 @@ from pathlib import Path
 
 import pytest
 from certificates import issue
+from ledger_records import round_record, round_records
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger, texts_digest
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
-from fedmerit.evidence.verification.site_logs import (
+from fedmerit.evidence.verification.chains import read_site_log
+from fedmerit.evidence.verification.updates import (
     PeerExchange,
     compare_enrolments,
     compare_peer_models,
     compare_ratings,
     compare_updates,
-    explain_missing,
-    read_site_log,
+    find_discarded_updates,
 )
 
 ENTRIES = [
     {"site": "A", "round": 0, "work": "train", "received": "r0", "update": "u0"},
-    {"site": "A", "round": 1, "work": "lend", "peer": "B", "model": "m1"},
-    {"site": "A", "round": 1, "work": "borrow", "peer": "B", "model": None},
-    {"site": "A", "round": 1, "work": "lend", "peer": "C", "model": "m1"},
-    {"site": "A", "round": 2, "work": "lend", "peer": "B", "model": "m2"},
+    {"site": "A", "round": 1, "work": "gave", "peer": "B", "model": "m1"},
+    {"site": "A", "round": 1, "work": "got", "peer": "B", "model": None},
+    {"site": "A", "round": 1, "work": "gave", "peer": "C", "model": "m1"},
+    {"site": "A", "round": 2, "work": "gave", "peer": "B", "model": "m2"},
 ]
 
 
@@ -55,9 +56,13 @@ def written_log(tmp_path):
 def test_a_log_is_read_with_its_lines(written_log):
     log = read_site_log(written_log(ENTRIES))
     assert (log.site, log.certificates, len(log.entries)) == ("A", (), 5)
-    assert [(line, entry["model"]) for line, entry in log.peer_records("lend", "B")] == [(2, "m1"), (5, "m2")]
-    assert [(line, entry["model"]) for line, entry in log.peer_records("borrow", "B")] == [(3, None)]
-    assert log.peer_records("lend", "D") == []
+    assert [(line, entry.peer, entry.model) for line, entry in log.lines("gave")] == [
+        (2, "B", "m1"),
+        (4, "C", "m1"),
+        (5, "B", "m2"),
+    ]
+    assert [(line, entry.model) for line, entry in log.lines("got")] == [(3, None)]
+    assert [line for line, _ in log.lines(round=2)] == [5]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +75,8 @@ def test_a_log_is_read_with_its_lines(written_log):
             for change in ({"round": -1}, {"vouched": 7}, {"received": None}, {"overlaps": [["o0"]]})
         ),
         ([{"site": "A", "round": 0}], ", line 1: not a record of a site's log"),
-        ([{"site": "A", "round": 1, "work": "lend", "peer": "B"}], ", line 1: not a record of a site's log"),
-        ([{"site": "A", "round": 1, "work": "borrow", "model": "m"}], ", line 1: not a record of a site's log"),
+        ([{"site": "A", "round": 1, "work": "gave", "peer": "B"}], ", line 1: not a record of a site's log"),
+        ([{"site": "A", "round": 1, "work": "got", "model": "m"}], ", line 1: not a record of a site's log"),
     ],
 )
 def test_what_is_no_log_of_one_site_is_refused(written_log, entries, words):
@@ -119,11 +124,13 @@ def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate
 
 
 LEDGER = Path("ledger.jsonl")
-RECORDS = [  # A is absent from round 1
-    {"round": 0, "updates": {"A": "u0", "B": "v0"}, "began": {"A": "m0", "B": "m0"}},
-    {"round": 1, "updates": {"B": "v1"}, "began": {"B": "m1"}},
-    {"round": 2, "updates": {"A": "u2", "B": "v2"}, "began": {"A": "m2", "B": "m2"}},
-]
+RECORDS = round_records(
+    [  # A is absent from round 1
+        {"round": 0, "updates": {"A": "u0", "B": "v0"}, "began": {"A": "m0", "B": "m0"}},
+        {"round": 1, "updates": {"B": "v1"}, "began": {"B": "m1"}},
+        {"round": 2, "updates": {"A": "u2", "B": "v2"}, "began": {"A": "m2", "B": "m2"}},
+    ]
+)
 
 
 def trained(round, received, update):
@@ -144,18 +151,20 @@ def test_of_a_round_trained_twice_either_time_may_count(own_log):
     assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN, trained(2, "m2", "late"))) == 2
 
 
-TAKEN = [
-    {"round": 0, "participants": ["A", "B"], "updates": {"A": "u0"}},
-    {"round": 1, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
-    {"round": 2, "participants": ["B"], "rejected": {"A": "not finite"}, "updates": {}},
-    {"round": 3, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
-    {"round": 4, "participants": ["B"], "updates": {}},
-]
+TAKEN = round_records(
+    [
+        {"round": 0, "participants": ["A", "B"], "updates": {"A": "u0"}},
+        {"round": 1, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+        {"round": 2, "participants": ["B"], "rejected": {"A": "not finite"}, "updates": {}},
+        {"round": 3, "participants": ["B"], "rejected": {"A": "no reply"}, "updates": {}},
+        {"round": 4, "participants": ["B"], "updates": {}},
+    ]
+)
 
 
 def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
     own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
-    assert list(explain_missing(TAKEN, own_log("A", *own))) == [
+    assert list(map(str, find_discarded_updates(TAKEN, own_log("A", *own)))) == [
         "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
         "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
         "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
@@ -163,8 +172,8 @@ def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_
 
 
 def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
-    assert not list(explain_missing(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
-    assert not list(explain_missing(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))
+    assert not list(find_discarded_updates(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
+    assert not list(find_discarded_updates(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))
 
 
 COMMITTED = {"cases": {"training": 2}, "slices": {"training": 9}, "fingerprint": "f"}
@@ -175,7 +184,7 @@ def enrolled(round, **changes):
 
 
 def enrolment_record(round, **of_sites):
-    return {"round": round, "guard": {"enrolled": of_sites}}
+    return round_record(round=round, guard={"enrolled": of_sites})
 
 
 def test_what_counts_is_what_the_site_committed_to(own_log):
@@ -183,7 +192,7 @@ def test_what_counts_is_what_the_site_committed_to(own_log):
     others = {"B": COMMITTED | {"fingerprint": "of B"}}
     own = own_log("A", enrolled(0, fingerprint="before a crash"), enrolled(0), {"work": "train", "round": 0})
     compare_enrolments(
-        LEDGER, [enrolment_record(0, A=of_ledger, **others), {"round": 1}, enrolment_record(2, **others)], own
+        LEDGER, [enrolment_record(0, A=of_ledger, **others), round_record(round=1), enrolment_record(2, **others)], own
     )
     late = own_log("A", enrolled(0), enrolled(2))
     compare_enrolments(
@@ -198,7 +207,7 @@ def test_another_commitment_is_found(own_log, change):
     words = "ledger.jsonl, line 2: A enrolled other cases, or another number of them, than A.jsonl has in round 1"
     for own in (own_log("A", enrolled(1, **change)), own_log("A", enrolled(0)), own_log("A")):
         with pytest.raises(BadInput) as found:
-            compare_enrolments(LEDGER, [{"round": 0}, enrolment_record(1, A=COMMITTED)], own)
+            compare_enrolments(LEDGER, [round_record(round=0), enrolment_record(1, A=COMMITTED)], own)
         assert str(found.value) == words
 
 
@@ -207,11 +216,11 @@ def rated(round, *said, split="validation"):
 
 
 def rating_record(round, *taken, **more):
-    return {"round": round, "evaluated": {"A": [texts_digest(said) for said in taken]}, **more}
+    return round_record(round=round, evaluated={"A": [texts_digest(said) for said in taken]}, **more)
 
 
 def ratings(records, log):
-    return list(compare_ratings(LEDGER, records, log))
+    return list(map(str, compare_ratings(LEDGER, records, log)))
 
 
 def test_what_counted_is_what_the_site_said(own_log):
@@ -247,11 +256,11 @@ def test_what_is_no_answer_on_models_has_none(own_log):
 
 
 def gave(peer, round, model):
-    return {"work": "lend", "peer": peer, "round": round, "model": model}
+    return {"work": "gave", "peer": peer, "round": round, "model": model}
 
 
 def got(peer, round, model):
-    return {"work": "borrow", "peer": peer, "round": round, "model": model}
+    return {"work": "got", "peer": peer, "round": round, "model": model}
 
 
 TRAINED = {"work": "train", "round": 1}

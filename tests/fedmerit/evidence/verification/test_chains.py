@@ -6,7 +6,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.evidence.verification.record_schema import read_ledger
+from fedmerit.evidence.verification.chains import read_ledger
 
 RECORD = {
     "round": 0,
@@ -17,7 +17,7 @@ RECORD = {
     "weights": {"A": 1.0},
     "contributions": {"A": None},
     "reputations": {"A": 1.0},
-    "inputs": {},
+    "inputs": {"size": 0, "counts": {}},
     "rejected": {},
     "flagged": [],
     "model": "m",
@@ -43,7 +43,7 @@ def ledger(tmp_path):
 
 def test_rounds_are_read(ledger):
     more = {"round": 1, "guard": {"enrolled": {}}, "saved": {}}
-    assert [record["round"] for record in read_ledger(ledger(FIRST, RECORD | more))] == [0, 1]
+    assert [record.round for record in read_ledger(ledger(FIRST, RECORD | more))] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -3,27 +3,28 @@
 from pathlib import Path
 
 import pytest
+from ledger_records import round_records
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING, Closing, close
 from fedmerit.evidence.ledger import RecordSignature, signature_payload
-from fedmerit.evidence.verification.ledger_heads import (
+from fedmerit.evidence.verification.heads import (
     compare_log_ends,
-    find_unsigned_heads,
+    has_unsigned_heads,
+    read_verified_closing,
     require_acknowledged_ledger,
     require_consistent_heads,
-    verify_closing,
 )
 
 LEDGER, GENESIS = Path("ledger.jsonl"), "0" * 64
-RECORDS = [{"round": 0, "hash": "h0"}, {"round": 1, "hash": "h1"}]
+RECORDS = round_records([{"round": 0, "hash": "h0"}, {"round": 1, "hash": "h1"}])
 
 
 def told(round, ledger, **more):
     return {"work": "train", "round": round, "ledger": ledger, **more}
 
 
-HONEST = [told(0, GENESIS), told(1, "h0"), {"work": "lend", "round": 1, "peer": "B"}, told(2, "h1"), told(2, "h1")]
+HONEST = [told(0, GENESIS), told(1, "h0"), {"work": "gave", "round": 1, "peer": "B"}, told(2, "h1"), told(2, "h1")]
 
 
 def test_a_site_is_told_of_the_record_of_the_round_before(own_log):
@@ -76,7 +77,7 @@ def test_what_stands_for_the_servers_signature_has_to_be_it(own_log, server):
 )
 def test_whose_a_head_is_that_the_ledger_has_not_is_told(own_log, server, head, seal, words):
     more = {"vouched": vouched(server, seal[0], head, seal[1])} if seal else {}
-    records = [record | {"signature": "c:00"} for record in RECORDS]
+    records = [record.model_copy(update={"signature": "c:00"}) for record in RECORDS]
     with pytest.raises(BadInput) as found:
         require_acknowledged_ledger(LEDGER, records, own_log("A", told(2, head, **more)), [server.certificate])
     assert f"ledger.jsonl, line 2, has h1{words}" in str(found.value)
@@ -113,8 +114,8 @@ def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, 
 
 
 def test_sites_whose_logs_lack_the_servers_signature_are_named(own_log):
-    signed = [told(0, GENESIS), told(1, "h0", vouched="s"), {"work": "lend", "round": 1, "peer": "B"}]
-    assert find_unsigned_heads([own_log("A", *signed), own_log("B", *HONEST)]) == ["B"]
+    signed = [told(0, GENESIS), told(1, "h0", vouched="s"), {"work": "gave", "round": 1, "peer": "B"}]
+    assert [has_unsigned_heads(own_log("A", *signed)), has_unsigned_heads(own_log("B", *HONEST))] == [False, True]
 
 
 def test_one_site_told_two_stories_is_enough(own_log):
@@ -135,13 +136,13 @@ def run(tmp_path):
 
 
 def test_what_lies_there_is_what_was_left(run):
-    closing = verify_closing(run, "head", ())
+    closing = read_verified_closing(run, "head", ())
     assert closing
     assert set(closing.files) == {"results.csv", "run.json", "models/global.pt"}
     (run / "report.html").write_text("made later")  # covered by nothing
-    assert verify_closing(run, "head", ()) == closing
+    assert read_verified_closing(run, "head", ()) == closing
     (run / CLOSING).unlink()
-    assert verify_closing(run, "head", ()) is None
+    assert read_verified_closing(run, "head", ()) is None
 
 
 @pytest.mark.parametrize(
@@ -155,32 +156,32 @@ def test_what_lies_there_is_what_was_left(run):
 def test_what_was_changed_taken_or_added_is_named(run, spoil, words):
     spoil(run)
     with pytest.raises(BadInput) as found:
-        verify_closing(run, "head", ())
+        read_verified_closing(run, "head", ())
     assert str(found.value).startswith(f"{run}/" + words.format(run / CLOSING))
 
 
 def test_a_closing_record_is_of_this_ledger(run):
     with pytest.raises(BadInput, match=r"closing\.json: is of a ledger that ended with head, this one ends with other"):
-        verify_closing(run, "other", ())
+        read_verified_closing(run, "other", ())
 
 
 def test_a_closing_record_is_signed_as_the_ledger_is(run, server):
     with pytest.raises(BadInput, match=r"closing\.json: it is not signed; it was written or changed by somebody else"):
-        verify_closing(run, "head", [server.certificate])
+        read_verified_closing(run, "head", [server.certificate])
     close(run, "head", {}, server)
-    assert verify_closing(run, "head", [server.certificate])
+    assert read_verified_closing(run, "head", [server.certificate])
     with pytest.raises(BadInput, match=r"closing\.json: is signed, and the ledger is not; its signatures were removed"):
-        verify_closing(run, "head", ())
+        read_verified_closing(run, "head", ())
     text = (run / CLOSING).read_text()
     (run / CLOSING).write_text(text.replace('"head"', '"other"'))
     with pytest.raises(BadInput, match=r"closing\.json: its signature is not the server's"):
-        verify_closing(run, "other", [server.certificate])
+        read_verified_closing(run, "other", [server.certificate])
 
 
 def test_end_of_a_log_that_nobody_signed_accuses_nobody(own_log):
-    closing = Closing("head", {}, {"A": "a2"})
+    closing = Closing(ledger="head", files={}, site_logs={"A": "a2"})
     none = (Path("ledger.jsonl"), (), closing)
     whole = own_log("A", {"hash": "a1"}, {"hash": "a2"}, {"hash": "a3"})  # it may have gone on
     assert not [*compare_log_ends(*none, [whole, own_log("B", {"hash": "b1"})], {}, False)]
     (told,) = compare_log_ends(*none, [own_log("B"), own_log("A", {"hash": "a1"})], {}, False)
-    assert told.startswith("whether the logs of A were cut, or the server invented how they ended")
+    assert str(told).startswith("whether the logs of A were cut, or the server invented how they ended")

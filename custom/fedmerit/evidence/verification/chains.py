@@ -1,0 +1,176 @@
+"""The chains that a verification reads: the server's ledger and the sites' logs, each by itself."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography.x509 import Certificate
+
+from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import read_verified_records
+from fedmerit.evidence.signatures import (
+    CERTIFICATE,
+    Trust,
+    certificate_name,
+    parse_certificates,
+    read_certificates,
+    require_owner,
+    subject,
+)
+from fedmerit.evidence.verification.findings import Contradiction, at
+from fedmerit.files import parse
+from fedmerit.schema.records import CLOSED, GAVE, GOT, TRAIN, LogEntry, Record, RoundRecord
+from fedmerit.schema.run_info import read_run
+
+SIGNING_ENGINES = ("poc", "prod")  # engines whose servers have a certificate, and so sign
+NEEDED_FIELDS: Mapping[str, Sequence[str]] = {  # fields of a log entry that are needed, by its work
+    TRAIN: ("received", "update"),
+    GAVE: ("peer", "model"),
+    GOT: ("peer", "model"),
+    CLOSED: ("closing",),
+}
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+@dataclass(frozen=True)
+class SiteLog:
+    """A site's own log."""
+
+    path: Path
+    site: str
+    entries: Sequence[LogEntry]
+    certificates: Sequence[Certificate] = ()  # that sign the entries, in order; empty if they are not signed
+
+    def lines(self, work: str | None = None, round: int | None = None) -> Iterator[tuple[int, LogEntry]]:
+        """Yield the entries, of one kind of work or one round only if these are named, with their line numbers."""
+        for line, entry in enumerate(self.entries, start=1):
+            if work in (None, entry.work) and round in (None, entry.round):
+                yield line, entry
+
+
+def read_ledger(path: Path) -> list[RoundRecord]:
+    """Read the records of an intact ledger; signatures are not checked.
+
+    Raises:
+        BadInput: the chain is not whole, or a record is not that of the next round.
+    """
+    records = []
+    for line, content in enumerate(read_verified_records(path), start=1):
+        where = at(path, line)
+        needed = ["plan"] * (line == 1) + ["saved"] * (line == content.get("of"))
+        record = _parse_record(RoundRecord, content, needed, f"{where}: not the record of a round")
+        if record.round != line - 1:
+            raise Contradiction("round number", where, found=record.round, expected=line - 1)
+        if record.of < line:
+            raise Contradiction("number of rounds", where, round=line - 1, found=record.of)
+        if strangers := sorted(set(record.updates) - set(record.began)):
+            raise Contradiction("update without start", where, site=strangers[0])
+        records.append(record)
+    return records
+
+
+def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
+    """Read a site's log.
+
+    Raises:
+        BadInput: the file is missing, its chain is not whole, it is of several sites, it is signed by another than the
+            site, or an entry is none of a site's log.
+    """
+    if not path.exists():
+        raise Contradiction("missing log", path)
+    entries = [
+        _parse_record(
+            LogEntry,
+            entry,
+            NEEDED_FIELDS.get(str(entry.get("work")), ()),
+            f"{at(path, line)}: not a record of a site's log",
+        )
+        for line, entry in enumerate(read_verified_records(path), start=1)
+    ]
+    names = {entry.site for entry in entries}
+    if len(names) != 1:
+        raise Contradiction("several sites", path, found=len(names))
+    site, certificates = names.pop(), list[Certificate]()
+    if (path.parent / CERTIFICATE).exists() or any(entry.signature for entry in entries):
+        certificates = read_certificates(path.parent / CERTIFICATE)
+        for certificate in certificates:
+            if trust and trust.is_authority:
+                trust.require(certificate, site, str(path))
+            else:
+                require_owner(certificate, site, str(path))
+        read_verified_records(path, certificates, site)
+    return SiteLog(path, site, entries, tuple(certificates))
+
+
+def read_site_logs(paths: Sequence[Path], trust: Trust | None) -> list[SiteLog]:
+    """Read the logs of several sites, one of each."""
+    logs: dict[str, SiteLog] = {}
+    for path in paths:
+        log = read_site_log(path, trust)
+        if log.site in logs:
+            raise Contradiction("second log", path, site=log.site)
+        logs[log.site] = log
+    return list(logs.values())
+
+
+def signing_certificates(run: Path, records: Sequence[RoundRecord], trust: Trust | None) -> Sequence[Certificate]:
+    """Return the certificates that the records have to be signed with; none if they need not be signed."""
+    ledger = run / "ledger.jsonl"
+    if not any(record.signature for record in records):
+        because = None
+        if trust and records:
+            because = f"; expected a signature of the server, as {trust.path} ({subject(trust.anchor)}) has it"
+        elif (run / CERTIFICATE).exists() and records:
+            because = f", and {run / CERTIFICATE} says that the server signs"
+        elif records and _read_engine(run) in SIGNING_ENGINES:
+            because = f", and {run / 'run.json'} says that the run's server had a certificate to sign with"
+        if because:
+            raise Contradiction("unsigned ledger", at(ledger, 1), because=because)
+        return ()
+    certificates = read_certificates(run / CERTIFICATE)
+    for certificate in certificates:
+        if trust:
+            trust.require(certificate, trust.server_name, str(ledger))
+        else:
+            require_owner(certificate, certificate_name(certificates[0]), str(ledger))
+    return certificates
+
+
+def enrolled_certificates(
+    ledger: Path, records: Sequence[RoundRecord], trust: Trust | None
+) -> dict[str, list[Certificate]]:
+    """Return the certificates that each site enrolled with; none without an authority to say whose they are."""
+    enrolled: dict[str, list[Certificate]] = {}
+    if trust is None or not trust.is_authority:
+        return enrolled
+    for record in records:
+        for site, enrolment in record.guard.enrolled.items():
+            where = f"{at(ledger, record.round + 1)}: certificate of {site}"
+            for certificate in (
+                parse_certificates(enrolment.certificate.encode(), where) if enrolment.certificate else ()
+            ):
+                trust.require(certificate, site, where)
+                enrolled.setdefault(site, []).append(certificate)
+    return enrolled
+
+
+def list_sites(run: Path, records: Sequence[RoundRecord]) -> list[str]:
+    """Return the sites in the order of their models, as run.json names them; else those that the records name."""
+    named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
+    sites = [site for site in named if isinstance(site, str)]
+    return sorted(sites or {site for record in records for site in (*record.participants, *record.rejected)})
+
+
+def _parse_record(kind: type[AnyRecord], content: Any, needed: Iterable[str], where: str) -> AnyRecord:
+    try:
+        record = parse(kind, content, where)
+        if lacking := [name for name in needed if name not in content]:
+            raise BadInput(f"{where}: lacks {lacking[0]}")
+    except BadInput as error:
+        raise BadInput(f"{error}; get the file again from whom it belongs to") from None
+    return record
+
+
+def _read_engine(run: Path) -> str | None:
+    return read_run(run).get("engine") if (run / "run.json").exists() else None

@@ -1,0 +1,222 @@
+"""What verification finds, as data, and the one place that words it.
+
+A finding names its kind, where it is, the site and round, what was found and what was expected. Findings are of two
+sorts: a contradiction, which `Contradiction` carries as an error, and an open question, which a verification lists.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+
+CHANGED = "one of them was changed, or the server computed it otherwise"
+REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
+ADDED = "it was put in: take the file from somebody who got it when the run ended"
+TAKE = "take the file from somebody who got it when the run ended"
+
+CONTRADICTIONS: Mapping[str, str] = {
+    # the ledger
+    "missing records": (
+        "{where}: holds {found} records, but {checkpoint} stands at {expected} complete rounds; records were removed "
+        "or put in at its end"
+    ),
+    "emptied ledger": "{where}: holds no record, and {found} is of a run that ended; its records were removed",
+    "closed early": "{where}: holds {found} of {expected} rounds, and {closing} ends the run",
+    "missing closing": "{where}: file not found; {because}",
+    "missing results": "{where}: file not found; every run that came to its end has one",
+    "missing run.json": "{where}: file not found; {ledger}, line 1, names its plan",
+    "unsigned ledger": "{where}: it is not signed{because}",
+    "round number": "{where}: is of round {found}, expected {expected}",
+    "number of rounds": "{where}: is of round {round} of {found}, expected more rounds than that",
+    "update without start": "{where}: began lacks {site}, which has an update; expected what it began with",
+    "model swapped": (
+        "{where}: {site} began round {round} with model {found}, expected {expected}, {because}: a model was swapped"
+    ),
+    "departures": "{where}: says of sites that left another history than the records: " + CHANGED,
+    "no outcome": "{where}: no outcome follows ({found}); " + CHANGED,
+    "outcome": (
+        "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, which follows from the inputs "
+        "of the rounds; " + CHANGED
+    ),
+    # a site's log
+    "second log": "{where}: is a second log of {site}; give one of each site",
+    "missing log": "{where}: file not found; expected the site_log.jsonl of a site's workspace",
+    "several sites": "{where}: holds the log of {found} sites, expected that of one",
+    "update not in log": "{where}: holds an update of {site}, but {log} has none in round {round}",
+    "other update": "{where}: the {quantity} of {site} is {found}, {log} says {expected}",
+    "enrolment": "{where}: {site} enrolled other cases, or another number of them, than {log} has in round {round}",
+    "rating not in log": "{where}: holds what {site} said of models, but {log} has no such answer in round {round}",
+    "reported": "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, as {log}, has it",
+    "rating": "{where}: ratings of {quantity} by {site} in round {round}: {found}, expected what {log} has: {expected}",
+    "unworked verdict": (
+        "{where}: verdict against {site} from round {round} on: by its scores it did not work in {rounds}; {log} "
+        "shows work there (chance without work: {found:.0e}): one is untrue"
+    ),
+    "peer model": "{where}: {who} {verb} model {found}{of} in round {round}, but {log}{expected}",
+    # heads
+    "two ledgers": (
+        "two ledger heads for round {round}: {where}, says that the ledger ended with {expected}; {other}, with "
+        "{found}; {because}"
+    ),
+    "no head": "{where}: not a record of a site's log; it lacks ledger, the server's head",
+    "other ledger": "{where}: the server said its ledger ended with {found}; {expected}{because}",
+    "head signature": "{where}: what it has for the server's signature is none of the server's for that",
+    "invented log end": (
+        "{where}: has for the end of the log of {site} {found}, which {site} did not sign in that round of this run: "
+        "{because}; this does not accuse {site}"
+    ),
+    "cut log": (
+        "{where}: {site} signed that its log ended with {expected} ({ledger}){because}, and its log lacks that "
+        "record: it was cut, lost or rewritten at the site"
+    ),
+    # the closing record
+    "closing signature": "{where}: {found}; it was written or changed by somebody else",
+    "signatures removed": "{where}: is signed, and the ledger is not; its signatures were removed",
+    "closing of another ledger": "{where}: is of a ledger that ended with {found}, this one ends with {expected}",
+    "missing file": "{where}: is missing; {closing} lists it",
+    "changed file": "{where}: was changed after the run; {closing} has another SHA-256",
+    "added file": "{where}: was put there after the run; {closing} does not list it",
+    "unsigned other closing": (
+        "{where}: says that the run was closed otherwise than {closing}, and has no signature of the server's for "
+        "that: the log was changed, or the server did not sign what it sent"
+    ),
+    "closed again": "{where}: {found}; by {log}, {site} noted another when the run ended{because}",
+    # results.csv
+    "mixed runs": "{where}: holds rows of {quantity} {found} and {expected}, expected those of one run",
+    "other run": "{where}: is of {quantity} {found}, {run} of {expected}",
+    "result": "{where}: {quantity} of {site} in round {round} is {found}, the ledger has {expected}",
+    "extra result": "{where}: has a {quantity} of {site} in round {round}, which the ledger has not",
+    "enrolled cases": (
+        "{where}: has {found} {split} cases of {site} in round {round}; it enrolled {expected}, as the ledger has it"
+    ),
+    "rows": (
+        "{where}: rows of round {round} are not those that the ledger has a digest of; some were changed, put in or "
+        "taken out: " + TAKE
+    ),
+    "counts lacking": (
+        "{where}: {site} in round {round}, {cell}: lacks {found}; expected dice and the voxels that it is of"
+    ),
+    "no counts": "{where}: {site} in round {round}, {cell}: {found}; expected whole numbers",
+    "dice": "{where}: dice of {site} in round {round}, {cell}, is {found}; its voxels give {expected}",
+    "unknown site": "{where}: has {quantity} of {site} in round {round}{cell}; the run has no such site: " + ADDED,
+    "unknown row": (
+        "{where}: has {quantity} of {site} in round {round}{cell}, which no run of {expected} rounds writes; " + ADDED
+    ),
+    "unreadable results": "{where}: not readable as results ({found}); {expected}",
+    "no matrix": "{where}: no matrix of Dice by site and model; " + TAKE,
+    "matrix sites": "{where}: {site} is in it, or in the tests of {table}, and not in both; " + TAKE,
+    "matrix": "{where}: Dice of {model} at {site} is {found}, {table} gives {expected}; " + TAKE,
+    "measurements lacking": (
+        "{where}: lacks {split} measurements of {site} in round {round}; {log} has what it answered"
+    ),
+    "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
+    "num_samples": "{where}: num_samples of {site} in round {round} is {found:g}, {log} has {expected}",
+    # plan and models
+    "other plan": "{where}: {site} trained by another plan than {run} holds",
+    "plan": "{where}: its plan is not that which {ledger}, line 1, names; " + TAKE,
+    "no network": "{where}: its plan has no network; " + TAKE,
+    "not of the plan": "{where}: {quantity} is not what the run's plan has; " + TAKE,
+    "beyond the plan": "{where}: holds something else than the run's plan; " + TAKE,
+    "model": "{where}: is not the model that {ledger} has a digest of; " + REPLACED,
+    "missing model": "{where}: is missing; {ledger} has a digest of it",
+    "model of the round": "{where}: is not {expected} of {ledger}, whose digest is another; " + REPLACED,
+}
+
+QUESTIONS: Mapping[str, str] = {
+    "owner of the certificate": (
+        "whose the certificate in the run folder is: --certificate takes the rootCA.pem of your startup kit"
+    ),
+    "owners of the logs' certificates": (
+        "whose the certificates beside the sites' logs are: --certificate takes the rootCA.pem of a startup kit"
+    ),
+    "empty ledger": "that anything was run: the ledger holds no record",
+    "unfinished": "that there was no more: {found} of {expected} rounds are there; unfinished, or cut short",
+    "not closed": "that results and models are those of the run: it is not closed yet",
+    "logs missing": (
+        "that the server sent all sites the same, and took what they sent: the logs of {site} are missing (--site-log)"
+    ),
+    "sites unheard": "that the run had {site}, and why no record has anything that they sent",
+    "heads unsigned": "that the server said what the logs of {site} have of it: its signature is not there",
+    "log ends unknown": "that the logs of {site} are whole: {closing} does not say how they ended",
+    "not countersigned": "that the run was not closed again: the logs of {site} do not say how it was when it ended",
+    "logs unsigned": "that the logs of {site} are theirs, and whole: they are not signed",
+    "log ends unsigned": "that the logs of {site} are whole: how they ended is not signed by these sites",
+    "log ends disputed": (
+        "whether the logs of {site} were cut, or the server invented how they ended: they lack a record that it says "
+        "they had, and no signature shows who is right"
+    ),
+    "update discarded": "why what {site} trained in {rounds} did not count: its log has it, the ledger says: {found}",
+    "rating discarded": (
+        "why what {site} said of models in {rounds} did not count: its log has it, the ledger says: {found}"
+    ),
+    "foreign method": "that weights, contributions and verdicts follow from what came: {found} is not ours",
+    "models unseen": "that the models are made by these weights: the server did not see the updates",
+    "models no sums": "that the models are made by these weights: those of {found} are no sums of whole updates",
+    "joined model": "that the model which {site} began with, as it joined, is made of the others'",
+    "submodels": "that the models of rounds {rounds} are parts of those before: submodels were allocated",
+    "verdict unsupported": (
+        "that {site} did not work, as the verdict from round {round} on says: its log cannot show it"
+    ),
+    "measurements unsupported": "that {split} measurements of {site} in round {round} are its own: its log has none",
+    "measurements discarded": (
+        "why {split} measurements of {site} in round {round} are not in results.csv: by its log it answered"
+    ),
+    "plan unnamed": "that {site} trained by the plan in {run}: their logs name none",
+    "plan changed": "that {site} trained by the plan in {run} to the end: {log}, names another",
+    "models without digest": "what {found} are: models of sites, of which the ledger has no digest",
+    "other models tested": "that {site} tested the final models: by their logs it was others, such as their own",
+    "best round": "of which round the models in {found} are: results.csv has testing_best of {rounds} rounds",
+    "models seen encrypted": (
+        "that {found} are those of the ledger, whose digests are of what the server saw: not the models"
+    ),
+    "unknown network": "that {found} are those of the ledger: which numbers of such a network are trained is not known",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of a verification."""
+
+    kind: str  # a name of `CONTRADICTIONS` or of `QUESTIONS`
+    where: str = ""  # file and line
+    site: str = ""  # the site, or several separated by commas
+    round: int | None = None
+    quantity: str = ""
+    found: Any = None
+    expected: Any = None
+    details: Mapping[str, Any] = field(default_factory=dict)  # further values that the wording names
+
+    def __str__(self) -> str:
+        values = vars(self) | dict(self.details)
+        return {**CONTRADICTIONS, **QUESTIONS}[self.kind].format(**values)
+
+
+class Contradiction(BadInput):
+    """A contradiction between files: something was changed, left out or reordered, or is not its owner's."""
+
+    def __init__(self, kind: str, where: str | Path = "", **values: Any):
+        self.finding = make_finding(kind, where, **values)
+        super().__init__(str(self.finding))
+
+
+def make_finding(kind: str, where: str | Path = "", **values: Any) -> Finding:
+    """Return a finding; values that are no field of `Finding` become its details."""
+    fields = {name: values.pop(name) for name in ("site", "round", "quantity", "found", "expected") if name in values}
+    return Finding(kind, str(where), **fields, details=values)
+
+
+def at(path: Path, line: int) -> str:
+    """Return the text that names a line of a file."""
+    return f"{path}, line {line}"
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return names in order, separated by commas."""
+    return ", ".join(names)
+
+
+def join_rounds(rounds: list[int]) -> str:
+    """Return rounds as words, such as "round 3" or "rounds 3, 4"."""
+    return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"

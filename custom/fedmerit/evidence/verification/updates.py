@@ -1,0 +1,159 @@
+"""What a site's log and the ledger, or the logs of two sites, have of the same updates, enrolments and ratings.
+
+What a site sent, committed to and answered about models has to be what the ledger says of it. What sites gave each
+other is not in the ledger: there, the logs of the two have to agree.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmerit.evidence.ledger import texts_digest
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_rounds, make_finding
+from fedmerit.schema.records import ENROLLED, EVALUATE, GAVE, GOT, TRAIN, EnrolmentRecord, LogEntry, RoundRecord
+
+Kind = tuple[str, int]  # split, and number of models: if a round was repeated one answer of each kind counts
+
+
+def compare_updates(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> int:
+    """Return in how many rounds the update of a log's site is in the ledger.
+
+    Raises:
+        Contradiction: ledger and log disagree about an update or the model that it began with.
+    """
+    took_part = [record for record in records if log.site in record.updates]
+    for record in took_part:
+        place: dict[str, Any] = {"where": at(ledger, record.round + 1), "site": log.site, "round": record.round}
+        lines = list(log.lines(TRAIN, record.round))
+        if not lines:
+            raise Contradiction("update not in log", **place, log=log.path)
+        for quantity, recorded, field in (
+            ("model it began with", record.began[log.site], "received"),
+            ("update", record.updates[log.site], "update"),
+        ):
+            if all(getattr(entry, field) != recorded for _, entry in lines):
+                line, entry = lines[-1]
+                logged = getattr(entry, field)
+                raise Contradiction(
+                    "other update",
+                    **place,
+                    quantity=quantity,
+                    found=recorded,
+                    expected=logged,
+                    log=f"{at(log.path, line)},",
+                )
+    return len(took_part)
+
+
+def find_discarded_updates(records: Sequence[RoundRecord], log: SiteLog) -> Iterator[Finding]:
+    """Yield the rounds in which a site trained and the ledger has nothing of it, by the reason that the ledger gives.
+
+    That is no contradiction: a reply may have come too late or been unusable.
+    """
+    trained = {entry.round for _, entry in log.lines(TRAIN)}
+    discarded = [
+        record
+        for record in records
+        if record.round in trained and log.site not in (*record.participants, *record.updates)
+    ]
+    yield from _list_discarded("update discarded", discarded, log.site)
+
+
+def compare_enrolments(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> None:
+    """Require that the log has every commitment of its site that the ledger has."""
+    logged = [(entry.round, _commitment(entry)) for _, entry in log.lines(ENROLLED)]
+    for record in records:
+        enrolment = record.guard.enrolled.get(log.site)
+        if enrolment is not None and (record.round, _commitment(enrolment)) not in logged:
+            raise Contradiction(
+                "enrolment", at(ledger, record.round + 1), site=log.site, round=record.round, log=log.path
+            )
+
+
+def _commitment(record: LogEntry | EnrolmentRecord) -> tuple[object, ...]:
+    return record.cases, record.slices, record.fingerprint
+
+
+def compare_ratings(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> Iterator[Finding]:
+    """Yield the rounds in which a site rated models and the ledger has not that this counted.
+
+    That is no contradiction: an answer may have come too late or been unusable.
+
+    Raises:
+        Contradiction: a record has a rating that the site did not give.
+    """
+    discarded = []
+    for record in records:
+        counted, answers = record.evaluated.get(log.site, ()), _rating_digests(log, record.round)
+        if any(all(digest not in digests for digests in answers.values()) for digest in counted):
+            raise Contradiction(
+                "rating not in log", at(ledger, record.round + 1), site=log.site, round=record.round, log=log.path
+            )
+        if any(not digests.intersection(counted) for digests in answers.values()):
+            discarded.append(record)
+    yield from _list_discarded("rating discarded", discarded, log.site)
+
+
+def _list_discarded(kind: str, records: Sequence[RoundRecord], site: str) -> Iterator[Finding]:
+    reasons: dict[str, list[int]] = {}
+    for record in records:
+        reasons.setdefault(record.rejected.get(site, "nothing of it"), []).append(record.round)
+    for reason, rounds in reasons.items():
+        yield make_finding(kind, site=site, found=reason, rounds=join_rounds(rounds))
+
+
+def _rating_digests(log: SiteLog, round: int) -> dict[Kind, set[str]]:
+    digests: dict[Kind, set[str]] = {}
+    for _, entry in log.lines(EVALUATE, round):
+        if entry.overlaps:
+            digests.setdefault((entry.split, len(entry.overlaps)), set()).add(texts_digest(entry.overlaps))
+    return digests
+
+
+@dataclass(frozen=True)
+class PeerExchange:
+    """The models that one site gave another, by the logs of both."""
+
+    giver: str
+    receiver: str
+    models: int  # that both logs have, each round's once
+    lost: tuple[int, ...] = ()  # rounds in which no answer came, by the receiver's log
+
+
+def compare_peer_models(giver: SiteLog, receiver: SiteLog) -> PeerExchange:
+    """Compare what the first site gave the second.
+
+    Either may have a round more than once: a process that was killed asks again. That no answer came does not
+    contradict that a model was sent.
+
+    Raises:
+        Contradiction: one log lacks what the other one has.
+    """
+    gave = [line for line in giver.lines(GAVE) if line[1].peer == receiver.site]
+    got = [line for line in receiver.lines(GOT) if line[1].peer == giver.site]
+    lost = set()
+    for line, entry in got:
+        if entry.model is not None:
+            words = {"who": receiver.site, "verb": "got", "of": f" of {giver.site}"}
+            _require_matching(gave, entry, at(receiver.path, line), giver.path, words)
+    for line, entry in gave:
+        answers = [other.model for _, other in got if other.round == entry.round]
+        if entry.model in answers:
+            continue
+        if None not in answers:
+            words = {"who": giver.site, "verb": f"gave {receiver.site}", "of": ""}
+            _require_matching(got, entry, at(giver.path, line), receiver.path, words)
+        lost.add(entry.round)
+    shared = {entry.round for _, entry in got if entry.model is not None}
+    return PeerExchange(giver.site, receiver.site, len(shared), tuple(sorted(lost - shared)))
+
+
+def _require_matching(
+    others: Sequence[tuple[int, LogEntry]], entry: LogEntry, where: str, path: Path, words: dict[str, str]
+) -> None:
+    lines = [(line, other.model) for line, other in others if other.round == entry.round]
+    if all(model != entry.model for _, model in lines):
+        has = f", line {lines[-1][0]}, says {lines[-1][1]}" if lines else " has no such record"
+        raise Contradiction("peer model", where, **words, round=entry.round, found=entry.model, expected=has, log=path)

@@ -1,0 +1,184 @@
+"""The records of a run's evidence: what a ledger, a site's log and the closing record hold, field by field.
+
+The recorder, the sites' logs, verification and the tables of docs/files.md all read these declarations. The owner of a
+chain can write anything into it that hashes correctly, so every record is validated when it is read. A record may hold
+further fields; verification ignores them. Mappings are by site name unless a field says otherwise.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+
+# The work of an entry of a site's log: a task of the server's, or an exchange of models with another site.
+TRAIN, EVALUATE = "train", "evaluate"
+ENROLLED, CLOSED, REFUSED = "enrol", "close", "refused"
+GAVE, GOT = "gave", "got"
+
+LARGEST_NUMBER = 2**63  # JSON has numbers that no float holds
+
+
+def _require_representable(value: Any) -> Any:
+    if type(value) is int and abs(value) >= LARGEST_NUMBER:
+        raise ValueError(f"expected a number below {LARGEST_NUMBER:g}")
+    return value
+
+
+Whole = Annotated[int, Field(ge=0, lt=LARGEST_NUMBER)]
+Number = Annotated[float, BeforeValidator(_require_representable)]
+Count = Annotated[float, Field(ge=0, lt=2**53)]
+BySite = dict[str, FiniteFloat]
+Matrix = dict[str, BySite]
+
+
+class Record(BaseModel):
+    """A record, or an object within one. Its types are strict: no text passes for a number."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields that were set, as JSON values."""
+        return self.model_dump(exclude_unset=True)
+
+
+class RatingRecord(Record):
+    """A rater's evaluation of k models."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    dice: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="Mean Dice of each model, 0 to 1.")
+    cases: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(description="Cases behind each mean.")
+    losses: list[list[FiniteFloat]] = Field([], description="Histogram of the images' losses of each model.")
+
+
+class InputsRecord(Record):
+    """The inputs from which weights, contributions and verdicts of a round follow.
+
+    Numbers that a site has not reported are left out.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    size: Annotated[int, Field(ge=0, lt=2**40, description="Entries of an update; 0 if the server does not see them.")]
+    counts: dict[str, Count] = Field(description="Training images that each participant reported.")
+    products: Matrix = Field({}, description="Inner products of the updates, upper triangle.")
+    parts: list[Matrix] = Field([], description="Inner products of parts of the updates, upper triangles.")
+    values: dict[str, BySite] = Field({}, description="Reported values, by quantity and site.")
+    pairs: dict[str, Matrix] = Field({}, description="Reports about other sites, by quantity, reporter and site.")
+    scores: Matrix = Field({}, description="The guard's scores of pairs of updates, upper triangle.")
+    ratings: dict[str, dict[str, RatingRecord]] = Field({}, description="Ratings, by what was rated and by rater.")
+    importance: list[FiniteFloat] = Field([], description="Importance of each neuron, measured before the round.")
+
+
+class DepartureRecord(Record):
+    """A site's contribution until it left."""
+
+    rounds: Whole = Field(0, description="Rounds in which the site took part.")
+    weight: Number = Field(0, description="Mean aggregation weight over these rounds.")
+    contribution: Number = Field(0, description="Mean contribution over these rounds.")
+
+
+class EnrolmentRecord(Record):
+    """A site's commitment before its first round."""
+
+    cases: dict[str, Whole] = Field({}, description="Cases by split.")
+    slices: dict[str, Whole] = Field({}, description="Slices by split; of training, those that are trained on.")
+    fingerprint: str = Field("", description="SHA-256 over the sealed digests of the training cases.")
+    certificate: str = Field("", description="The site's certificate (PEM), if the run has certificates.")
+    shares_with: list[str] = Field(description="Sites that hold half of its training cases or more, and it theirs.")
+    organisation: str = Field(description="Organisation in the certificate, else the site.")
+    images: Number = Field(description="Training images of distinct cases.")
+
+
+class GuardRecord(Record):
+    """The guard's bounds and decisions in a round."""
+
+    bounds: dict[str, dict[str, Number]] = Field({}, description="Bounds that applied, by kind and site.")
+    evidence: dict[str, Number] = Field({}, description="Log odds that a site does not work, if positive.")
+    verdicts: list[str] = Field([], description="Sites found to be free riders.")
+    enrolled: dict[str, EnrolmentRecord] = Field({}, description="Enrolments of this round.")
+
+
+class ChainedRecord(Record):
+    """A record of a hash chain."""
+
+    previous: str = Field("", description="Hash of the record before.")
+    hash: str = Field("", description="SHA-256 of all other fields except the signature.")
+    signature: str = Field("", description="Chain and signature by the chain's owner, if it has a key.")
+
+
+class RoundRecord(ChainedRecord):
+    """A round in the server's ledger."""
+
+    round: Whole = Field(description="Number of the round, from 0.")
+    of: Whole = Field(description="Rounds of the run.")
+    participants: list[str] = Field(description="Sites whose update counted.")
+    rejected: dict[str, str] = Field(description="Why nothing of a site counted.")
+    flagged: list[str] = Field(description="Participants that the method itself flagged.")
+    began: dict[str, str] = Field(description="SHA-256 of the model that each participant received.")
+    updates: dict[str, str] = Field(description="SHA-256 of each update.")
+    model: str = Field(description="SHA-256 of the models after the round.")
+    ended: dict[str, str] = Field({}, description="SHA-256 of each site's own model after the round.")
+    weights: dict[str, Number] = Field(description="Aggregation weights, 0 to 1.")
+    contributions: dict[str, Number | None] = Field(description="Estimated contributions of this round.")
+    reputations: dict[str, Number] = Field(description="Contributions remembered over rounds.")
+    quotas: dict[str, Number] = Field({}, description="Share of the reward that each site earned.")
+    validation_dice: dict[str, Number] = Field(description="Mean Dice of the received model on the site's cases.")
+    inputs: InputsRecord = Field(description="What the outcome follows from.")
+    guard: GuardRecord = Field(GuardRecord.model_validate({}), description="What the guard bounded and decided.")
+    rows: str = Field(description="SHA-256 of the round's rows in results.csv.")
+    evaluated: dict[str, list[str]] = Field(description="SHA-256 of each evaluation of other models.")
+    logs: dict[str, str] = Field(description="How each site's log ended, signed by the site.")
+    plan: str = Field("", description="SHA-256 of the plan; in the first record.")
+    saved: dict[str, str] = Field({}, description="SHA-256 of each saved model by file; in the last record.")
+    joined: list[str] = Field([], description="Sites that joined with this round.")
+    left: dict[str, DepartureRecord] = Field({}, description="Sites that left, with what they had contributed.")
+    notes: list[str] = Field([], description="Notes by the operator, such as why the run was resumed.")
+
+
+class LogEntry(ChainedRecord):
+    """A task in a site's own log."""
+
+    site: str = Field(description="Name of the site.")
+    round: Whole = Field(description="Round of the task.")
+    work: str = Field(description="Kind of work.")
+    ledger: str = Field("", description="Hash of the server's last record, which came with the task.")
+    vouched: str = Field("", description="The server's signature of that hash.")
+    received: str = Field("", description="SHA-256 of the received model.")
+    update: str = Field("", description="SHA-256 of the update that left.")
+    split: str = Field("", description="Split that was evaluated.")
+    peer: str = Field("", description="The other site of an exchange of models.")
+    plan: str = Field("", description="SHA-256 of the plan that the site trained by.")
+    closing: str = Field("", description="SHA-256 of the closing record.")
+    sealed: str = Field("", description="The server's signature of the closing record.")
+    model: str | None = Field(None, description="SHA-256 of a peer's model; null if none arrived.")
+    overlaps: list[str] | None = Field(None, description="SHA-256 of the reported overlaps of each model.")
+    dice: list[Number] | None = Field(None, description="Reported mean Dice of each model, 0 to 1.")
+    images: Whole | None = Field(None, description="Training images that the site reported.")
+    values: dict[str, Number] = Field({}, description="Reported values, by quantity.")
+    pairs: dict[str, dict[str, Number]] = Field({}, description="Reports about other sites, by quantity.")
+    step: dict[str, Number] = Field({}, description="Norms and inner products of the model's last step.")
+    cases: dict[str, Whole] = Field({}, description="Enrolled cases by split.")
+    slices: dict[str, Whole] = Field({}, description="Enrolled slices by split.")
+    fingerprint: str = Field("", description="SHA-256 over the sealed digests of the enrolled cases.")
+    models: Whole = Field(0, description="Models that were evaluated.")
+    order: str = Field("", description="Order to which the importance of neurons was measured.")
+    question: str = Field("", description="SHA-256 of the task.")
+    reason: str = Field("", description="Why the site refused the task.")
+
+
+class ClosingRecord(Record):
+    """The content of closing.json: how a run ended."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    ledger: str = Field(description="Hash of the ledger's last record.")
+    files: dict[str, str] = Field(description="SHA-256 of each file of the run, by path.")
+    site_logs: dict[str, str] = Field(description="How each site's log ended when the site last answered.")
+    signature: str | None = Field(None, description="The server's signature of the other fields.")
+
+
+def describe_fields(kind: type[Record]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the description of every field of a record, for the documentation."""
+    for name, field in kind.model_fields.items():
+        yield name, field.description or ""

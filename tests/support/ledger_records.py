@@ -1,0 +1,45 @@
+"""Records of a ledger with the fields that a test names; the others are empty."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedmerit.evidence.verification.run import Verification
+from fedmerit.schema.records import RoundRecord
+
+EMPTY: Mapping[str, Any] = {
+    "round": 0,
+    "of": 9,
+    "participants": [],
+    "rejected": {},
+    "flagged": [],
+    "began": {},
+    "updates": {},
+    "model": "",
+    "weights": {},
+    "contributions": {},
+    "reputations": {},
+    "validation_dice": {},
+    "inputs": {"size": 0, "counts": {}},
+    "rows": "",
+    "evaluated": {},
+    "logs": {},
+}
+ENROLMENT: Mapping[str, Any] = {"shares_with": [], "organisation": "", "images": 0.0}
+
+
+def round_record(**fields: Any) -> RoundRecord:
+    """A record of a round; its enrolments need only the fields that a test names, too."""
+    guard = dict(fields.get("guard", {}))
+    if "enrolled" in guard:
+        guard["enrolled"] = {site: {**ENROLMENT, **enrolment} for site, enrolment in guard["enrolled"].items()}
+    return RoundRecord.model_validate({**EMPTY, **fields, **({"guard": guard} if guard else {})})
+
+
+def round_records(contents: Iterable[Mapping[str, Any]]) -> list[RoundRecord]:
+    """The records with these fields."""
+    return [round_record(**content) for content in contents]
+
+
+def sentences(verification: Verification) -> tuple[str, ...]:
+    """What a verification leaves open, in words."""
+    return tuple(map(str, verification.unproven))
