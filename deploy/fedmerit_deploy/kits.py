@@ -26,9 +26,9 @@ from fedmerit.trainers.monai.manifest import (
     parse_caps,
     read_manifest_file,
 )
-from fedmerit_deploy.certificates import KEY, place_key
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
+from fedmerit_deploy.provisioning import KEY, place_key
 from fedmerit_deploy.revocation import RevocationCheck
 from fedmerit_deploy.validator import ClassValidator
 

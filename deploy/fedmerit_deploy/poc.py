@@ -28,8 +28,7 @@ from fedmerit_deploy import kits, session
 from fedmerit_deploy.job_ends import JobEnd
 from fedmerit_deploy.job_rules import allowing
 from fedmerit_deploy.processes import end_processes_on_exit, start
-from fedmerit_deploy.project import make_project, organisations
-from fedmerit_deploy.provision import STATE, init, provision_again, state_folder
+from fedmerit_deploy.provisioning import STATE, init, make_project, organisations, provision_again, state_folder
 from fedmerit_deploy.proxies import no_proxy_for
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"

@@ -30,7 +30,7 @@ from fedmerit_deploy.kit_files import read_kind, read_name
 from fedmerit_deploy.kits import REFUSED, allows_surveys, kit_digest, read_manifest, site_policy
 from fedmerit_deploy.machine_facts import LISTED
 from fedmerit_deploy.network_checks import check_ports, check_server, check_start
-from fedmerit_deploy.provision import VERSIONS_FILE
+from fedmerit_deploy.provisioning import VERSIONS_FILE
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends the preflight warns

@@ -9,8 +9,7 @@ import pytest
 def provisioned(tmp_path_factory):
     """A project of a server and two sites, kits and keys and all: never change it."""
     from fedmerit_deploy.poc import free_port
-    from fedmerit_deploy.project import make_project
-    from fedmerit_deploy.provision import init
+    from fedmerit_deploy.provisioning import init, make_project
 
     out, port = tmp_path_factory.mktemp("preflight") / "federation", free_port()
     project = make_project(

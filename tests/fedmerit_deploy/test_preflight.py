@@ -17,8 +17,7 @@ from fedmerit_deploy import network_checks
 from fedmerit_deploy import preflight as machine
 from fedmerit_deploy.kits import approve, prepare_server, prepare_site, site_policy
 from fedmerit_deploy.preflight import preflight
-from fedmerit_deploy.project import make_project
-from fedmerit_deploy.provision import init
+from fedmerit_deploy.provisioning import init, make_project
 
 
 def test_everything_is_looked_at_and_fine(ready):

@@ -17,7 +17,7 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit_deploy import session
 from fedmerit_deploy.poc import HOST
-from fedmerit_deploy.provision import renew
+from fedmerit_deploy.provisioning import renew
 
 ROUNDS = 4
 

@@ -26,8 +26,7 @@ from fedmerit_deploy import session
 from fedmerit_deploy.kit_files import server_address
 from fedmerit_deploy.kits import prepare_server
 from fedmerit_deploy.processes import end, start
-from fedmerit_deploy.project import make_project
-from fedmerit_deploy.provision import add_sites, init
+from fedmerit_deploy.provisioning import add_sites, init, make_project
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 NO_ROUND = "its first round was not complete"

@@ -39,8 +39,7 @@ from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
 from fedmerit_deploy import kits, processes, session
 from fedmerit_deploy.poc import ADMIN, HOST, ORG, free_port
-from fedmerit_deploy.project import make_project, organisations
-from fedmerit_deploy.provision import init
+from fedmerit_deploy.provisioning import init, make_project, organisations
 
 STARTING = 900.0  # seconds for server and sites to start
 PATIENTS = 6  # of a site: 8 sites then train on the 8 images or more that sites ask for in a job

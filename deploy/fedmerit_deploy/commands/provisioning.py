@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
-    from fedmerit_deploy.provision import Kit
+    from fedmerit_deploy.provisioning import Kit
 
 DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
 RECIPIENTS: Mapping[str, str] = {
@@ -49,9 +49,8 @@ def init(
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
     from fedmerit.ciphertexts import require_tenseal
-    from fedmerit_deploy.project import PROJECT_FILE, make_project, organisations
-    from fedmerit_deploy.provision import add_sites
-    from fedmerit_deploy.provision import init as write_project
+    from fedmerit_deploy.provisioning import PROJECT_FILE, add_sites, make_project, organisations
+    from fedmerit_deploy.provisioning import init as write_project
 
     stated = _organisations(sites)
     if add:
@@ -86,7 +85,7 @@ def renew(
 
     The old certificates go on the list of revoked ones, which the server's operator puts into force.
     """
-    from fedmerit_deploy.provision import renew as renewed
+    from fedmerit_deploy.provisioning import renew as renewed
 
     kits = renewed(out, [name.strip() for name in names.split(",")], requests)
     _print_kits(kits)
@@ -105,7 +104,7 @@ def request(
 ) -> None:
     """At a hospital: make its own private key, which stays there, and a request for a certificate."""
     from fedmerit.files import sha256
-    from fedmerit_deploy.certificates import write_request
+    from fedmerit_deploy.provisioning import write_request
 
     path = write_request(name, out)
     console.print(f"send to the coordinator: {path}\n  SHA-256 {sha256(path)}", soft_wrap=True)
@@ -123,7 +122,7 @@ def revoke(
     from shutil import copy
 
     from fedmerit_deploy.kit_files import require_kind
-    from fedmerit_deploy.provision import revoke as revoked
+    from fedmerit_deploy.provisioning import revoke as revoked
 
     if server_kit is not None:
         require_kind(server_kit, "server")

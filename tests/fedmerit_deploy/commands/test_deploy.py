@@ -13,7 +13,7 @@ from fedmerit_deploy import session
 from fedmerit_deploy.kits import prepare_server, prepare_site, site_policy
 from fedmerit_deploy.poc import free_port
 from fedmerit_deploy.preflight import preflight
-from fedmerit_deploy.project import PROJECT_FILE
+from fedmerit_deploy.provisioning import PROJECT_FILE
 
 CLASSES = site_policy("client", surveys=True)["class_allow_list"]
 

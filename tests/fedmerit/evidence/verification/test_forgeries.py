@@ -23,8 +23,7 @@ from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust, read_certif
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import describe
-from fedmerit_deploy.project import make_project
-from fedmerit_deploy.provision import init
+from fedmerit_deploy.provisioning import init, make_project
 
 NOT_COUNTERSIGNED = (
     "that the run was not closed again: the logs of site1, site2, site3 do not say how it was when it ended"
