@@ -8,11 +8,10 @@ from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.machine_settings import follow_approvals
 from fedmerit.trainers.monai.manifest import Manifest
 from fedmerit_cli.terminal import console, plain_table
-from fedmerit_deploy.job_folder import read_configuration, read_job
-from fedmerit_deploy.job_rules import RuleCheck, check_rules, count_images
+from fedmerit_deploy.job_plan import describe_job, read_configuration, read_job
 from fedmerit_deploy.kit_files import require_kind
 from fedmerit_deploy.kits import read_manifest
-from fedmerit_deploy.plan_description import describe_job
+from fedmerit_deploy.site_policy import RuleCheck, check_rules, count_images
 
 FORESEEN = "nobody can tell from the job what such code does"
 
@@ -41,7 +40,7 @@ def print_plan(path: Path, kit: Path | None) -> int:
     rules = plain_table("rule", "the job asks for", "this site allows", "")
     for check in checks:
         verdict = Text("allowed", style="green") if check.passes else Text("REFUSED", style="bold red")
-        rules.add_row(check.rule, check.found, check.allowed, verdict)
+        rules.add_row(check.rule, check.requested, check.allowed, verdict)
     console.print(rules)
     refused = [check for check in checks if not check.passes]
     for check in refused:

@@ -208,8 +208,7 @@ def payout(
 
 def _signer(kit: Path) -> "Signer":
     from fedmerit.evidence.signatures import Signer
-    from fedmerit_deploy.kit_files import read_kind
-    from fedmerit_deploy.preflight import CERTIFICATES
+    from fedmerit_deploy.kit_files import CERTIFICATES, read_kind
 
     own = kit / "startup" / CERTIFICATES[read_kind(kit)]
     return Signer(own.with_suffix(".key"), own.with_suffix(".crt"))

@@ -1,4 +1,4 @@
-"""Startup kits as NVFlare provisioned them, made ready: what may run, where images lie, who may do what."""
+"""Make startup kits ready for their machines: what may run there, where images lie, and who may do what."""
 
 import json
 import stat
@@ -12,8 +12,9 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 from fedmerit.contract.method import DECIMALS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
+from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
-from fedmerit.files import files_digest, read_json, sha256, write_json
+from fedmerit.files import read_json, sha256, write_json
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trainers.monai.machine_settings import SERVER, pick_device
@@ -28,9 +29,12 @@ from fedmerit.trainers.monai.manifest import (
 )
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
+from fedmerit_deploy.launcher import SiteLauncher
 from fedmerit_deploy.provisioning import KEY, place_key
 from fedmerit_deploy.revocation import RevocationCheck
-from fedmerit_deploy.validator import ClassValidator
+from fedmerit_deploy.site_facts import SiteFacts
+from fedmerit_deploy.site_policy import ClassValidator
+from fedmerit_deploy.survey_job import SURVEY_CLASSES
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
@@ -38,31 +42,9 @@ RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none 
     *("list_job", "download_job_components", "get_job_log", "check_resources", "report_version"),
 )
 BYOC = "byoc"
-ASK = "app_command"  # right to ask a job at work how far it is
+ASK = "app_command"  # right to ask a job at work for its progress
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
-
-
-def kit_digest(kit: Path) -> str:
-    """SHA-256 of what the coordinator wrote into a kit: startup/, and in local/ what `prepare_site` begins with.
-
-    Without keys, which have to be those of the certificates. The same in a shell, in the kit: ``find startup
-    local/*.default -type f ! -name '*.key' | LC_ALL=C sort | xargs sha256sum | sha256sum``. NVFlare signs no kit that
-    has no keys for encryption, and then some files, by a certificate in the same kit: only a digest that comes another
-    way shows that a kit was changed.
-    """
-    read_kind(kit)
-    startup = [path for path in (kit / "startup").rglob("*") if path.suffix != ".key"]
-    return files_digest(kit, [*startup, *(kit / "local").glob("*.default")])
-
-
-def require_digest(kit: Path, digest: str) -> None:
-    """`BadInput` naming both if a kit does not have this `kit_digest`."""
-    if (found := kit_digest(kit)) != digest.strip().lower():
-        raise BadInput(
-            f"{kit}: startup/ and local/*.default have SHA-256 {found}, the coordinator names {digest:.100}; do not "
-            "start it: ask the coordinator for the kit, and for its SHA-256, again"
-        )
 
 
 def prepare_site(
@@ -80,38 +62,35 @@ def prepare_site(
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images and script.
 
     Args:
+        kit: the site's startup kit.
         folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's. None: only
             a script trains there.
         device: "cpu", "cuda:0" or "auto".
-        byoc: jobs may bring code of their own, as NVFlare's default policy has it.
-        surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
-        evaluations: caps on what the site evaluates for the server, as of `manifest.parse_caps`; None: as before.
+        byoc: whether jobs may bring code of their own, as NVFlare's default policy has it.
+        surveys: whether jobs may ask for a survey of the images; None: as decided before, at first they may.
+        evaluations: caps on what the site evaluates for the server, for `parse_caps`; None: as before.
         jobs: the rules for jobs; None: as the operator left them, at first the defaults.
-        key: the site's own private key, if the coordinator made none; put into the kit.
-        script: that jobs may have train there; None: as before, at first none.
-        settings: other fields of `Manifest`, for studies.
+        key: the site's own private key, if the coordinator made none; it is put into the kit.
+        script: the script that jobs may have train there; None: as before, at first none.
+        settings: other fields of `Manifest`.
 
     Raises:
-        BadInput: the kit is no site's, the folder is not the site's, the device is not there, caps are none, or the
-            key is missing or another's.
+        BadInput: the kit is no site's, the folder is not the site's, the device does not exist, the caps cannot be
+            read, or the key is missing or another's.
     """
-    from fedmerit_deploy.launcher import SiteLauncher
-    from fedmerit_deploy.site_facts import SiteFacts  # it takes seconds to import MONAI
-
     require_kind(kit, "client")
     site, before = read_name(kit), read_manifest(kit) if is_prepared(kit) else None
     if folder:
-        opened = SiteFolder(folder)
-        if opened.name != site:
-            raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names must agree")
-        opened.require_cases()
+        images = SiteFolder(folder)
+        if images.name != site:
+            raise BadInput(f"{folder}: holds site {images.name!r}, the kit is that of {site!r}; the names must agree")
+        images.require_cases()
     pick_device(device, site)
     if key is not None:
         place_key(kit, key)
     if not (kit / "startup" / KEY).exists():
         raise BadInput(f"{kit}: holds no key, the site made its own; name it with --key, as `deploy request` wrote it")
     rules = jobs or (before.jobs if before else JobRules())
-    script = script or (before.script if before else None)
     if evaluations is not None:
         rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
     resources = _default(kit, "resources.json")
@@ -126,13 +105,14 @@ def prepare_site(
     resources_before = kit / "local" / "resources.json"
     if surveys is None:
         surveys = not resources_before.exists() or allows_surveys(read_json(resources_before))
-    _write(kit, resources, byoc, surveys)
-    where = str(folder.resolve()) if folder else ""
-    _write_manifest(kit, site, jobs=rules, site_folder=where, script=script, device=device, **settings)
+    _write_policy(kit, resources, byoc, surveys)
+    settings |= {"site_folder": str(folder.resolve()) if folder else "", "device": device}
+    script = script or (before.script if before else None)
+    _write_manifest(kit, site, jobs=rules, script=script, **settings)
 
 
 def approve_script(file: Path, args: str = "", command: str = "") -> SiteScript:
-    """What a manifest says of a script that may train, as the file is now; `BadInput` if there is none."""
+    """Return what a manifest says of a script that may train, as the file is now; `BadInput` if it is no script."""
     if not file.is_file():
         raise BadInput(f"--script {file}: file not found; expected the site's Python script")
     if file.suffix != ".py":
@@ -147,20 +127,23 @@ def prepare_server(
     device: str = "auto",
     byoc: bool = False,
     **settings: str,
-) -> list[SiteFolder]:
+) -> None:
     """Make the server's kit ready.
 
     Args:
+        kit: the server's startup kit.
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
-        runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
-        byoc: as of `prepare_site`.
+        runs: folder for the run folders, each by its job's id; None: ``runs`` in the kit.
+        device: "cpu", "cuda:0" or "auto".
+        byoc: whether jobs may bring code of their own.
         settings: other fields of `Manifest`.
 
     Raises:
-        BadInput: the kit is not the server's, the site folders are none, or the device is not there.
+        BadInput: the kit is not the server's, the site folders are none, or the device does not exist.
     """
     require_kind(kit, "server")
-    own = open_sites(server_sites) if server_sites else []
+    if server_sites:
+        open_sites(server_sites)
     pick_device(device, "the server")
     storage = kit.resolve() / "storage"  # NVFlare's default is the same folder in /tmp for every federation
     resources = _default(kit, "resources.json")
@@ -170,98 +153,96 @@ def prepare_server(
             part["args"]["uri_root"] = str(storage / "jobs")
         if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
             part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
-    for name, part in {"job_ends": JobEnds, "revocation": RevocationCheck}.items():
-        resources["components"].append({"id": name, "path": class_path(part), "args": {}})
-    _write(kit, resources, byoc)
+    for name, component in {"job_ends": JobEnds, "revocation": RevocationCheck}.items():
+        resources["components"].append({"id": name, "path": class_path(component), "args": {}})
+    _write_policy(kit, resources, byoc, surveys=True)
     folders = {"server_sites": server_sites, "runs": runs}
-    given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
-    _write_manifest(kit, SERVER, device=device, **given, **settings)
-    return own
+    settings |= {name: str(path.resolve()) for name, path in folders.items() if path}
+    _write_manifest(kit, SERVER, device=device, **settings)
 
 
 def is_prepared(kit: Path) -> bool:
-    """Whether `prepare_site` or `prepare_server` was run."""
+    """Return whether `prepare_site` or `prepare_server` was run."""
     return (kit / "local" / MANIFEST).exists()
 
 
 def read_manifest(kit: Path) -> Manifest:
-    """What `prepare_site` or `prepare_server` wrote; `BadInput` if neither was run."""
+    """Return what `prepare_site` or `prepare_server` wrote; `BadInput` if neither was run."""
     path = kit / "local" / MANIFEST
     if not is_prepared(kit):
         raise BadInput(f"{path}: file not found; run `fedmerit deploy site` or `fedmerit deploy server` for this kit")
     return read_manifest_file(path)
 
 
-def _default(kit: Path, name: str) -> dict[str, Any]:
-    """A file of local/ as NVFlare provisioned it."""
-    content: dict[str, Any] = read_json(kit / "local" / f"{name}.default")
-    return content
+def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
+    """Let jobs name parts of others on this machine, each in the version that is installed now; None: all parts.
+
+    Raises:
+        BadInput: the kit is not made ready yet.
+    """
+    manifest = read_manifest(kit)
+    approved = ALL_PARTS if parts is None else {**(manifest.approved or {}), **{one.text: one.digest for one in parts}}
+    manifest.model_copy(update={"parts": approved}).write(kit / "local")
 
 
 def allows_surveys(resources: Mapping[str, Any]) -> bool:
-    """Whether jobs may ask for a survey, by a kit's resources.json."""
-    from fedmerit_deploy.survey_job import SURVEY_CLASSES  # it takes seconds to import all that a job names
-
+    """Return whether jobs may ask for a survey, by a kit's resources.json."""
     return bool(set(SURVEY_CLASSES) & set(resources.get(CLASS_ALLOW_LIST, ())))
 
 
-def site_policy(kind: str, surveys: bool) -> dict[str, Any]:
-    """Return what decides in resources.json of a kit which classes jobs may name, surveys' among them or not."""
-    from fedmerit.engines.nvflare.recipe import build_site_policy
-    from fedmerit_deploy.survey_job import SURVEY_CLASSES
+def class_policy(kind: str, surveys: bool) -> dict[str, Any]:
+    """Return the entries of a kit's resources.json that decide which classes jobs may name.
 
+    Args:
+        kind: of the kit.
+        surveys: whether those of surveys are among them.
+    """
     policy = build_site_policy(track=kind == "server")
     return policy | {CLASS_ALLOW_LIST: [*policy[CLASS_ALLOW_LIST], *(SURVEY_CLASSES if surveys else ())]}
 
 
-def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
-    """What of NVFlare's files in local/ decides who may do what here, with only the classes of FedMerit's jobs."""
-    local, kind = kit / "local", read_kind(kit)
-    kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
-    config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
-    validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
-    ours = {
-        "class_list_enforcement_mode": "enforce",
-        "app_validator": {"path": class_path(ClassValidator), "args": validator},
-    }
-    write_json(local / "resources.json", resources | ours | site_policy(kind, surveys))
-    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
-    if not (local / "privacy.json").exists():  # a hospital may have made it stricter
-        write_json(local / "privacy.json", privacy_policy(kind))
-
-
-def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
-    """NVFlare's default policy without code of others and shells, for every role."""
-    permissions: dict[str, Any] = json.loads(json.dumps(policy["permissions"]))
-    for role, rights in permissions.items():
-        named = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights
-        refused = [right for right in REFUSED if right != BYOC or not byoc]
-        permissions[role] = named | {ASK: named["view"]} | dict.fromkeys(refused, "none")
-    return {**policy, "permissions": permissions}
-
-
 def privacy_policy(kind: str) -> dict[str, Any]:
-    """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
+    """Return privacy.json: one scope, which every job gets; at a site with the egress filter last."""
     gate = {"path": class_path(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
     filters = [gate] if kind == "client" else []
     scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}
 
 
-def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
-    """Let jobs name parts of others on this machine, each in the version that is installed here now; None: all.
+def _default(kit: Path, name: str) -> dict[str, Any]:
+    """Return a file of local/ as NVFlare provisioned it."""
+    content: dict[str, Any] = read_json(kit / "local" / f"{name}.default")
+    return content
 
-    Raises:
-        BadInput: the kit is not made ready yet.
-    """
-    manifest = read_manifest(kit)
-    before = dict(manifest.approved or {})
-    new = ALL_PARTS if parts is None else before | {part.text: part.digest for part in parts}
-    manifest.model_copy(update={"parts": new}).write(kit / "local")
+
+def _write_policy(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool) -> None:
+    """Write NVFlare's files in local/ that decide who may do what here, with only the classes of FedMerit's jobs."""
+    local, kind = kit / "local", read_kind(kit)
+    kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
+    config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
+    validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
+    resources |= {
+        "class_list_enforcement_mode": "enforce",
+        "app_validator": {"path": class_path(ClassValidator), "args": validator},
+    }
+    write_json(local / "resources.json", resources | class_policy(kind, surveys))
+    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
+    if not (local / "privacy.json").exists():  # a hospital may have made it stricter
+        write_json(local / "privacy.json", privacy_policy(kind))
+
+
+def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
+    """Return NVFlare's default policy without code of others and shells, for every role."""
+    permissions: dict[str, Any] = json.loads(json.dumps(policy["permissions"]))
+    for role, rights in permissions.items():
+        granted = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights
+        refused = [right for right in REFUSED if right != BYOC or not byoc]
+        permissions[role] = granted | {ASK: granted["view"]} | dict.fromkeys(refused, "none")
+    return {**policy, "permissions": permissions}
 
 
 def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
-    """The manifest of a machine, with what its operator approved and hid before."""
+    """Write the manifest of a machine, with what its operator approved and hid before."""
     kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
     Manifest(site=name, **{**kept, **runs, **settings}).write(kit / "local")

@@ -26,10 +26,10 @@ from fedmerit.trainers.monai.machine_settings import SERVER, configured_device
 from fedmerit.trainers.monai.manifest import JobRules, SiteScript
 from fedmerit_deploy import kits, session
 from fedmerit_deploy.job_ends import JobEnd
-from fedmerit_deploy.job_rules import allowing
 from fedmerit_deploy.processes import end_processes_on_exit, start
 from fedmerit_deploy.provisioning import STATE, init, make_project, organisations, provision_again, state_folder
 from fedmerit_deploy.proxies import no_proxy_for
+from fedmerit_deploy.site_policy import allowing
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes

@@ -26,8 +26,8 @@ from fedmerit.trainers.monai.machine_settings import pick_device
 from fedmerit.trainers.monai.manifest import SiteScript
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
-from fedmerit_deploy.kit_files import read_kind, read_name
-from fedmerit_deploy.kits import REFUSED, allows_surveys, kit_digest, read_manifest, site_policy
+from fedmerit_deploy.kit_files import CERTIFICATES, kit_digest, read_kind, read_name
+from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_manifest
 from fedmerit_deploy.machine_facts import LISTED
 from fedmerit_deploy.network_checks import check_ports, check_server, check_start
 from fedmerit_deploy.provisioning import VERSIONS_FILE
@@ -35,7 +35,6 @@ from fedmerit_deploy.provisioning import VERSIONS_FILE
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends the preflight warns
 GATE_DOCS = "docs/privacy.md, what enforces the list"
-CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # basename of the files, by kind of kit
 
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
@@ -167,7 +166,7 @@ def _check_policy(kit: Path) -> Iterator[Finding]:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
     surveys = allows_surveys(resources)
-    wanted = set(site_policy(read_kind(kit), surveys)["class_allow_list"])
+    wanted = set(class_policy(read_kind(kit), surveys)["class_allow_list"])
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
     if more := allowed - wanted:

@@ -23,7 +23,7 @@ from fedmerit.schema.scores import SPLITS, TOLERANCE
 from fedmerit.server.exchange import NO_REPLY
 from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trust import allowed_place
-from fedmerit_deploy.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
+from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.report.contributions import contribution_shares
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons

@@ -29,7 +29,7 @@ from fedmerit.trainers.monai.networks import NETWORKS, build_network
 from fedmerit.trust import ALL, TRUST
 from fedmerit_data.kinds import KINDS
 from fedmerit_deploy import session
-from fedmerit_deploy.validator import ClassValidator
+from fedmerit_deploy.site_policy import ClassValidator
 from fedmerit_lab.attacks.attack import ATTACKS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"

@@ -12,7 +12,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.manifest import JobRules, Manifest
-from fedmerit_deploy.job_rules import refusals
+from fedmerit_deploy.site_policy import refusals
 from fedmerit_evaluation.studies import study
 from fedmerit_evaluation.studies.study import find_folds
 

@@ -15,7 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.plugins import approvable
 from fedmerit_deploy import network_checks
 from fedmerit_deploy import preflight as machine
-from fedmerit_deploy.kits import approve, prepare_server, prepare_site, site_policy
+from fedmerit_deploy.kits import approve, class_policy, prepare_server, prepare_site
 from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.provisioning import init, make_project
 
@@ -28,7 +28,7 @@ def test_everything_is_looked_at_and_fine(ready):
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
 
-CLASSES = site_policy("client", surveys=True)["class_allow_list"]
+CLASSES = class_policy("client", surveys=True)["class_allow_list"]
 GATE = "fedmerit.engines.nvflare.egress.EgressFilter"
 
 

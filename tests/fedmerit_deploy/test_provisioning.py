@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.utils import x509_name
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit_deploy.kits import kit_digest, prepare_site
+from fedmerit_deploy.kit_files import kit_digest
+from fedmerit_deploy.kits import prepare_site
 from fedmerit_deploy.provisioning import (
     CONTEXT_BUILDER,
     PROJECT_FILE,

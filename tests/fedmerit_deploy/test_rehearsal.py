@@ -7,8 +7,8 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai.manifest import Manifest
-from fedmerit_deploy.job_rules import JobRules, check_rules
 from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
+from fedmerit_deploy.site_policy import JobRules, check_rules
 from fedmerit_deploy.site_states import SiteState
 
 JOBS = Path(__file__).parents[2] / "jobs"

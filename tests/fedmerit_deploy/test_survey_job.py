@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedmerit.schema.survey import Question, Surveyed
-from fedmerit_deploy.kits import site_policy
+from fedmerit_deploy.kits import class_policy
 from fedmerit_deploy.survey_job import SURVEY_CLASSES, export_survey, read_answer
 
 QUESTION = Question(5)
@@ -23,7 +23,7 @@ def test_the_job_brings_no_code_and_names_classes_of_the_list(tmp_path):
 
 
 def test_a_site_may_refuse_surveys_and_nothing_else():
-    answering, refusing = (set(site_policy("client", surveys)["class_allow_list"]) for surveys in (True, False))
+    answering, refusing = (set(class_policy("client", surveys)["class_allow_list"]) for surveys in (True, False))
     assert answering - refusing == set(SURVEY_CLASSES)
     assert refusing < answering
 

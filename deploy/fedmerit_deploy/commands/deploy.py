@@ -145,7 +145,8 @@ def check_kit(
     ] = None,
 ) -> None:
     """Check a kit against its SHA-256, and a prepared machine again; changes nothing."""
-    from fedmerit_deploy.kits import is_prepared, read_manifest, require_digest
+    from fedmerit_deploy.kit_files import require_digest
+    from fedmerit_deploy.kits import is_prepared, read_manifest
     from fedmerit_deploy.preflight import preflight
 
     if digest is not None:

@@ -173,7 +173,7 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
-    from fedmerit_deploy.kits import kit_digest
+    from fedmerit_deploy.kit_files import kit_digest
 
     table = plain_table("kit", "of", "organisation", "send securely to")
     for kit in kits:

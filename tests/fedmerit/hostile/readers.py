@@ -37,7 +37,7 @@ from fedmerit_data.spatial.stacks import read_stack
 from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
-from fedmerit_deploy.job_folder import read_configuration, read_job
+from fedmerit_deploy.job_plan import read_configuration, read_job
 from fedmerit_deploy.kit_files import read_name, server_address
 from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths

@@ -39,7 +39,7 @@ from fedmerit.site.script_trainer import (
 from fedmerit.trainers.monai.manifest import Manifest
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
-from fedmerit_deploy.job_rules import refusals
+from fedmerit_deploy.site_policy import refusals
 
 
 class Net(nn.Module):

@@ -10,12 +10,12 @@ import pytest
 
 from fedmerit.trainers.monai.manifest import JobRules
 from fedmerit_deploy import session
-from fedmerit_deploy.kits import prepare_server, prepare_site, site_policy
+from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
 from fedmerit_deploy.poc import free_port
 from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.provisioning import PROJECT_FILE
 
-CLASSES = site_policy("client", surveys=True)["class_allow_list"]
+CLASSES = class_policy("client", surveys=True)["class_allow_list"]
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def test_server_is_prepared(server, sites, fedmerit, tmp_path):
     assert str(server / "storage") in text
     assert (
         read(server / "local/resources.json")["class_allow_list"]
-        == site_policy("server", surveys=True)["class_allow_list"]
+        == class_policy("server", surveys=True)["class_allow_list"]
     )
 
 

@@ -1,21 +1,32 @@
-"""What any job may ask of a site: every rule of its manifest, and what the page of a job says."""
+"""Test what a machine refuses: classes that a job names, and each rule of a site's manifest.
 
+Whole federations do so in test_session.py.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from nvflare.apis.fl_constant import SystemConfigs
+from nvflare.fuel.utils.config_service import ConfigService
 
+from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import METHODS, OWN
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
-from fedmerit.schema.egress_list import LISTED
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.manifest import JobRules, Manifest
-from fedmerit_deploy.job_rules import allowing, check_rules, count_images, refusals, require_allowed
-from fedmerit_deploy.plan_description import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
+from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, allowing, check_rules, count_images, refusals
 
 SITE = Manifest(site="A")
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedce_prostate" / "app"
+SIDES = ("client", "server")
+FOREIGN = "nvflare.app_common.np.np_trainer.NPTrainer"  # on NVFlare's own list of allowed classes, not on ours
 
 
 def plan(method="fedavg", task="prostate", keep_updates=False, values=(), share_models=False, **settings):
@@ -38,7 +49,7 @@ def refused(config, images=20, sites=4, **rules):
     return [check.rule for check in check_rules(manifest, config, sites, images) if not check.passes]
 
 
-def test_the_plan_that_takes_an_image_is_refused_by_each_rule_it_breaks():
+def test_plan_that_copies_an_image_breaks_four_rules():
     sentences = refusals(SITE, hostile(), 4, images=1000)
     assert [text.partition(":")[0] for text in sentences] == [
         "architectures", "arguments", "least_images", "optimizers",
@@ -47,13 +58,19 @@ def test_the_plan_that_takes_an_image_is_refused_by_each_rule_it_breaks():
         assert words in text
         assert "local/fedmerit.json" in text
         assert "\n" not in text
-    with pytest.raises(BadInput, match="architectures: the job asks for Generator"):
-        require_allowed(SITE, hostile(), 4, 1000)
+
+
+def test_site_policy_raises_every_refusal(own_sites, monkeypatch):
+    monkeypatch.setenv("FEDMERIT_SITES", str(own_sites))
+    with pytest.raises(BadInput, match="architectures: the job asks for Generator") as raised:
+        SitePolicy(Manifest(site="site1")).check(hostile(), 4)
+    assert "optimizers: the job asks for sgd" in str(raised.value)
+    SitePolicy(Manifest(site="site1")).check(plan(), 4)
 
 
 @pytest.mark.parametrize("task", sorted(TASK_RECIPES))
 @pytest.mark.parametrize("recipe", ["default", "quick"])
-def test_the_recipes_are_allowed(task, recipe):
+def test_recipes_pass_default_rules(task, recipe):
     for images in (None, 8, 1000):
         assert refused(plan("fedce", task, recipe=recipe), images) == []
 
@@ -73,7 +90,7 @@ def test_the_recipes_are_allowed(task, recipe):
         ({"share_models": True}, "share_models", {"share_models": True}),
     ],
 )
-def test_each_rule(settings, rule, wider):
+def test_rule_refuses_until_widened(settings, rule, wider):
     config = plan(**settings)
     assert refused(config) == [rule]
     assert refused(config, **wider) == []
@@ -85,12 +102,12 @@ def test_plain_sgd_needs_many_images():
     assert refused(config, images=300, sgd_images=0) == ["optimizers"]
 
 
-def test_one_image_seen_often_is_one_image():
+def test_repeated_image_counts_once():
     assert refused(plan(steps=100, batch_size=8), images=3) == ["least_images"]
     assert refused(plan(epochs=100), images=3) == ["least_images"]
 
 
-def test_a_plan_that_prefers_organs_sees_only_images_with_one(own_sites):
+def test_count_images_of_plan_that_prefers_organs(own_sites):
     folder = SiteFolder(own_sites / "site1")
     for case in folder.cases("training")[1:]:
         np.save(case.label_file, np.zeros_like(case.label))
@@ -109,7 +126,7 @@ def test_a_plan_that_prefers_organs_sees_only_images_with_one(own_sites):
         ("fedavg", {"testing": 0, "server_validation": 0}, []),  # the run does without
     ],
 )
-def test_evaluations(method, caps, rules):
+def test_evaluation_caps_refuse_only_needed_evaluations(method, caps, rules):
     assert refused(plan(method), evaluations=caps) == rules
 
 
@@ -128,13 +145,13 @@ NOW, PAST, LATER = "2000-01-01/2999-12-31", "2000-01-01/2000-12-31", "2999-01-01
         ({"x": LATER}, "x", ["studies"]),
     ],
 )
-def test_a_site_takes_part_in_its_studies_while_they_last(studies, study, rules):
+def test_studies_allow_named_study_in_its_period(studies, study, rules):
     config = RunConfiguration.from_dict(replace(plan(), study=study).to_dict())
     assert (config.study, "study" in config.to_dict()) == (study, bool(study))
     assert refused(config, studies=studies) == rules
 
 
-def test_code_of_others_has_to_be_approved():
+def test_code_of_others_needs_approval():
     named = replace(plan().network, architecture="pytest:Item")  # of a small package
     config = replace(plan(), network=named)
     assert refused(config) == ["parts"]
@@ -142,30 +159,53 @@ def test_code_of_others_has_to_be_approved():
 
 
 @pytest.mark.parametrize("config", [hostile(), plan("cycle", keep_updates=False), plan(keep_updates=True, lr=1)])
-def test_a_user_may_do_all_on_their_own_machine(config):
+def test_widened_rules_allow_every_plan(config):
     assert refusals(Manifest(site="A", jobs=allowing(config, 4), parts="all"), config, 4, 1) == []
 
 
-def test_every_part_of_the_egress_list_is_on_the_page_of_some_job():
-    named = set()
-    settings = [
-        {"guard": "on"},
-        {"guard": "off"},
-        {"norm": "batch", "final_model": "selected", "validate_trained": True},
-    ]
-    for method in OWN:
-        optimizer = {"optimizer": "sgd"} if method == "scaffold" else {}
-        for more in settings:
-            try:
-                config = plan(method, **optimizer, **more)
-            except BadInput:  # the method needs the guard
-                continue
-            for filters in ((), ("he",)):
-                job = Job("j", config.to_dict(), filters)
-                parts = [*parts_before(config), *parts_each_round(job, config), *parts_at_the_end(config)]
-                named |= {name for name, _ in parts}
-                assert dict(describe_job(job, config))["never leaves"]
-    peers = plan("cycle", exchange="peer", warmup_by="own")
-    named |= {name for name, _ in parts_each_round(Job("j", {}), peers)}
-    assert named == set(LISTED) - {"survey"}
-    assert set(OWN) <= set(METHODS)
+@pytest.fixture
+def reason(tmp_path, monkeypatch) -> Callable[..., str]:
+    """Why client or server refuse a job that names ``part`` at a place of their file of it."""
+    monkeypatch.setitem(ConfigService._sections, SystemConfigs.RESOURCES_CONF, build_site_policy())
+    shutil.copytree(JOB, tmp_path / "app")
+
+    def refused(side: str, where: str = "note", part: Mapping[str, Any] | None = None) -> str:
+        path = tmp_path / "app/config" / f"config_fed_{side}.json"
+        content = place = json.loads(path.read_text())
+        *keys, last = [int(key) if key.isdigit() else key for key in where.split(".")]
+        for key in keys:
+            place = place[key]
+        place[last] = part
+        path.write_text(json.dumps(content))
+        told = {one: ClassValidator(f"config_fed_{one}.json").validate(str(tmp_path / "app")) for one in SIDES}
+        assert [facts for _, facts in told.values()] == [{}, {}]
+        assert [one for one in SIDES if told[one][0]] in ([], [side])  # the other is not concerned
+        return told[side][0]
+
+    return refused
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_validator_accepts_exported_job(reason, side):
+    assert reason(side) == ""
+
+
+@pytest.mark.parametrize(
+    ("side", "where"),
+    [
+        ("client", "executors.0.executor"),
+        ("client", "executors.0.executor.args.inner"),
+        ("client", "task_result_filters.1.filters.0"),
+        ("server", "components.0"),
+        ("server", "workflows.0"),
+    ],
+)
+@pytest.mark.parametrize("key", ["path", "class_path"])
+def test_validator_refuses_foreign_class(reason, side, where, key):
+    told = reason(side, where, {"id": "part", key: FOREIGN, "args": {}})
+    assert told == f"Component '{FOREIGN}' at config path '{where}' is not in allow_list"
+
+
+def test_validator_leaves_job_with_code_to_byoc_right(reason, tmp_path):
+    (tmp_path / "app/custom").mkdir()
+    assert reason("client", "executors.0.executor", {"path": FOREIGN}) == ""

@@ -1,9 +1,24 @@
-"""What a site refuses a job before any work: the rules of its manifest against the job's plan."""
+"""The rules of one machine for jobs: which classes a job may name, and what a plan may ask of a site.
+
+NVFlare itself compares a job's classes with the list of allowed ones when the job's processes build their parts. By
+then the job runs at the server, which learns only the exit code of the first site's process. `ClassValidator` looks at
+the job's deployment, and the server learns the reason. `SitePolicy` holds the manifest's rules against the plan, before
+any work.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.fl_constant import WorkspaceConstants
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.utils.config_factory import ConfigFactory
+
+from fedmerit.engines.nvflare.components import find_components
 from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
@@ -11,7 +26,7 @@ from fedmerit.schema.configuration.run import RunConfiguration, find_external_pa
 from fedmerit.site.evaluation_budget import allowance
 from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit.trainers.monai.machine_settings import site_folder
-from fedmerit.trainers.monai.manifest import EVALUATED, MANIFEST, JobRules, Manifest
+from fedmerit.trainers.monai.manifest import EVALUATED, MANIFEST, JobRules, Manifest, read_manifest_file
 from fedmerit.trainers.monai.patches import build_samples
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
@@ -20,41 +35,65 @@ LONGEST = 300  # characters of what a plan asks for: others chose them
 
 @dataclass(frozen=True)
 class RuleCheck:
-    """One rule of a manifest, held against a plan."""
+    """A rule of a manifest, held against a plan."""
 
     rule: str  # its name in the manifest
-    found: str  # what the plan asks for
+    requested: str  # what the plan asks for
     allowed: str  # what the site allows
     passes: bool
-    reason: str = ""  # for the rule
+    reason: str = ""  # why the rule exists
 
     @property
     def sentence(self) -> str:
-        """For the log of a site that refuses the job for this."""
-        return f"{self.rule}: the job asks for {self.found}; allowed here: {self.allowed} ({self.reason}); {EDIT}"
+        """The refusal, for the log of the site."""
+        return f"{self.rule}: the job asks for {self.requested}; allowed here: {self.allowed} ({self.reason}); {EDIT}"
 
 
-def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[str]:
-    """Why a site refuses a job: a sentence for each rule of its manifest that the plan breaks; none: it takes part.
+class ClassValidator(AppValidator):
+    """A validator of apps for NVFlare, by the class allow list in ``local/resources.json``.
+
+    A plan names methods, networks, losses and optimisers; those that are not FedMerit's have to be approved.
 
     Args:
-        sites: how many take part.
-        images: the site's training images, or patches; None: not known.
+        config: the file of a job that is for this machine, ``config_fed_client.json`` or ``config_fed_server.json``.
+        manifest: the file that lists the approved parts of others.
     """
-    return [check.sentence for check in check_rules(manifest, config, sites, images) if not check.passes]
 
+    def __init__(self, config: str, manifest: str = ""):
+        self.config, self.manifest = config, manifest
+        self.authorizer = ComponentPathAuthorizer()
 
-def require_allowed(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> None:
-    """`BadInput` with all `refusals`, one a line, if there are any; arguments as there."""
-    if refused := refusals(manifest, config, sites, images):
-        raise BadInput("the rules of this site refuse the job", *refused)
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        """Return why the job is refused, "" if it is not, and no further properties."""
+        app = Path(app_folder)
+        if not (app / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():  # a job with code is judged by the byoc right
+            content = ConfigFactory.load_config(self.config, [str(app / "config")]).to_dict()
+            try:
+                for part in find_components(content, []):
+                    self.authorizer.authorize_component_config(part.element, part)
+                    self._require_approved(part.element.get("args", {}).get("plan"))
+            except (UnsafeComponentError, BadInput) as error:
+                return str(error), {}
+        return "", {}
+
+    def _require_approved(self, plan: Any) -> None:
+        """Raise `BadInput` if a plan names a part of others that is not approved here, or is no plan."""
+        if plan is None:
+            return
+        approved = read_manifest_file(Path(self.manifest)).approved if self.manifest else {}
+        if approved is None:
+            return
+        for group, name in find_external_parts(plan):
+            reference = find_reference(group, name)
+            if reference is not None and (refused := refusal(reference, approved)):
+                raise BadInput(f"{group}: {name!r}: {refused}")
 
 
 class SitePolicy:
     """The engine's hook at a site: the rules of its manifest.
 
     Args:
-        manifest: the site's.
+        manifest: the site's manifest.
     """
 
     def __init__(self, manifest: Manifest):
@@ -63,27 +102,40 @@ class SitePolicy:
     def check(self, plan: RunConfiguration, sites: int) -> None:
         """Raise `BadInput` with every reason if the site refuses a plan in which so many sites take part."""
         images = None if plan.script else count_images(site_folder(self.manifest.site), plan)
-        require_allowed(self.manifest, plan, sites, images)
+        if refused := refusals(self.manifest, plan, sites, images):
+            raise BadInput("the rules of this site refuse the job", *refused)
+
+
+def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[str]:
+    """Return a sentence for each rule of a manifest that a plan breaks; none if the site takes part.
+
+    Args:
+        manifest: the site's manifest.
+        config: the plan.
+        sites: how many sites take part.
+        images: the site's training images, or patches; None: not known.
+    """
+    return [check.sentence for check in check_rules(manifest, config, sites, images) if not check.passes]
 
 
 def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[RuleCheck]:
-    """Every rule of a manifest, held against a plan; arguments as of `refusals`."""
+    """Return every rule of a manifest, held against a plan; the arguments are those of `refusals`."""
+    rules = manifest.jobs
     brought = {
         group: part for group, name in find_external_parts(config.to_dict()) if (part := find_reference(group, name))
     }
-    training = _check_script(manifest) if config.script else _check_training(manifest.jobs, config, images, brought)
     return [
         *_check_parts(manifest, brought),
-        *training,
-        _check_fold(manifest.jobs, config),
-        *_check_models(manifest.jobs, config),
-        *_check_evaluations(manifest.jobs, config, sites),
-        _check_study(manifest.jobs, config.study),
+        *(_check_script(manifest) if config.script else _check_training(rules, config, images, brought)),
+        _check_fold(rules, config),
+        *_check_models(rules, config),
+        *_check_evaluations(rules, config, sites),
+        _check_study(rules, config.study),
     ]
 
 
 def allowing(config: RunConfiguration, sites: int) -> JobRules:
-    """The default rules and what a plan asks for beyond them: of a federation on the machine of the plan's author."""
+    """Return the default rules and what a plan asks for beyond them, for a federation on its author's own machine."""
     rules, network, training = JobRules(), config.network, config.training
     wanted = {split: most_evaluations(config, split, sites) for split in EVALUATED}
     return JobRules(
@@ -100,20 +152,23 @@ def allowing(config: RunConfiguration, sites: int) -> JobRules:
 
 
 def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
-    """How many training images, or patches, a site has for a plan; only those with a label if it prefers these."""
+    """Return the number of training images, or patches, of a site for a plan.
+
+    Only those with a label count if the plan prefers these.
+    """
     samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
     return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
 
 
 def images_per_round(config: RunConfiguration, images: int | None) -> int | None:
-    """How many different training images are behind an update; None: all of the site's, whose number is not known."""
+    """Return how many different training images are behind an update; None: all of the site's, an unknown number."""
     training = config.training
     drawn = training.steps * training.batch_size if training.steps else images
     return drawn if images is None or drawn is None else min(drawn, images)
 
 
 def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
-    """How many models a site evaluates on a split in a round at most: in the first, or after the last."""
+    """Return how many models a site evaluates on a split in a round at most: in the first, or after the last."""
     return max(allowance(config, split, round, sites) for round in (0, config.rounds))
 
 

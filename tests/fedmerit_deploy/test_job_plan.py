@@ -1,0 +1,42 @@
+"""Test the description of a job for a hospital's data officer."""
+
+from dataclasses import replace
+
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS, OWN
+from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.settings import TASKS
+from fedmerit.schema.egress_list import LISTED
+from fedmerit_deploy.job_plan import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
+
+
+def plan(method="fedavg", task="prostate", keep_updates=False, values=(), share_models=False, **settings):
+    network = {"in_channels": TASKS[task]["in_channels"], "labels": TASKS[task]["labels"]}
+    settings = {"guard": "on", **settings}
+    config = make_configuration(method, task, 30, 0, network, settings, values, keep_updates)
+    return replace(config, share_models=share_models)
+
+
+def test_describe_job_names_every_part_of_egress_list():
+    named = set()
+    settings = [
+        {"guard": "on"},
+        {"guard": "off"},
+        {"norm": "batch", "final_model": "selected", "validate_trained": True},
+    ]
+    for method in OWN:
+        optimizer = {"optimizer": "sgd"} if method == "scaffold" else {}
+        for more in settings:
+            try:
+                config = plan(method, **optimizer, **more)
+            except BadInput:  # the method needs the guard
+                continue
+            for filters in ((), ("he",)):
+                job = Job("j", config.to_dict(), filters)
+                parts = [*parts_before(config), *parts_each_round(job, config), *parts_at_the_end(config)]
+                named |= {name for name, _ in parts}
+                assert dict(describe_job(job, config))["never leaves"]
+    peers = plan("cycle", exchange="peer", warmup_by="own")
+    named |= {name for name, _ in parts_each_round(Job("j", {}), peers)}
+    assert named == set(LISTED) - {"survey"}
+    assert set(OWN) <= set(METHODS)
