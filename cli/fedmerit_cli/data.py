@@ -47,7 +47,7 @@ def survey(
     except ValueError as error:
         raise BadInput(f"--floor: {error}") from error
     if sites is not None:
-        from fedmerit.trainers.monai.data import open_sites
+        from fedmerit.schema.site_folder import open_sites
         from fedmerit_deploy.site_survey import local_survey
 
         found = local_survey(open_sites(sites), question)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.machine_settings import follow_approvals
-from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.machine_settings import follow_approvals
+from fedmerit.site.policy import Manifest
 from fedmerit_cli.terminal import console, plain_table
 from fedmerit_deploy.job_plan import describe_job, read_configuration, read_job
 from fedmerit_deploy.kit_files import require_kind

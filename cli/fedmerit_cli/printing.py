@@ -18,8 +18,8 @@ from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.checkpoint import complete_rounds
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trainers.monai.networks import estimate_cost
 from fedmerit_cli.terminal import console, last_round, log, plain_table
 from fedmerit_data.spatial.readings import stated_readings, summarise

@@ -33,7 +33,7 @@ def run(
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
     from fedmerit.engines.script_runs import has_script
-    from fedmerit.trainers.monai.data import open_sites
+    from fedmerit.schema.site_folder import open_sites
     from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
     from fedmerit_evaluation.studies.study import describe_precision
 

@@ -8,8 +8,14 @@ import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+from fedmerit.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # names of the instructions, of Intel and AMD, and of Arm
@@ -52,6 +58,27 @@ def give_back_memory() -> None:
     """Return freed memory to the system, if the C library keeps it (glibc)."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
+
+
+def pick_device(device: str, site: str) -> "torch.device":
+    """The torch device of a setting; `BadInput` naming the site if this machine has no such device.
+
+    From then on cuDNN computes gradients in a fixed order, so that a run on a GPU repeats bit for bit.
+    """
+    import torch
+
+    torch.backends.cudnn.deterministic = True
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(
+            f"site {site}: device {device!r} cannot be used ({reason}); expected cpu, cuda, cuda:N or auto"
+        ) from error
+    return chosen
 
 
 def _groups(controller: str) -> Iterator[Path]:

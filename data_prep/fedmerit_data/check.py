@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_data.checking import integrity
 from fedmerit_data.checking.findings import Examination, Finding, LocatedCase, Severity, locate_cases, read_site_state
 from fedmerit_data.checking.integrity import check_readings

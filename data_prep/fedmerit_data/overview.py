@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedmerit.files import write_atomically
-from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit_data.figure_style import STYLE, disable_mathtext
 
 CASES = 4  # of each site in the montage

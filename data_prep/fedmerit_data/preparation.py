@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check, parameter
-from fedmerit.trainers.monai.data import FOLDS
+from fedmerit.schema.site_folder import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind

@@ -21,7 +21,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
-from fedmerit.trainers.monai.manifest import EVALUATED
+from fedmerit.schema.scores import EVALUATED
 from fedmerit_deploy.site_policy import images_per_round, most_evaluations
 
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000

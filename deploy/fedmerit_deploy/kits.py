@@ -15,18 +15,11 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
+from fedmerit.machine import pick_device
 from fedmerit.plugin_references import Reference
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
-from fedmerit.trainers.monai.machine_settings import SERVER, pick_device
-from fedmerit.trainers.monai.manifest import (
-    ALL_PARTS,
-    MANIFEST,
-    JobRules,
-    Manifest,
-    SiteScript,
-    parse_caps,
-    read_manifest_file,
-)
+from fedmerit.schema.site_folder import SiteFolder, open_sites
+from fedmerit.site.machine_settings import SERVER
+from fedmerit.site.policy import ALL_PARTS, MANIFEST, JobRules, Manifest, SiteScript, parse_caps, read_manifest_file
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
 from fedmerit_deploy.launcher import SiteLauncher

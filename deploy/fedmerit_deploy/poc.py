@@ -22,8 +22,8 @@ from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.machine_settings import SERVER, configured_device
-from fedmerit.trainers.monai.manifest import JobRules, SiteScript
+from fedmerit.site.machine_settings import SERVER, configured_device
+from fedmerit.site.policy import JobRules, SiteScript
 from fedmerit_deploy import kits, session
 from fedmerit_deploy.job_ends import JobEnd
 from fedmerit_deploy.processes import end_processes_on_exit, start
@@ -53,7 +53,7 @@ def run_poc(
     Args:
         sites: their folders, by name; None: their ``script`` knows its data.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
-        devices: setting as `fedmerit.trainers.monai.machine_settings.configured_device` reads it.
+        devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, if it has any.
 
@@ -110,7 +110,7 @@ def make_federation(
     Args:
         run: the run folder of server and sites; every job's own, in its kit, if None.
         sites: as of `run_poc`.
-        devices: setting as `fedmerit.trainers.monai.machine_settings.configured_device` reads it.
+        devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
         rules: the sites' for jobs; None: the defaults.
 

@@ -19,11 +19,10 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
 from fedmerit.files import read_json
-from fedmerit.machine import cores, free_memory
+from fedmerit.machine import cores, free_memory, pick_device
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
-from fedmerit.trainers.monai.machine_settings import pick_device
-from fedmerit.trainers.monai.manifest import SiteScript
+from fedmerit.site.policy import SiteScript
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
 from fedmerit_deploy.kit_files import CERTIFICATES, kit_digest, read_kind, read_name

@@ -19,7 +19,7 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
 from fedmerit_deploy.job_ends import explain_end

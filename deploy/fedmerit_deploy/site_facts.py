@@ -22,7 +22,7 @@ from fedmerit.engines.nvflare.executor import CERTIFICATE, ERRORS
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.machine import free_memory
-from fedmerit.trainers.monai.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
 from fedmerit.trainers.monai.training_checkpoint import PROGRESS
 from fedmerit.version import installed_versions
 from fedmerit_deploy.machine_facts import clear_facts, count_bin

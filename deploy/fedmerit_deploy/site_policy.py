@@ -23,10 +23,11 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
+from fedmerit.schema.scores import EVALUATED
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.evaluation_budget import allowance
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.machine_settings import site_folder
-from fedmerit.trainers.monai.manifest import EVALUATED, MANIFEST, JobRules, Manifest, read_manifest_file
+from fedmerit.site.machine_settings import site_folder
+from fedmerit.site.policy import MANIFEST, JobRules, Manifest, read_manifest_file
 from fedmerit.trainers.monai.patches import build_samples
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'

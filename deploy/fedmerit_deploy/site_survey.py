@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedmerit.schema import survey
 from fedmerit.schema.egress_list import Withheld, clear_answer
 from fedmerit.schema.messages import Failure
-from fedmerit.trainers.monai.data import Case, SiteFolder, read_spacing
+from fedmerit.schema.site_folder import Case, SiteFolder, read_spacing
 
 Counts = NDArray[np.int64]
 ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepared

@@ -27,7 +27,7 @@ from fedmerit.files import write_json
 from fedmerit.schema.messages import EVALUATE, Failure, describe_failure
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
 from fedmerit.server.exchange import LONGEST_REASON
-from fedmerit.trainers.monai.machine_settings import follow_manifest, site_folder
+from fedmerit.site.machine_settings import follow_manifest, site_folder
 from fedmerit_deploy.site_survey import survey_site
 
 WAIT = 600  # seconds for a site to read its images

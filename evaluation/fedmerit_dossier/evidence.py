@@ -20,8 +20,8 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.results import read_csv
 from fedmerit.schema.scores import SPLITS, TOLERANCE
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.exchange import NO_REPLY
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.report import caveats

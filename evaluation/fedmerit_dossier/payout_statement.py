@@ -18,7 +18,7 @@ from fedmerit.evidence.ledger import read_verified_records, record_hash
 from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.version import code_commit, package_version
 from fedmerit_data.pages import write_page
 from fedmerit_dossier import evidence

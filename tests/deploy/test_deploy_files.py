@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_deploy import session
 from fedmerit_deploy.health import is_at_work
 from fedmerit_deploy.poc import make_federation

@@ -31,7 +31,7 @@ def contrary_sites(server_sites_data: Path, tmp_path_factory: pytest.TempPathFac
     """`server_sites_data`, but site3 takes for organ what is none: its updates go another way."""
     import numpy as np
 
-    from fedmerit.trainers.monai.data import SiteFolder
+    from fedmerit.schema.site_folder import SiteFolder
 
     root = Path(shutil.copytree(server_sites_data, tmp_path_factory.mktemp("contrary") / "sites"))
     for file in {case.label_file for case in SiteFolder(root / "site3").cases("training")}:

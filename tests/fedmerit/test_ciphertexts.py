@@ -27,8 +27,7 @@ from fedmerit.schema.messages import TRAIN, Reply, payload_bytes
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.saved_networks import load_network
+from fedmerit.trainers.factory import initial_network, load_network
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
@@ -372,8 +371,8 @@ def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path
 @pytest.fixture
 def own_site(sites, key, tmp_path):
     from fedmerit.schema.messages import Task
-    from fedmerit.site.image_trainer import image_site
-    from fedmerit.trainers.monai.data import SiteFolder
+    from fedmerit.schema.site_folder import SiteFolder
+    from fedmerit.site.site import image_site
 
     config = make_configuration(
         "fedavg", "prostate", 2, 0, TASKS["prostate"], {"architecture": "unet", "width": 4, "depth": 3}

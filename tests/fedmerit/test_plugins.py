@@ -23,9 +23,10 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import find_external_parts, make_configuration
 from fedmerit.server.checkpoint import is_finished
+from fedmerit.site.policy import JobRules
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import LOSSES, OPTIMIZERS
-from fedmerit.trainers.monai.manifest import JobRules
-from fedmerit.trainers.monai.networks import NETWORKS, build_network
+from fedmerit.trainers.monai.networks import NETWORKS
 from fedmerit.trust import ALL, TRUST
 from fedmerit_data.kinds import KINDS
 from fedmerit_deploy import session

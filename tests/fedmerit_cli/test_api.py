@@ -10,8 +10,8 @@ from made_photographs import write_photographs
 import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.data import SiteFolder
 
 SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
 

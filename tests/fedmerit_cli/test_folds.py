@@ -10,8 +10,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results, read_table
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.policy import JobRules, Manifest
 from fedmerit_deploy.site_policy import refusals
 from fedmerit_evaluation.studies import study
 from fedmerit_evaluation.studies.study import find_folds

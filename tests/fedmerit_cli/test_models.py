@@ -4,7 +4,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 
 
 @pytest.fixture

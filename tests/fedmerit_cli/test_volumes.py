@@ -8,7 +8,7 @@ from rounds import SETTINGS
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.overlays import draw, overlays, three_planes
 from fedmerit_evaluation.results.runs import open_runs

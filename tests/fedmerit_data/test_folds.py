@@ -12,7 +12,7 @@ from site_folders import edit
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SPLITS
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.check import check
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.site_lists import assign_folds

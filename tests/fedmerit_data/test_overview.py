@@ -5,7 +5,7 @@ import pytest
 from layouts import fundus_site, prepare, prostate_site
 from PIL import Image
 
-from fedmerit.trainers.monai.data import Case, open_sites
+from fedmerit.schema.site_folder import Case, open_sites
 from fedmerit_data.overview import draw, intensities, largest, montage
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check
 from fedmerit_data.kinds import KINDS

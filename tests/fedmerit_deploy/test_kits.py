@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import Reference
-from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit.site.policy import JobRules, Manifest
 from fedmerit_deploy.kit_files import kit_digest, read_kind, require_digest, require_kind
 from fedmerit_deploy.kits import approve, approve_script, prepare_server, prepare_site, privacy_policy, read_manifest
 from fedmerit_deploy.survey_job import SURVEY_CLASSES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit.site.policy import Manifest
 from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
 from fedmerit_deploy.site_policy import JobRules, check_rules
 from fedmerit_deploy.site_states import SiteState

@@ -20,8 +20,8 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import RUN_NAME
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.site.policy import JobRules
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai.manifest import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.kit_files import server_address
 from fedmerit_deploy.kits import prepare_server

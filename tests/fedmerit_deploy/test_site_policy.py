@@ -19,8 +19,8 @@ from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.policy import JobRules, Manifest
 from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, allowing, check_rules, count_images, refusals
 
 SITE = Manifest(site="A")

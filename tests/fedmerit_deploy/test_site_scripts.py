@@ -17,7 +17,7 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai.manifest import MANIFEST
+from fedmerit.site.policy import MANIFEST
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import prepare_server
 

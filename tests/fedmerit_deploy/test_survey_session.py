@@ -10,8 +10,8 @@ from federation_factory import federation
 from nvflare.fuel.flare_api.flare_api import JobNotDone
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
-from fedmerit.trainers.monai.data import open_sites
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import prepare_site
 from fedmerit_deploy.session import await_survey

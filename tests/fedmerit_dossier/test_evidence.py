@@ -15,7 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.run import Verification
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.results import Row
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier import evidence
 from fedmerit_dossier.evidence import (
     EVIDENCE,

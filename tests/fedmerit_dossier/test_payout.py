@@ -14,7 +14,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier.payout_statement import PAYOUT, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout

@@ -32,8 +32,8 @@ from fedmerit.evidence.signatures import Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.messages import Failure, Task
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai.data import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate

@@ -10,8 +10,8 @@ import psutil
 from gate import Gate
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.poc import make_federation
 from fedmerit_deploy.processes import end, end_processes_on_exit, running_processes, start

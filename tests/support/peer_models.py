@@ -9,7 +9,7 @@ from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import PeerModel
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ("site1", "site2", "site3")  # of generated images

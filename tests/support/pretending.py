@@ -28,8 +28,8 @@ from fedmerit.schema.messages import (
     Reply,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.networks import initial_network
 
 SITES = ("Alder", "Birch", "Cedar")
 

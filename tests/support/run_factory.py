@@ -12,8 +12,8 @@ from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.results import ResultsFile, Row
-from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.saved_networks import save_network
+from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trust import allow_places
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood")

@@ -15,9 +15,9 @@ from fedmerit.evidence.closing_record import close, read_closing
 from fedmerit.evidence.ledger import Ledger, RecordSignature
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema.results import ROUND_SPLITS, read_results, rows_digest
-from fedmerit.site.image_trainer import image_site
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.site import image_site
 from fedmerit.site.site_log import CLOSED, SITE_LOG
-from fedmerit.trainers.monai.data import open_sites
 
 Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
 

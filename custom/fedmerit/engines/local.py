@@ -17,15 +17,15 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Answer, PeerModel, Reply, Task, Work
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
-from fedmerit.site.image_trainer import ImageTrainer, image_site
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.machine_settings import SERVER
+from fedmerit.site.machine_settings import SERVER
+from fedmerit.site.site import Site, image_site
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.trainer import ImageTrainer
 
 RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
@@ -153,6 +153,10 @@ class PooledTrainer(ImageTrainer):
         """Its own."""
         return self._own.num_samples
 
-    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+    def learn(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
         """What the one training gives."""
-        return self._training.learn_once(task.round, lambda: super(PooledTrainer, self).learn(task, received, memory))
+
+        def learn() -> Learned:
+            return super(PooledTrainer, self).learn(task, received, memory, question)
+
+        return self._training.learn_once(task.round, learn)

@@ -12,8 +12,8 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.requirements import require_observers, require_privacy
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allow, allow_places, require_place
 
 NEEDED = (

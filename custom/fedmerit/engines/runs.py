@@ -15,7 +15,7 @@ from fedmerit.engines.resumption import open_recorded_sites, read_info, require_
 from fedmerit.engines.script_runs import create_script_run, execute_script_run
 from fedmerit.errors import BadInput
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
-from fedmerit.machine import cores
+from fedmerit.machine import cores, pick_device
 from fedmerit.schema.configuration.data import common
 from fedmerit.schema.configuration.options import RunOptions, Waiting
 from fedmerit.schema.configuration.requirements import require_privacy
@@ -25,18 +25,12 @@ from fedmerit.schema.configuration.specs import HE, require_tracking
 from fedmerit.schema.messages import Answer
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT
+from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
+from fedmerit.site.machine_settings import SERVER, assign_devices, configured_device, require_known_sites
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests
-from fedmerit.trainers.monai.machine_settings import (
-    SERVER,
-    assign_devices,
-    configured_device,
-    pick_device,
-    require_known_sites,
-)
+from fedmerit.trainers.factory import build_network, initial_network
 from fedmerit.trainers.monai.network_checks import check_image_size, require_repeatable
-from fedmerit.trainers.monai.networks import build_network, initial_network
 from fedmerit.trainers.monai.step_time import measure_precision
 from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
 

@@ -28,11 +28,11 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.requirements import require_sites
 from fedmerit.server.server import Federation
 from fedmerit.server.server_models import FIRST_MODEL
-from fedmerit.site.script_trainer import ScriptTrainer
+from fedmerit.site.policy import SiteScript
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
-from fedmerit.trainers.monai.manifest import SiteScript
-from fedmerit.trainers.named_tensors import load_weights
+from fedmerit.trainers.script.named_tensors import load_weights
+from fedmerit.trainers.script.trainer import ScriptTrainer
 from fedmerit.trust import allow, allow_script, require_trusted_script
 
 if TYPE_CHECKING:

@@ -153,7 +153,7 @@ class Evaluated:
     overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
-    choice: int = 0  # the final model that the site selected, of `fedmerit.site.final_model_selection`
+    choice: int = 0  # the final model that the site selected, of `fedmerit.trainers.monai.final_model_selection`
     buffers: Buffers = field(default_factory=dict)  # if they were to be estimated
     log: str = ""  # as in `Reply`
 

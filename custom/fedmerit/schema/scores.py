@@ -9,6 +9,7 @@ from typing import Any
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most sites have none
+EVALUATED = (*SPLITS[1:], SERVER_SPLIT)  # the splits on which a site may evaluate models of the server
 TOLERANCE = 2.0  # at which NSD counts surfaces as equal: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")
 COUNTS = ("true_positives", "false_positives", "false_negatives")

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.contract.method import Outcome, Reports
 from fedmerit.guard.admission import Admission
+from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.inspection import check_evaluated
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
 from fedmerit.schema.scores import SERVER_SPLIT
+from fedmerit.schema.site_folder import Case
 from fedmerit.server.exchange import Clock, Exchange, MessageCheck, Moment
 from fedmerit.server.network_layout import Submodels, mean_importance
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
@@ -21,7 +23,9 @@ from fedmerit.server.round_updates import RoundReplies
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.server.server_models import ModelsInTheClear
 from fedmerit.server.unseen_models import Models
-from fedmerit.site.model_evaluation import (
+from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.monai import neurons
+from fedmerit.trainers.monai.evaluation import (
     Evaluations,
     RoundStatistics,
     candidate_statistics,
@@ -31,10 +35,6 @@ from fedmerit.site.model_evaluation import (
     evaluate_models,
     measure_importance,
 )
-from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import Case
-from fedmerit.trainers.monai.machine_settings import pick_device
-from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples
 
 

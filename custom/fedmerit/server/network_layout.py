@@ -14,7 +14,7 @@ from fedmerit.schema.messages import Importance, ImportanceTask, payload_bytes
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.trainers.monai import neurons
 from fedmerit.trainers.monai.networks import output_modules
-from fedmerit.trainers.named_tensors import NORMS, NamedTensors
+from fedmerit.trainers.script.named_tensors import NORMS, NamedTensors
 
 
 def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:

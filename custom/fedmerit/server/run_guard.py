@@ -18,6 +18,7 @@ from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.guard.work import Measurements
+from fedmerit.schema.configuration.data import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import Enrolment, EnrolmentTask
@@ -26,15 +27,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.server.round_inputs import SERVER, Ratings
 from fedmerit.server.round_updates import Replies
-from fedmerit.site.enrolment import (
-    PREPARED_OTHERWISE,
-    Commitment,
-    check_certificate,
-    check_log,
-    collect_enrolments,
-    is_prepared_otherwise,
-    read_organisation,
-)
+from fedmerit.site.enrolment import Commitment, check_certificate, check_log, collect_enrolments, read_organisation
 
 
 class RunGuard:
@@ -85,7 +78,7 @@ class RunGuard:
             before = self.enrolments.get(site)
             if before and not before.is_kept_by(Commitment.of(answer)):
                 return "enrolment of other cases or images than before the run was resumed"
-            if is_prepared_otherwise(self.config, answer.preparation):
+            if is_prepared_otherwise(self.config.preprocessing, answer.preparation):
                 return f"enrolment, whose {PREPARED_OTHERWISE}"
             return check_certificate(answer, site, self.root)
 

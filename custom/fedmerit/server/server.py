@@ -16,6 +16,7 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
 from fedmerit.schema.inspection import check_countersigned, check_reply
 from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Clock, Exchange, Moment
@@ -30,9 +31,8 @@ from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_r
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.server.server_models import build_models, first_network
 from fedmerit.site.enrolment import may_train_on
-from fedmerit.site.job_rules import require_compatible_images
-from fedmerit.site.model_evaluation import Evaluations
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.evaluation import Evaluations
+from fedmerit.trainers.monai.network_checks import require_compatible_images
 
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 

@@ -22,14 +22,14 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluation, PeerModel, Purpose, SparseUpdate
 from fedmerit.server.round_updates import Replies
 from fedmerit.server.unseen_models import EncryptedModels, Models, ModelsAtSites
-from fedmerit.site.model_evaluation import statistics_rule
 from fedmerit.site.site_models import find_givers
 from fedmerit.tensor_files import load_state
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import neurons
+from fedmerit.trainers.monai.evaluation import statistics_rule
 from fedmerit.trainers.monai.network_checks import require_repeatable
-from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.saved_networks import save_network
-from fedmerit.trainers.named_tensors import load_weights
+from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.script.named_tensors import load_weights
 
 
 class ModelsInTheClear(Models):

@@ -7,12 +7,10 @@ asks again when a run resumes.
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
@@ -21,15 +19,12 @@ from cryptography.x509.oid import NameOID
 from fedmerit.evidence.ledger import log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import certificate_name, is_signed_by_any
 from fedmerit.guard.guard import Enrolled
-from fedmerit.schema.configuration.data import preparation_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Enrolment, Evaluated, Reply
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.trainer import Holdings
 
 DIGITS = 32  # of a case's digest, hexadecimal
 MOST_MISSING = 0.1  # of the training images that a site had at first, the share that may be missing later
-PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
 
 
 def may_train_on(images: float, first: float) -> bool:
@@ -78,20 +73,16 @@ class Commitment:
 
 
 def make_enrolment(
-    folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str, secret: str
+    holdings: Holdings, config: RunConfiguration, round: int, certificate: str, secret: str
 ) -> Enrolment:
-    """Counts of all splits, and a digest of the image of every training case with slices to train on.
+    """Return the enrolment of a site: its counts, and a digest of each of its training cases.
 
     The digests are salted with the run's plan: they show equal images at two sites of one run, but not across runs.
     ``secret``: of the site, the same whenever it enrols in a run, so that a run repeats bit for bit.
     """
-    started = time.perf_counter()
-    trained = [case for case in folder.cases("training") if case.slices != ()]
-    cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
-    slices = {split: len(Slices(folder.cases(split))) for split in folder.splits} | {"training": num_samples}
-    images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
-    held = Enrolment(round, cases, slices, (), certificate, preparation=preparation_digest(folder.info))
-    return replace(seal_cases(config, images, held, secret), seconds=time.perf_counter() - started)
+    counts = holdings.cases, holdings.slices
+    enrolment = Enrolment(round, *counts, (), certificate, preparation=holdings.preparation)
+    return seal_cases(config, holdings.identities, enrolment, secret)
 
 
 def seal_cases(config: RunConfiguration, images: Iterable[bytes], enrolment: Enrolment, secret: str) -> Enrolment:
@@ -100,11 +91,6 @@ def seal_cases(config: RunConfiguration, images: Iterable[bytes], enrolment: Enr
     digests = (hashlib.sha256(salt + image).hexdigest()[:DIGITS] for image in images)
     seal = hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS]
     return replace(enrolment, fingerprint=tuple(sorted(digests)), seal=seal)
-
-
-def is_prepared_otherwise(config: RunConfiguration, digest: str) -> bool:
-    """Whether `preparation_digest` of a site is not the run's; False if either is not known."""
-    return config.preprocessing is not None and digest not in ("", config.preprocessing.digest)
 
 
 def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.schema.scores import Overlap
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.site.trainer import Trained
+from fedmerit.trainers.memory import Learned, Memory
+from fedmerit.trainers.trainer import Trained
 
 OVERLAPS = ("overlaps", "trained_overlaps")
 

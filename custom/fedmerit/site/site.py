@@ -16,16 +16,19 @@ from fedmerit.errors import MemoryLost, Refused, printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
+from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.evaluation_budget import question_digest, require_round_order, require_within_budget
 from fedmerit.site.kept_answer import keep_answer, recall_answer, unfiltered_update
-from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SiteLog
 from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.site.step_products import measure_step
-from fedmerit.site.trainer import Trainer
 from fedmerit.site.witness import list_old_parts, measure_work
+from fedmerit.trainers.factory import build_trainer
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 from fedmerit.trainers.monai.training_checkpoint import remove_checkpoints
+from fedmerit.trainers.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +96,10 @@ class Site:
 
     def enrol(self, task: messages.EnrolmentTask) -> messages.Enrolment:
         """Commit to what the site holds."""
-        enrolment = self.trainer.enrol(task.round, self.certificate, self._secret)
+        started, holdings = time.perf_counter(), self.trainer.holdings(task.round)
+        secret = self._secret or holdings.secret
+        enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret)
+        enrolment = replace(enrolment, seconds=time.perf_counter() - started)
         self.log.enrolled(task, enrolment)
         return enrolment
 
@@ -108,7 +114,7 @@ class Site:
             trained, before = known
             started -= before
         else:
-            trained = self.trainer.train(task, model, memory)
+            trained = self.trainer.train(task, model, memory, question)
             answer = keep_answer(trained, model, question, time.perf_counter() - started)
             done = self._remember(task.round, model, trained.learned, memory, answer)
             remove_checkpoints(self.memory.path)
@@ -219,3 +225,8 @@ class Site:
         importance = self.trainer.measure_importance(task)
         self.log.measured(task, question)
         return importance
+
+
+def image_site(folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto", **more: Any) -> Site:
+    """Return the site of a prepared folder; ``more`` are further arguments of `Site`."""
+    return Site(build_trainer(config, folder, memory, device), config, memory, **more)

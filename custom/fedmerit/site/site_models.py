@@ -22,9 +22,9 @@ from fedmerit.schema.egress_list import require_model
 from fedmerit.schema.inspection import check_model
 from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 from fedmerit.seeds import random_seed
-from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SiteLog, peer_digest
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import BLOCK
-from fedmerit.site.memory import Memory
+from fedmerit.trainers.memory import Memory
 
 
 def measure_step(model: Tensor, before: Memory | None, update: Tensor | None = None) -> dict[str, float]:

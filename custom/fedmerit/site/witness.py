@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.guard.work import REMEMBERED, new_parts, sketch
-from fedmerit.site.memory import Memory
+from fedmerit.trainers.memory import Memory
 
 WIDTH = 4096  # of sketches: real updates show z² of hundreds a round then
 OWN = 2  # first rows of what is old: the first and the last update

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fedmerit.files import sha256
-from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.schema.site_folder import Case, SiteFolder
 
 
 class Severity(StrEnum):

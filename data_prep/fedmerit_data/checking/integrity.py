@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SPLITS
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder, load_array
 from fedmerit_data.checking.findings import Finding, LocatedCase, locate_cases
 from fedmerit_data.spatial.readings import LITTLE, MUCH, MUCH_CUT, Reading, stated_readings
 

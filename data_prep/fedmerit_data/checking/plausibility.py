@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.schema.scores import SPLITS
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_data.checking.duplicates import Fingerprint, find_duplicates, make_fingerprint
 from fedmerit_data.checking.findings import Finding, LocatedCase
 from fedmerit_data.checking.label_conventions import (

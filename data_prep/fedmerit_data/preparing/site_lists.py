@@ -12,7 +12,7 @@ import numpy as np
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.data import require_name
+from fedmerit.schema.site_folder import require_name
 from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files

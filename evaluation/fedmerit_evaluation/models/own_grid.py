@@ -15,9 +15,9 @@ from fedmerit.plugins import get_part
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.results import COLUMNS, Row
 from fedmerit.schema.scores import Overlap
-from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai.saved_networks import read_description
+from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai.surfaces import measure_surfaces
+from fedmerit.trainers.saved_networks import read_description
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_visible
 from fedmerit_data.readers.generic import generic_kind

@@ -14,14 +14,15 @@ from torch.nn.functional import interpolate
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside, sha256, write_json
+from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.data import Preprocessing, common
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import load_network, load_weights
 from fedmerit.trainers.monai.networks import keeps_largest_component
 from fedmerit.trainers.monai.prediction import keep_largest_components, predict_case_logits
-from fedmerit.trainers.monai.saved_networks import load_network, load_weights, read_description
+from fedmerit.trainers.saved_networks import read_description
 from fedmerit.trust import allowed_place
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.image_files import OneImage, image_name, read_image

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
+from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.runs import Run

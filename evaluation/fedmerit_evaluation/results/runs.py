@@ -18,7 +18,7 @@ from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit.schema.results import COLUMNS, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_evaluation.results.views import POOLED, STANDALONE, Results
 
 RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # what a row without a case is of

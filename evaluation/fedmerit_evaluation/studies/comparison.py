@@ -22,8 +22,8 @@ from fedmerit.schema.configuration.options import NVFLARE_ONLY
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import Overlap
+from fedmerit.schema.site_folder import open_sites, read_site_digests, require_same_preparation
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.data import open_sites, read_site_digests, require_same_preparation
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trust import require_place
 from fedmerit_evaluation.figures import tables

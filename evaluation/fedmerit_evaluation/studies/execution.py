@@ -24,12 +24,12 @@ from fedmerit import plugins
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
-from fedmerit.machine import cores, free_memory
+from fedmerit.machine import cores, free_memory, pick_device
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.machine_settings import SERVER_SITES, SITES, assign_devices, configured_device, pick_device
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.machine_settings import SERVER_SITES, SITES, assign_devices, configured_device
 from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, GPU_BATCH

@@ -14,6 +14,7 @@ from fedmerit.engines import resumption
 from fedmerit.engines.script_runs import read_scripts
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside
+from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.requirements import unmet_needs
@@ -28,9 +29,9 @@ from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.configuration.settings import AUTO, Training
 from fedmerit.schema.declarations import parse_assignments
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit.server.requirements import check_sites
-from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
-from fedmerit.trainers.monai.machine_settings import configured_device, pick_device
+from fedmerit.site.machine_settings import configured_device
 from fedmerit.trainers.monai.step_time import seconds_per_image
 from fedmerit.trust import require_place
 from fedmerit_evaluation.figures.tables import file_name

@@ -19,8 +19,8 @@ from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import sha256
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.schema.results import NOBODY, read_table
+from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allowed_place, require_place
 from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition

@@ -11,15 +11,18 @@ from fedmerit.contract.observers import OBSERVERS, Observation
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import write_text
+from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.requirements import ENCRYPTED, UPDATES, can_observe, parse_observer, require_observer
 from fedmerit.schema.configuration.run import RunConfiguration, read_plan
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.declarations import split_spec
 from fedmerit.schema.results import COLUMNS, Row, read_table
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
 from fedmerit.server.recorder import observed_rows
-from fedmerit.site.model_evaluation import (
+from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.monai.evaluation import (
     RoundStatistics,
     candidate_statistics,
     candidate_statistics_rule,
@@ -27,9 +30,6 @@ from fedmerit.site.model_evaluation import (
     estimates_statistics,
     evaluate_models,
 )
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.machine_settings import pick_device
-from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.valuation.observed_run import prepared_sites

@@ -11,8 +11,8 @@ from fedmerit.plugins import Catalogue
 from fedmerit.schema import declarations
 from fedmerit.schema.declarations import Checked, parameter
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply, Task
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.schema.site_folder import Case, SiteFolder
+from fedmerit.trainers.memory import Learned, Memory
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.results import COLUMNS
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.runs import open_run
 from fedmerit_evaluation.results.views import Results

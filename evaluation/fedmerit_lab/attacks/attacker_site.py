@@ -14,11 +14,11 @@ from torch import Tensor
 from fedmerit.files import write_atomically
 from fedmerit.schema.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
 from fedmerit.seeds import random_seed
-from fedmerit.site.image_trainer import ImageTrainer
-from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_tensors
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.trainer import ImageTrainer
 from fedmerit_lab.attacks.attack import Attack, AttackerView, parse_attack
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
@@ -78,11 +78,11 @@ class AttackerTrainer(ImageTrainer):
         """The number of images that the site has, whatever it trains on."""
         return self.honest.num_samples
 
-    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+    def learn(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
         """Return the result of the attack in this round."""
 
         def train() -> Learned:
-            return super(AttackerTrainer, self).learn(task, received, memory)
+            return super(AttackerTrainer, self).learn(task, received, memory, question)
 
         if memory is None:
             if self.attack.earliest:  # the attacker lost what it would cheat with

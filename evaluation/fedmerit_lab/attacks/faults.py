@@ -13,8 +13,8 @@ from torch import Tensor
 from fedmerit.schema.declarations import parameter
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
 from fedmerit.schema.scores import Overlap
-from fedmerit.site.memory import Learned
-from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.schema.site_folder import Case, SiteFolder
+from fedmerit.trainers.memory import Learned
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 from fedmerit_lab.attacks.free_riders import Zero, scaled_noise

@@ -10,9 +10,9 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.schema.declarations import parameter
+from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.seeds import random_seed
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 

@@ -11,8 +11,8 @@ from fedmerit.engines.nvflare import simulator
 from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
+from fedmerit.site.machine_settings import run_folder
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.machine_settings import run_folder
 from fedmerit_lab.attacks.attacker_site import wrap_attacker
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.partitioning.site_writer import link_or_copy
 

@@ -14,9 +14,9 @@ import torch
 from fedmerit.machine import cores
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.local_training import train
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Slices
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.declarations import parameter
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
 from fedmerit.trainers.monai.samples import Slices

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import Case, open_sites
+from fedmerit.schema.site_folder import Case, open_sites
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import build_loss, build_optimizer
-from fedmerit.trainers.monai.networks import build_network
 
 
 class PeerNetwork(nn.Module):

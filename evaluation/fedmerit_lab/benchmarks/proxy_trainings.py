@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.declarations import Checked, parameter
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Values, resample, semivalue_function

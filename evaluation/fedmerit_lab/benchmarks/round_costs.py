@@ -13,11 +13,11 @@ import torch
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import train
-from fedmerit.trainers.monai.machine_settings import pick_device
-from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
 from fedmerit_lab.benchmarks.generated_sites import generated_sites

@@ -8,7 +8,7 @@ from typing import Any
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.declarations import Checked, parameter, parse_spec, split_spec
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.folders import is_occupied
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare

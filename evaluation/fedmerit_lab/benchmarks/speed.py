@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
 from fedmerit_lab.benchmarks.measured_command import measure
 

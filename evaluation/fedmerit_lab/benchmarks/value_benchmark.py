@@ -19,7 +19,7 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.declarations import parse_spec, split_spec
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions

@@ -99,7 +99,7 @@ def _print_list(
     """Every artefact with its trainings per seed, all ``asked`` together, and what is not made."""
     import pandas as pd
 
-    from fedmerit.trainers.monai.data import open_sites
+    from fedmerit.schema.site_folder import open_sites
     from fedmerit_evaluation.figures.tables import Table, print_table
     from fedmerit_lab.papers.production import trainings_per_seed
 
@@ -181,7 +181,7 @@ def attacks(
     Interrupted, the same command resumes. Exits with 1 if a run failed.
     """
     workers = make_workers(jobs, cluster)
-    from fedmerit.trainers.monai.data import open_sites
+    from fedmerit.schema.site_folder import open_sites
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.figures.drawing import png
     from fedmerit_evaluation.figures.pages import save_png
@@ -224,7 +224,7 @@ def _train(
     options: Mapping[str, Any],
 ) -> "list[AttackedRun]":
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
-    from fedmerit.trainers.monai.data import open_sites
+    from fedmerit.schema.site_folder import open_sites
     from fedmerit_cli.printing import counting, exit_if_failed
     from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare

@@ -11,7 +11,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.site.memory import Learned, Memory
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit_lab.attacks.attack import Attack, AttackerView, parse_attack
 from fedmerit_lab.attacks.free_riders import scaled_noise
 from fedmerit_lab.detection.small_trainings import SiteData

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import gram
+from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.server.round_updates import measure_updates
-from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai.machine_settings import pick_device
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Slices

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.overview import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars

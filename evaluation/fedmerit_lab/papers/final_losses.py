@@ -9,7 +9,7 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import write_text
-from fedmerit.trainers.monai.data import Case, open_sites
+from fedmerit.schema.site_folder import Case, open_sites
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses

@@ -15,7 +15,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import parameter_names
 from fedmerit.schema.scores import SERVER_SPLIT
-from fedmerit.trainers.monai.data import open_sites, require_same_preparation
+from fedmerit.schema.site_folder import open_sites, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import Case, SiteFolder
+from fedmerit.schema.site_folder import Case, SiteFolder, load_array
 from fedmerit_lab.partitioning.scheme import Scheme
 
 QUANTILES = 4

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.folders import new_folder
 
 

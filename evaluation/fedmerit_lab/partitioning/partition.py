@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, load_array, open_sites
 from fedmerit_data.folders import new_folder, require_free
 from fedmerit_lab.partitioning.assignment import (
     COMMON_SPLITS,

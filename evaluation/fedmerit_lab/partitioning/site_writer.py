@@ -14,8 +14,7 @@ import numpy as np
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder, load_array
 from fedmerit_lab.partitioning.assignment import Patient, PooledCase
 from fedmerit_lab.partitioning.label_noise import Disturbed
 

@@ -20,11 +20,11 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.scores import SPLITS
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.seeds import random_seed
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
 from fedmerit.trainers.monai.local_training import build_loss, draw_batches, train
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.privacy.gradient_inversion import Batches, ImageSearch, LocalSteps, read_first_layer
 

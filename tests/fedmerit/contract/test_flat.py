@@ -4,7 +4,7 @@ from pretending import generator
 
 from fedmerit.contract import flat
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
 
 
 def make_network(seed=0, norm="batch"):

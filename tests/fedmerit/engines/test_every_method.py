@@ -13,12 +13,11 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network, load_network
 from fedmerit.trainers.monai.prediction import evaluate
-from fedmerit.trainers.monai.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 

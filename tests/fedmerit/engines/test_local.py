@@ -18,13 +18,12 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Reply
 from fedmerit.schema.results import QUANTITIES, read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.seeds import random_seed
-from fedmerit.site.image_trainer import image_site
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.site.site import image_site
+from fedmerit.trainers.factory import build_network, initial_network, load_network
 from fedmerit.trainers.monai.local_training import learning_rate, train
-from fedmerit.trainers.monai.networks import build_network, initial_network
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit.trainers.monai.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 PAIR = ["site1", "site2"]

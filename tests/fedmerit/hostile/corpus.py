@@ -18,9 +18,9 @@ from readers import PREDICTED, READERS
 from fedmerit.engines.nvflare.recipe import export_job
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import read_plan
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.schema.survey import Question, Survey
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit.site.policy import Manifest
 from fedmerit_deploy.site_survey import survey_site
 from fedmerit_evaluation.models.bundle import write_bundle
 from fedmerit_evaluation.models.predictor import open_predictor

@@ -24,8 +24,8 @@ from readers import READERS
 from structures import Drawing
 
 from fedmerit.errors import LONGEST_MESSAGE, BadInput
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SiteFolder
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
 IMAGES = ("nifti", "itk", "meta image", "photograph", "series", "dicom", "segmentation", "structures")

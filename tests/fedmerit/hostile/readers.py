@@ -21,13 +21,13 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import SiteFolder, load_array
 from fedmerit.schema.survey import Survey
 from fedmerit.server.checkpoint import read_checkpoint
+from fedmerit.site.policy import read_manifest_file
 from fedmerit.tensor_files import load_state, load_tensors
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.manifest import read_manifest_file
-from fedmerit.trainers.monai.saved_networks import load_network, read_description
+from fedmerit.trainers.factory import load_network
+from fedmerit.trainers.saved_networks import read_description
 from fedmerit_data.checking.integrity import check_readings
 from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
 from fedmerit_data.readers.mask_layers import read_segments

@@ -12,8 +12,8 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai import networks
-from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trust import TRUST
 from fedmerit_evaluation.models.predictor import open_bundle
 

@@ -13,8 +13,8 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import BESIDE, parse_json, read_bytes, require_inside, write_text
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.tensor_files import load_tensors
-from fedmerit.trainers.monai.data import SiteFolder
 from fedmerit_lab.partitioning.downsampling import shrink
 
 ALLOWED = 256e6  # bytes beside four times the file

@@ -25,7 +25,7 @@ BOUNDARY = {  # the places that look at sizes first
     "custom/fedmerit/files.py",
     "custom/fedmerit/tensor_files.py",
     "custom/fedmerit/schema/results.py",
-    "custom/fedmerit/trainers/monai/arrays.py",
+    "custom/fedmerit/schema/site_folder.py",
 }
 ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/schema/configuration/settings.py": "a table of this package",

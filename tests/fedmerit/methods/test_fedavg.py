@@ -22,7 +22,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.server.network_layout import read_layout
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
 
 
 def test_every_site_goes_on_from_its_own_model_and_an_absent_one_keeps_what_it_has():

@@ -35,7 +35,7 @@ from fedmerit.schema.messages import REASONS, Evaluated, Failure, Importance, Re
 from fedmerit.schema.results import read_results
 from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.schema.survey import TOO_FEW
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 
 PATIENT = "Mueller_19450213"
 OVERLAP = {"case": "0", "label": "prostate", "true_positives": 3, "false_positives": 1, "false_negatives": 0}

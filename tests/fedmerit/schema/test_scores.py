@@ -15,8 +15,8 @@ from torch import Tensor, nn, ones
 
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import Overlap, Surface, mean_dice
+from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.monai import surfaces
-from fedmerit.trainers.monai.data import Case, SiteFolder
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.surfaces import measure_surfaces
 

@@ -10,9 +10,9 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.schema.messages import Task
 from fedmerit.schema.results import PAIRS, read_results
-from fedmerit.site.image_trainer import image_site
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.site import image_site
 from fedmerit.site.site_log import SITE_LOG, peer_digest
-from fedmerit.trainers.monai.data import SiteFolder
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from fedmerit.server import final_models
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.server_models import ModelsInTheClear, build_models
-from fedmerit.site.image_trainer import ImageTrainer
+from fedmerit.trainers.monai.trainer import ImageTrainer
 
 
 @pytest.fixture
@@ -150,8 +150,8 @@ def falling(monkeypatch):
     """Sites whose every training after the first spoils the model: round 1's models are the best."""
     learn = ImageTrainer.learn
 
-    def spoiled(self, task, received, memory):
-        learned = learn(self, task, received, memory)
+    def spoiled(self, task, received, memory, question):
+        learned = learn(self, task, received, memory, question)
         if task.round:
             learned.update.mul_(0).sub_(10 * received)
         return learned

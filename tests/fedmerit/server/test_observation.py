@@ -13,10 +13,10 @@ from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_table
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.observation import read_kept_rounds
 from fedmerit.server.recorder import Recorder
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.prediction import evaluate
 
 SITES = ("Alder", "Birch", "Cedar")

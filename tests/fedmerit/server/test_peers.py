@@ -24,13 +24,13 @@ from fedmerit.methods.fedavg import FedAvg
 from fedmerit.schema.inspection import check_reply
 from fedmerit.schema.messages import Evaluation, Failure, PeerModel, Reply, Task, payload_bytes
 from fedmerit.schema.scores import Overlap
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.server.unseen_models import ModelsAtSites
-from fedmerit.site.image_trainer import image_site
-from fedmerit.site.local_round import ModelExchange
+from fedmerit.site.site import image_site
 from fedmerit.site.site_models import find_givers, shares_with
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.monai.local_round import ModelExchange
 
 # Who shares with whom
 

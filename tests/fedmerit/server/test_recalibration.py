@@ -14,9 +14,9 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Purpose
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.samples import Slices
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}

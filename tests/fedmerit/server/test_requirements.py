@@ -15,6 +15,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import Enrolment
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.requirements import (
     require_decentralised,
     require_one_model_for_all,
@@ -22,9 +23,9 @@ from fedmerit.server.requirements import (
     require_visible_models,
 )
 from fedmerit.site.enrolment import Commitment, check_certificate, collect_enrolments, make_enrolment
-from fedmerit.site.job_rules import require_compatible_images
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.monai.trainer import read_holdings
 
 GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
 GOOD |= {"info": {"image_size": [32, 32], "field_of_view": 100.0, "crop": "whole"}}
@@ -208,6 +209,8 @@ def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
         entry["slices"] = [] if place < 3 else [1]
     write_json(root / "Alder" / "datalist.json", lists)
     folder = SiteFolder(root / "Alder")
-    one = make_enrolment(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "", "secret")
+    one = make_enrolment(
+        read_holdings(folder, len(Slices(folder.cases("training")))), tiny_plan("fedavg"), 0, "", "secret"
+    )
     assert check_enrolment(one, 0) is None
     assert (one.cases["training"], one.slices["training"], len(one.fingerprint)) == (2, 2, 2)

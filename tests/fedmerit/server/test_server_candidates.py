@@ -25,13 +25,12 @@ from fedmerit.schema.messages import Evaluation
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
+from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network, load_network
 from fedmerit.trainers.monai.prediction import evaluate
-from fedmerit.trainers.monai.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 TINY = {"architecture": "unet", "width": "4", "depth": "3"}

@@ -24,8 +24,8 @@ from fedmerit.schema.messages import (
     Task,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.evaluator import Evaluator
-from fedmerit.trainers.monai.data import open_sites
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm")
 IMAGES = dict(zip(SITES, (10, 14, 9, 21, 12), strict=True))

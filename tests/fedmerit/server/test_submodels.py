@@ -33,15 +33,14 @@ from fedmerit.schema.messages import (
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.server.network_layout import read_layout
 from fedmerit.site.site import Site
+from fedmerit.trainers.factory import initial_network, load_network
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.neurons import loss_increases
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit.trainers.monai.saved_networks import load_network
 
 
 class Embedded(nn.Module):

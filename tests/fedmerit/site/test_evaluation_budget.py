@@ -29,12 +29,11 @@ from fedmerit.schema.messages import (
     Task,
 )
 from fedmerit.schema.scores import SERVER_SPLIT
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.evaluation_budget import REPEATS, allowance, question_digest, require_within_budget
-from fedmerit.site.image_trainer import image_site
-from fedmerit.site.site import Site
+from fedmerit.site.site import Site, image_site
 from fedmerit.site.site_log import SITE_LOG
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 
 NAMES = ("site1", "site2", "site3")
 ROUNDS = 2

@@ -27,14 +27,14 @@ from fedmerit.schema.messages import (
     Task,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.enrolment import Commitment
-from fedmerit.site.image_trainer import image_site
-from fedmerit.site.job_rules import require_compatible_images
-from fedmerit.site.local_round import LocalRound
-from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site import image_site
 from fedmerit.site.site_log import SITE_LOG
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.trainers.monai.local_round import LocalRound
+from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.prediction import evaluate
 
 ONE = torch.eye(1, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_images_of_another_task_are_refused(sites, tmp_path):
 
 
 def test_a_site_whose_processor_lacks_bfloat16_says_that_it_will_be_slow(site, monkeypatch, capsys):
-    monkeypatch.setattr("fedmerit.site.image_trainer.computes_bfloat16", lambda: False)
+    monkeypatch.setattr("fedmerit.trainers.monai.trainer.computes_bfloat16", lambda: False)
     site()
     assert not capsys.readouterr().err
     site(settings={"amp": True})
@@ -240,7 +240,7 @@ def test_weights_of_peers_are_remembered_until_they_change(site, monkeypatch):
     monkeypatch.setattr(
         here.trainer,
         "learn",
-        lambda task, received, memory: Learned(0 * model, received, buffers, 0.5, weights=next(given)),
+        lambda task, received, memory, question: Learned(0 * model, received, buffers, 0.5, weights=next(given)),
     )
     for round in (0, 1):
         here.answer(make_task(here, round))
@@ -313,7 +313,7 @@ def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypa
         return learn(self, received, memory)
 
     monkeypatch.setattr(LocalRound, "learn", spying)
-    here.trainer.learn(make_task(here, round=away), model, here.memory.read(away - 1))
+    here.trainer.learn(make_task(here, round=away), model, here.memory.read(away - 1), "")
     (memory,) = seen
     assert (memory is not None) == own
     assert memory is None or torch.equal(memory.own[0], model + 2)

@@ -14,9 +14,9 @@ from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.egress_list import Withheld
 from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
-from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SITE_LOG, SiteLog, peer_digest
 from fedmerit.site.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 
 START, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)  # as every site begins
 WHOLE = torch.arange(float(SIZE))

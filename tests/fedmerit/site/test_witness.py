@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedmerit.guard.work import REMEMBERED
-from fedmerit.site.memory import Memory
 from fedmerit.site.witness import OWN, WIDTH, list_old_parts, measure_work
+from fedmerit.trainers.memory import Memory
 
 SIZE, ROUNDS, WEIGHT = 2 * WIDTH + 5, 6, 0.25
 

@@ -11,7 +11,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.check import examine
 from fedmerit_data.checking.findings import Severity
 from fedmerit_data.preparation import Preparation

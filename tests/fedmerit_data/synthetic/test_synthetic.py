@@ -7,7 +7,7 @@ import pytest
 from layouts import prepare
 
 from fedmerit.schema.scores import SPLITS
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.check import check
 from fedmerit_data.readers.fundus import FUNDUS_ROIS
 from fedmerit_data.readers.prostate import PROSTATE_MULTISITE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.trainers.monai.manifest import JobRules
+from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
 from fedmerit_deploy.poc import free_port

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.ground_truth.coalitions import ESTIMATED, SEEN, UNSEEN, mean_scores
 from fedmerit_evaluation.results.evaluation import final_models

@@ -13,8 +13,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.data import NORMALISATIONS, Preprocessing
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import initial_network
 from fedmerit_evaluation.models import bundle
 from fedmerit_evaluation.models.bundle import METADATA, MODALITIES, predict_by_bundle, write_bundle
 from fedmerit_evaluation.models.export import example_batch

@@ -7,7 +7,7 @@ from torch import nn, zeros
 from torch.nn.functional import avg_pool2d
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.models import own_grid
 from fedmerit_evaluation.models.own_grid import evaluate_masks, evaluate_run
 from fedmerit_evaluation.models.predictor import predict_files

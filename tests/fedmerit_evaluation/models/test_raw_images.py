@@ -16,8 +16,8 @@ from torch import nn
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.prediction import predict
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare

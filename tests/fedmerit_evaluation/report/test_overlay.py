@@ -9,7 +9,7 @@ from run_factory import SITES, add_models, make_run, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.data import open_sites, read_site_digests
+from fedmerit.schema.site_folder import open_sites, read_site_digests
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.overlays import chosen_cases, draw, largest_slice, overlays
 from fedmerit_evaluation.results.runs import open_runs

@@ -12,7 +12,7 @@ from torch import nn
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import COLUMNS, read_results
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
 from fedmerit_evaluation.results.views import Dice

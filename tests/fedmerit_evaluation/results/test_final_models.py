@@ -9,7 +9,7 @@ from run_factory import add_models, make_run, make_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.results.evaluation import final_model, final_models, list_preparation_differences
 
 

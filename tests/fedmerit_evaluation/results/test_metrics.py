@@ -8,7 +8,7 @@ from torch import Tensor, nn, zeros
 
 from fedmerit import plugins
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import Case
+from fedmerit.schema.site_folder import Case
 from fedmerit_evaluation.results.evaluation import METRICS, compute_metrics
 
 

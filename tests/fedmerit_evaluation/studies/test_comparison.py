@@ -9,7 +9,7 @@ from run_factory import make_sites
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import open_sites, read_site_digests
+from fedmerit.schema.site_folder import open_sites, read_site_digests
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.comparison import PlannedRun, execute_runs, prepare, write_tables
 from fedmerit_evaluation.studies.execution import Workers

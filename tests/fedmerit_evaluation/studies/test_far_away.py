@@ -11,7 +11,7 @@ from run_factory import make_sites
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_json
-from fedmerit.trainers.monai.machine_settings import SITES as VARIABLE
+from fedmerit.site.machine_settings import SITES as VARIABLE
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import Places
 

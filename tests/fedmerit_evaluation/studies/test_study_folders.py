@@ -12,8 +12,8 @@ from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.site_folder import open_sites, read_site_digests
 from fedmerit.trainers.monai import step_time
-from fedmerit.trainers.monai.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study import (
     DIGESTS,
     open_server_sites,

@@ -16,8 +16,8 @@ from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.results import read_results, read_table
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png

@@ -10,9 +10,8 @@ from playing import LABELS, config_of, following, play, write_site
 from run_factory import make_sites
 
 from fedmerit.schema.messages import Reply, Task
-from fedmerit.site.image_trainer import image_site
-from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.site import Site, image_site
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from fedmerit.contract import flat
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.messages import Reply, Task
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 from fedmerit_lab.attacks.attacker_site import wrap_attacker
 
 LAST = 3  # rounds played: 0, 1, 2, 3

@@ -15,8 +15,8 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.declarations import rules
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai.manifest import MANIFEST, Manifest, read_manifest_file
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attack import ATTACKS, format_attack, parse_attack
 from fedmerit_lab.attacks.attacker_site import AttackerSite

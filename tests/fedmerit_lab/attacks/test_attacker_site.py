@@ -17,7 +17,7 @@ from fedmerit.schema.declarations import rules
 from fedmerit.schema.messages import Evaluation, Purpose, Task
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attack import ATTACKS, Attack, parse_attack
 from fedmerit_lab.attacks.attacker_site import AttackerSite

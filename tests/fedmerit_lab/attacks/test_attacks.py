@@ -13,8 +13,8 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.inspection import check_enrolment
 from fedmerit.schema.messages import EnrolmentTask, Evaluation, Task
 from fedmerit.schema.scores import mean_dice
-from fedmerit.site.image_trainer import image_site
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.site.site import image_site
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.attack import parse_attack
 

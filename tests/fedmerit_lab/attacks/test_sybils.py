@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.attacks.sybils import duplicate, split
 

@@ -11,7 +11,7 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.benchmarks import growth as growth_module
 from fedmerit_lab.benchmarks import round_costs

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from run_factory import make_sites
 
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.benchmarks import generated_sites as module
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 

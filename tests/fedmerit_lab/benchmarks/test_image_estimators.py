@@ -10,7 +10,7 @@ from run_factory import make_sites
 from torch import nn
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_lab.benchmarks import image_estimators
 from fedmerit_lab.benchmarks.image_estimators import (

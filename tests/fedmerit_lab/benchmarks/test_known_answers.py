@@ -7,7 +7,7 @@ import pytest
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_lab.benchmarks.known_answers import CASES, KnownAnswerBenchmark, compute_values, known_answer_tables

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.data import open_sites
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trainers.factory import build_network
 from fedmerit_lab.benchmarks import bare_steps, nvflare_client, nvflare_peer, one_run
 from fedmerit_lab.benchmarks.measured_command import measure
 from fedmerit_lab.benchmarks.nvflare_client import PeerNetwork, in_memory, validate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmerit.files import sha256
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.commands.partitions import By, Classes, NoiseRule
 from fedmerit_lab.partitioning import scheme
 from fedmerit_lab.partitioning.downsampling import block_means

@@ -8,7 +8,7 @@ import pytest
 from run_factory import add_models, make_run, make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import final_models

@@ -12,9 +12,9 @@ from run_factory import SITES, make_run, make_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.data import Case, SiteFolder
-from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.saved_networks import save_network
+from fedmerit.schema.site_folder import Case, SiteFolder
+from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.saved_networks import save_network
 from fedmerit_evaluation.results.evaluation import evaluate
 from fedmerit_evaluation.results.views import Dice
 from fedmerit_lab.papers.scoring_protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit

@@ -6,7 +6,7 @@ from run_factory import make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.partitioning.downsampling import shrink
 
 READ = [{"case": "a", "plane": "axial", "kept": {"disc": 1.0}, "lost": {"disc": [0, 1]}}]

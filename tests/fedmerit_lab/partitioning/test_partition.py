@@ -12,7 +12,7 @@ from one_in import one_in
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.check import check
 from fedmerit_lab.partitioning import site_writer
 from fedmerit_lab.partitioning.partition import partition

@@ -6,7 +6,7 @@ from run_factory import make_sites
 from site_folders import edit
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.partitioning.assignment import pool_patients
 
 

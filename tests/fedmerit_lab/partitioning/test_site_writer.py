@@ -9,7 +9,7 @@ from site_folders import edit
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_lab.partitioning import site_writer
 from fedmerit_lab.partitioning.assignment import pool_patients
 from fedmerit_lab.partitioning.label_noise import Disturbed

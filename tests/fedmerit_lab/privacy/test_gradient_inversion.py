@@ -9,7 +9,7 @@ import torch
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai.data import open_sites
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.local_training import build_loss
 from fedmerit_lab.privacy.gradient_inversion import ImageSearch, LocalSteps
 from fedmerit_lab.privacy.inversion_study import (

@@ -12,7 +12,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import TRAIN
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
-from fedmerit.trainers.monai.machine_settings import SERVER, configured_device, server_sites
+from fedmerit.site.machine_settings import SERVER, configured_device, server_sites
 
 
 class MeritAggregator(ModelAggregator):

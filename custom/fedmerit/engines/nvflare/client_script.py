@@ -25,8 +25,8 @@ from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.messages import EVALUATE, TRAIN
-from fedmerit.site.script_trainer import Question, Said
-from fedmerit.trainers.monai.manifest import MANIFEST, SiteScript
+from fedmerit.site.policy import MANIFEST, SiteScript
+from fedmerit.trainers.script.trainer import Question, Said
 
 POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
 WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION}  # as NVFlare calls it

@@ -35,7 +35,7 @@ from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import payload_bytes
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server_models import FIRST_MODEL
-from fedmerit.trainers.monai.machine_settings import RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.site.machine_settings import RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout

@@ -41,12 +41,12 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.machine import give_back_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, Work, describe_failure
-from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
+from fedmerit.site.machine_settings import configured_device, follow_manifest, run_folder, site_folder
+from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
-from fedmerit.site.trainer import Trainer
-from fedmerit.trainers.monai.machine_settings import configured_device, follow_manifest, run_folder, site_folder
-from fedmerit.trainers.monai.manifest import MANIFEST, Manifest
-from fedmerit.trainers.monai.networks import build_network
+from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.script.trainer import Question, Said, ScriptTrainer
+from fedmerit.trainers.trainer import Trainer
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 ERRORS = "errors.log"  # in the site's own folder of the run
@@ -145,7 +145,7 @@ class MeritExecutor(Executor):
         if plan.script:
             trainer: Trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
             return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
-        from fedmerit.site.image_trainer import ImageTrainer  # loads MONAI, some 200 MB
+        from fedmerit.trainers.monai.trainer import ImageTrainer  # loads MONAI, some 200 MB
 
         trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
         return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmerit.errors import RunFailed
 from fedmerit.schema.messages import EVALUATE
-from fedmerit.site.script_trainer import Question, Said
+from fedmerit.trainers.script.trainer import Question, Said
 
 CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
 SERVE = f"import sys; from {__name__} import serve; serve(*sys.argv[1:])"

@@ -26,7 +26,7 @@ from fedmerit.schema.messages import Failure, Reply
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.server.server_models import FIRST_MODEL
-from fedmerit.site.script_trainer import STEPS
+from fedmerit.trainers.script.trainer import STEPS
 
 UNKNOWN = 1_000_000  # rounds: the workflow counts them
 

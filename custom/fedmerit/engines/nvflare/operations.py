@@ -14,7 +14,7 @@ from fedmerit.files import read_object
 
 if TYPE_CHECKING:  # an admin who only asks for the status need not load PyTorch
     from fedmerit.schema.configuration.run import RunConfiguration
-    from fedmerit.trainers.monai.manifest import Manifest
+    from fedmerit.site.policy import Manifest
 
 GROUP = "fedmerit.operations"
 PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job for its progress

@@ -25,7 +25,7 @@ from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.requirements import require_consistent
 from fedmerit.server.server_models import FIRST_MODEL
-from fedmerit.trainers.named_tensors import Model, describe, to_state
+from fedmerit.trainers.script.named_tensors import Model, describe, to_state
 
 EVALUATES = "is_evaluate"  # in a script that answers evaluations
 

@@ -20,7 +20,7 @@ from fedmerit.machine import free_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai import machine_settings
+from fedmerit.site import machine_settings
 from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
 
 POLL = 0.3  # seconds
@@ -48,7 +48,7 @@ def run_simulator(
     Args:
         root: the folder of their site folders.
         threads: sites at work at a time. Each site has a process, if memory allows; else a new one for every task.
-        devices: setting as `fedmerit.trainers.monai.machine_settings.configured_device` reads it.
+        devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even if this process is killed.
         server_sites: folder of the server's own site folders, if it has any.

@@ -39,7 +39,7 @@ from nvflare.private.fed.utils.fed_utils import fobs_initialize, register_ext_de
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.security.security import EmptyAuthorizer
 
-import fedmerit.site.image_trainer  # noqa: F401  # and MONAI with it, likewise
+import fedmerit.trainers.monai.trainer  # noqa: F401  # and MONAI with it, likewise
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
 from fedmerit.engines.nvflare.executor import MeritExecutor

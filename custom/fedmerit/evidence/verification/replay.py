@@ -90,7 +90,7 @@ class Replay:
         """Return a layout of n parameters; the network's own layout if neurons count."""
         if self.can.neurons:
             from fedmerit.server.network_layout import read_layout  # it takes seconds to import MONAI
-            from fedmerit.trainers.monai.networks import initial_network
+            from fedmerit.trainers.factory import initial_network
 
             return read_layout(initial_network(network, self.config.seed), with_neurons=True)
         return Layout.of(n)

@@ -85,6 +85,9 @@ def read_data_plan(info: Mapping[str, Any], where: str) -> DataPlan | None:
 NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", "ct_bone", "photo")
 
 
+PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
+
+
 @dataclass(frozen=True)
 class Preprocessing(Checked):
     """From a raw image to the network's input, slice by slice, and from its logits to a mask.
@@ -165,6 +168,11 @@ def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
 def preparation_digest(info: Mapping[str, Any]) -> str:
     """SHA-256 of how a site was prepared, by its site.json; "": that does not say it."""
     return Preprocessing.from_dict(info).digest if _says(info) else ""
+
+
+def is_prepared_otherwise(run: Preprocessing | None, digest: str) -> bool:
+    """Return whether the `preparation_digest` of a site differs from the run's; False if either is not known."""
+    return run is not None and digest not in ("", run.digest)
 
 
 def _says(info: Mapping[str, Any]) -> bool:

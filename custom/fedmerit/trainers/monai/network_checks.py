@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.data import PREPARED_OTHERWISE, is_prepared_otherwise, preparation_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import (
     ARCHITECTURES,
     build_network,
@@ -55,6 +57,19 @@ def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
             f"image size {image_size[0]}x{image_size[1]}: {_check_depth(network)} needs multiples of {step}, at least "
             f"{2 * step}; prepare with another --size{_with_depth_hint(network, ' or run with --set depth=...')}"
         )
+
+
+def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
+    """`BadInput` if the images of ``folder`` do not fit the run's network."""
+    expected = (config.task, config.network.in_channels, config.network.labels)
+    if (folder.task, folder.channels, folder.labels) != expected:
+        raise BadInput(
+            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
+            f"the run expects {expected}"
+        )
+    if is_prepared_otherwise(config.preprocessing, preparation_digest(folder.info)):
+        raise BadInput(f"site {folder.name}: its {PREPARED_OTHERWISE}; prepare them as the other sites")
+    check_image_size(config.network, folder.image_size)
 
 
 def require_repeatable(network: Network, built: nn.Module) -> None:

@@ -13,11 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.plugins import WITH_PARTS, Catalogue
-from fedmerit.schema.configuration.script import NAMED_TENSORS
 from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai.bounded_building import MOST_BYTES, BoundedBuilding
-from fedmerit.trainers.named_tensors import NamedTensors
 from fedmerit.trust import NAMED
 
 _thread = threading.local()
@@ -124,7 +121,7 @@ NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
 )
 
 
-def build_network(network: Network, device: torch.device | None = None, most: int = MOST_BYTES) -> nn.Module:
+def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
     """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
     In training it may give several, for deep supervision (`split_levels`); in evaluation it gives the first.
@@ -134,15 +131,11 @@ def build_network(network: Network, device: torch.device | None = None, most: in
     with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
 
     Raises:
-        BadInput: there is no such network, it refuses the arguments, or takes more than ``most`` bytes.
+        BadInput: there is no such network, or it refuses the arguments.
     """
-    if network.architecture == NAMED_TENSORS:
-        with BoundedBuilding(most):
-            return NamedTensors(network.arguments)
     kind, arguments = constructor(network)
     try:
-        with BoundedBuilding(most):
-            built = kind(**arguments)
+        built = kind(**arguments)
     except BadInput:
         raise
     except Exception as error:  # whatever a class raises of arguments that it was not made for

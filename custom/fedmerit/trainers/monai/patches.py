@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from fedmerit.trainers.monai.data import Case
+from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.samples import Samples, Slices
 
 Place = tuple[slice, ...]  # of a patch, in the slices, rows and columns of a volume

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmerit.schema.scores import Overlap, Surface
-from fedmerit.trainers.monai.data import Case
+from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.samples import Samples

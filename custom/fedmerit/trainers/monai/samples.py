@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from fedmerit.trainers.monai.data import Case
+from fedmerit.schema.site_folder import Case
 
 RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site may take, to stay there
 

@@ -9,7 +9,7 @@ import torch
 from fedmerit.machine import computes_bfloat16
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Training
-from fedmerit.trainers.monai.data import SiteFolder
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.local_training import count_steps, train
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.patches import build_samples

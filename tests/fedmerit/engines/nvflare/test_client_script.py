@@ -14,7 +14,7 @@ from fedmerit.engines.nvflare.client_script import POLL, ClientScript, brought_s
 from fedmerit.engines.nvflare.local_scripts import LocalScript
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.messages import TRAIN
-from fedmerit.site.script_trainer import Question
+from fedmerit.trainers.script.trainer import Question
 
 LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
 

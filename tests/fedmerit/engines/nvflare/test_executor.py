@@ -10,8 +10,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import executor
 from fedmerit.schema.messages import REFUSED, TRAIN
-from fedmerit.trainers.monai import machine_settings
-from fedmerit.trainers.monai.manifest import Manifest
+from fedmerit.site import machine_settings
+from fedmerit.site.policy import Manifest
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fedmerit.engines.nvflare.method_aggregator import MethodAggregator
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.methods.registry import OWN
 from fedmerit.schema.results import read_results
-from fedmerit.site.script_trainer import STEPS
+from fedmerit.trainers.script.trainer import STEPS
 
 ROOT, SIDES = Path(__file__).resolve().parents[4], ("server", "client")
 RANDOM = np.random.default_rng(0)

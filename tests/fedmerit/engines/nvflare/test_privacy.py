@@ -16,7 +16,7 @@ from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import Reply
 from fedmerit.schema.run_info import read_run
-from fedmerit.trainers.monai.networks import initial_network
+from fedmerit.trainers.factory import initial_network
 
 PERCENTILE = "percentile:percentile=50,gamma=0.01"
 

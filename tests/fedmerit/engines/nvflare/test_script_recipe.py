@@ -18,7 +18,7 @@ from fedmerit.engines.script_runs import load_model
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
-from fedmerit.site.script_trainer import Question
+from fedmerit.trainers.script.trainer import Question
 from fedmerit_cli.main import app
 
 PROJECT = Path(__file__).resolve().parents[4] / "examples" / "nvflare_project"

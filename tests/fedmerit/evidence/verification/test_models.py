@@ -17,7 +17,8 @@ from fedmerit.evidence.verification.models import KNOWN_NETWORKS, trained_tensor
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.trainers.monai.networks import ARCHITECTURES, initial_network
+from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.monai.networks import ARCHITECTURES
 
 STATISTICS = "running_mean"
 

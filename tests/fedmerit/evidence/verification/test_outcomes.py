@@ -38,10 +38,10 @@ from fedmerit.schema.messages import (
     Work,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
-from fedmerit.site.memory import Memory
 from fedmerit.site.site_log import SiteLog
 from fedmerit.site.step_products import measure_step
 from fedmerit.site.witness import list_old_parts, measure_work
+from fedmerit.trainers.memory import Memory
 
 SIZE = flat.get_parameters(NETWORK).numel()
 IMAGES = dict(zip(SITES, (30, 12, 6), strict=True))

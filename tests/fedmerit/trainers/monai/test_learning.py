@@ -11,10 +11,10 @@ from torch.nn.functional import interpolate
 
 from fedmerit.contract import flat
 from fedmerit.schema.configuration.settings import OPTIMIZERS, Network, Training
+from fedmerit.schema.site_folder import Case
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import local_training
-from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.local_training import build_loss, count_steps, learning_rate, train
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, evaluate
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit.trust import ALL, TRUST

@@ -13,6 +13,7 @@ from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS, Network
+from fedmerit.trainers.factory import initial_network, load_network, load_weights
 from fedmerit.trainers.monai import network_checks, neurons
 from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai.network_checks import (
@@ -22,8 +23,8 @@ from fedmerit.trainers.monai.network_checks import (
     count_parameters,
     require_repeatable,
 )
-from fedmerit.trainers.monai.networks import ARCHITECTURES, initial_network, output_modules, working_network
-from fedmerit.trainers.monai.saved_networks import load_network, load_weights, read_description, save_network
+from fedmerit.trainers.monai.networks import ARCHITECTURES, output_modules, working_network
+from fedmerit.trainers.saved_networks import read_description, save_network
 from fedmerit.trust import allow
 
 WIDTHS = {"segresnet": 8, "swinunetr": 12}

@@ -11,11 +11,11 @@ from torch import nn
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.schema.configuration.settings import TASKS, Network, Training
+from fedmerit.schema.site_folder import open_sites
 from fedmerit.seeds import random_seed
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.data import open_sites
 from fedmerit.trainers.monai.local_training import train
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.neurons import loss_increases
 from fedmerit.trainers.monai.prediction import soft_dice_losses
 from fedmerit.trainers.monai.samples import Slices

@@ -6,11 +6,12 @@ import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.settings import Network, Training
+from fedmerit.schema.site_folder import Case
+from fedmerit.trainers.factory import build_network, initial_network
 from fedmerit.trainers.monai.augmentation import STRONG, Augmenter
-from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.local_training import train
 from fedmerit.trainers.monai.network_checks import check_image_size
-from fedmerit.trainers.monai.networks import build_network, estimate_cost, initial_network, patch_size
+from fedmerit.trainers.monai.networks import estimate_cost, patch_size
 from fedmerit.trainers.monai.neurons import layers, loss_increases
 from fedmerit.trainers.monai.patches import Patches, build_samples
 from fedmerit.trainers.monai.prediction import evaluate, predict

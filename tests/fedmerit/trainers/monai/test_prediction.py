@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmerit.trainers.monai.data import Case
+from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.prediction import (
     choose_precision,
     evaluate,

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
+from fedmerit import machine
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai import machine_settings
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.manifest import JobRules, Manifest
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site import machine_settings
+from fedmerit.site.policy import JobRules, Manifest
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_sites_take_the_gpus_of_a_machine_in_turn_unless_told_otherwise(monkeypa
 
 def test_a_gpu_computes_gradients_in_a_fixed_order(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    machine_settings.pick_device("cpu", "A")
+    machine.pick_device("cpu", "A")
     assert torch.backends.cudnn.deterministic
 
 

@@ -15,8 +15,8 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.files import RUN_NAME, read_json
 from fedmerit.plugins import APPROVED
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
-from fedmerit.trainers.monai.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.schema.site_folder import SiteFolder, open_sites
+from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
 from fedmerit.trust import trust_records
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
@@ -147,22 +147,3 @@ def _parse_by_site(setting: str) -> dict[str, str]:
         expected = "expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once"
         raise BadInput(f"device setting {setting!r}: {expected}")
     return found
-
-
-def pick_device(device: str, site: str) -> torch.device:
-    """The torch device of a setting; `BadInput` naming the site if this machine has no such device.
-
-    From then on cuDNN computes gradients in a fixed order, so that a run on a GPU repeats bit for bit.
-    """
-    torch.backends.cudnn.deterministic = True
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(
-            f"site {site}: device {device!r} cannot be used ({reason}); expected cpu, cuda, cuda:N or auto"
-        ) from error
-    return chosen

@@ -5,9 +5,8 @@ run names leaves this file, as a score from 0 to 1.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,12 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
-from fedmerit.schema.scores import Overlap
-from fedmerit.site.enrolment import seal_cases
-from fedmerit.site.memory import Learned, Memory, MemoryFolder
-from fedmerit.site.trainer import Model, Trained
-from fedmerit.trainers.monai.manifest import EVALUATED
-from fedmerit.trainers.monai.networks import build_network
-from fedmerit.trainers.monai.saved_networks import save_network
-from fedmerit.trainers.named_tensors import NamedTensors
+from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.scores import EVALUATED, Overlap
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
+from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.script.named_tensors import NamedTensors
+from fedmerit.trainers.trainer import Holdings, Model, Trained
 
 # of NVFlare's Client API, its helpers and recipes
 STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser
@@ -84,11 +80,9 @@ class ScriptTrainer:
         self.name, self.config, self.memory, self.ask, self.script = name, config, memory, ask, config.script
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
-        network = build_network(config.network)
-        assert isinstance(network, NamedTensors)
-        self.network = network
+        self.network = NamedTensors(config.network.arguments)
 
-    def train(self, task: Task, received: Tensor, memory: Memory | None) -> Trained:
+    def train(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Have the script train from ``received`` (d,), and score that if it says how good it is.
 
         Raises:
@@ -286,25 +280,21 @@ class ScriptTrainer:
         self.memory.mkdir(parents=True, exist_ok=True)
         write_json(self.memory / COUNT, {"steps": count})
 
-    def enrol(self, round: int, certificate: str, secret: str) -> Enrolment:
-        """Commit to the cases that the script named; their number is then the site's count.
+    def holdings(self, round: int) -> Holdings:
+        """Return the cases that the script named; their number is then the site's count.
 
         Raises:
             BadInput: it names none.
         """
-        started = time.perf_counter()
-        said = self._ask(
-            EVALUATE, (flat.get_parameters(self.network), flat.get_buffers(self.network)), round, {ENROL: 1}
-        )
+        model = flat.get_parameters(self.network), flat.get_buffers(self.network)
+        said = self._ask(EVALUATE, model, round, {ENROL: 1})
         held, evaluated = said.meta.get(ENROL), said.meta.get(EVALUATED_CASES, 0)
         if not isinstance(held, Sequence) or not held:
             raise BadInput(f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive")
-        digests = [str(one).encode() for one in held]
-        cases = dict.fromkeys(EVALUATED, int(evaluated)) | {"training": len(digests)}
-        self._write_count(len(digests))
-        known_only_here = secret or texts_digest(sorted(map(str, held)))
-        made = seal_cases(self.config, digests, Enrolment(round, cases, cases, (), certificate), known_only_here)
-        return replace(made, seconds=time.perf_counter() - started)
+        identities = [str(one).encode() for one in held]
+        cases = dict.fromkeys(EVALUATED, int(evaluated)) | {"training": len(identities)}
+        self._write_count(len(identities))
+        return Holdings(cases, cases, identities, secret=texts_digest(sorted(map(str, held))))
 
     def estimate(self, task: Evaluation) -> Evaluated:
         """Not asked for."""

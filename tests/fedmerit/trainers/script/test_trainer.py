@@ -26,8 +26,12 @@ from fedmerit.schema.configuration.script import Script, find_names, find_uses
 from fedmerit.schema.inspection import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
 from fedmerit.server.network_layout import read_layout
-from fedmerit.site.memory import Memory, MemoryFolder
-from fedmerit.site.script_trainer import (
+from fedmerit.site.enrolment import make_enrolment
+from fedmerit.site.policy import Manifest
+from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.memory import Memory, MemoryFolder
+from fedmerit.trainers.script.named_tensors import describe, load_weights
+from fedmerit.trainers.script.trainer import (
     FEDCE_ERROR,
     FEDCE_WEIGHTS,
     SCAFFOLD_ALL,
@@ -36,9 +40,6 @@ from fedmerit.site.script_trainer import (
     Said,
     ScriptTrainer,
 )
-from fedmerit.trainers.monai.manifest import Manifest
-from fedmerit.trainers.monai.networks import build_network
-from fedmerit.trainers.named_tensors import describe, load_weights
 from fedmerit_deploy.site_policy import refusals
 
 
@@ -88,7 +89,7 @@ def task_of(trainer, round=0, **more):
 
 def trained(trainer, **more):
     task = task_of(trainer, **more)
-    return task, trainer.train(task, task.parameters, None)
+    return task, trainer.train(task, task.parameters, None, "")
 
 
 def moved(question, by=1.0):
@@ -276,11 +277,11 @@ def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(t
     )
     task = task_of(made, round=1, weight=0.5)
     memory = Memory(task.parameters - 1, task.parameters, task.buffers)
-    values = made.train(task, task.parameters, memory).values
+    values = made.train(task, task.parameters, memory, "").values
     assert values.keys() == {"cosine", "minus_error"}
     assert values["minus_error"] == 0.25
     assert heard[0].meta[FEDCE_WEIGHTS] == {"site-1": 0.5}
-    assert made.train(task, task.parameters, None).values == {}
+    assert made.train(task, task.parameters, None, "").values == {}
 
 
 NEEDS_NOTHING = "standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum"
@@ -410,13 +411,13 @@ def test_cases_are_enrolled_by_salted_digests_and_their_number_counts(trainer, t
     digests = [hashlib.sha256(text).hexdigest() for text in (b"0.png", b"1.png2.png")]
     assert sent[0].meta[client.ENROL] == digests
     made, _ = trainer(lambda question: Said(moved(question), meta={**sent[0].meta, STEPS: 9}), script=helped("cases"))
-    enrolled = made.enrol(0, "", "secret")
+    enrolled = make_enrolment(made.holdings(0), made.config, 0, "", "secret")
     assert check_enrolment(enrolled, 0) is None
     assert (enrolled.cases["training"], enrolled.cases["testing"]) == (2, 3)
     assert not {*enrolled.fingerprint} & {one[:32] for one in digests}
     assert trained(made)[1].num_samples == 2  # not 9
     with pytest.raises(BadInput, match=r"named no cases; call fedmerit\.client"):
-        trainer(Said(metrics={"dice": 1.0}), script=helped("cases"))[0].enrol(0, "", "")
+        trainer(Said(metrics={"dice": 1.0}), script=helped("cases"))[0].holdings(0)
 
 
 def test_settings_of_our_own_training_are_refused_and_unknown_ones_too():

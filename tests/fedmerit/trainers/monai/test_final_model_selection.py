@@ -12,7 +12,9 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import Overlap
-from fedmerit.site.final_model_selection import (
+from fedmerit.schema.site_folder import SiteFolder, open_sites
+from fedmerit.trainers.factory import build_network, initial_network, load_network
+from fedmerit.trainers.monai.final_model_selection import (
     GIVEN,
     LOCAL_ONLY,
     RECALIBRATED,
@@ -20,10 +22,7 @@ from fedmerit.site.final_model_selection import (
     clearly_better,
     dice_by_patient,
 )
-from fedmerit.trainers.monai.data import SiteFolder, open_sites
-from fedmerit.trainers.monai.networks import build_network, initial_network
 from fedmerit.trainers.monai.prediction import evaluate
-from fedmerit.trainers.monai.saved_networks import load_network
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 ONLY = ["site1", "site2"]

@@ -14,12 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.files import read_bytes, write_json
 from fedmerit.schema.configuration.settings import ARCHITECTURES
-from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.schema.scores import EVALUATED
 
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit
 ALL_PARTS = "all"  # instead of approved parts, if server and sites are one user's own machine
 LARGEST_FILE = 2**20  # bytes of a manifest
-EVALUATED = (*SPLITS[1:], SERVER_SPLIT)  # splits on which models of the server may be evaluated
 MANY = 64  # models a round on a split: a run of 20 sites needs 41 at most, coalitions of 6 sites 64
 SIMPLE = ("deep_supervision", "deep_supr_num", "dropout", "dropout_prob", "res_block")  # leave layers as they are
 

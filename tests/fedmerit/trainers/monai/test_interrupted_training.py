@@ -12,11 +12,12 @@ from pretending import tiny_plan
 
 from fedmerit.contract import flat
 from fedmerit.schema.messages import PeerModel, Task
-from fedmerit.site.image_trainer import ImageTrainer, image_site
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.site import image_site
+from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import local_training, training_checkpoint
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.neurons import count
+from fedmerit.trainers.monai.trainer import ImageTrainer
 
 ADAM = {"steps": 7, "batch_size": 4, "optimizer": "adamw", "augmentation": "strong"}
 PLAIN = {"steps": 7, "batch_size": 4, "optimizer": "sgd"}

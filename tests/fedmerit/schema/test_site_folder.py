@@ -8,15 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from pretending import tiny_plan
 from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SPLITS
-from fedmerit.site.enrolment import make_enrolment
-from fedmerit.trainers.monai.arrays import load_array
-from fedmerit.trainers.monai.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.schema.site_folder import SiteFolder, load_array, open_sites, read_site_digests, require_same_preparation
 from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.monai.trainer import read_holdings
 
 
 @pytest.mark.parametrize(
@@ -160,5 +158,5 @@ def test_a_few_training_cases_that_cannot_be_read_are_left_out(many, capfd, spoi
             len(Slices(cases))
         return
     site.require_arrays()
-    enrolment = make_enrolment(site, tiny_plan("fedavg"), 0, left, "", "secret")
-    assert (enrolment.cases["training"], len(enrolment.fingerprint)) == (left, left)
+    holdings = read_holdings(site, left)
+    assert (holdings.cases["training"], len(list(holdings.identities))) == (left, left)

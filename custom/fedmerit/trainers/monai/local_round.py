@@ -17,9 +17,9 @@ from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.inspection import check_model
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
-from fedmerit.site.memory import Learned, Memory
-from fedmerit.site.model_evaluation import estimates_statistics, statistics_rule
+from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.evaluation import estimates_statistics, statistics_rule
 from fedmerit.trainers.monai.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.neurons import owned_parameters

@@ -3,7 +3,7 @@
 Above it are logs, budgets, ciphertexts and NVFlare, of which a trainer knows nothing; below it are images or a script.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,9 +11,9 @@ from typing import Protocol
 from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
-from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Task
 from fedmerit.schema.scores import Overlap
-from fedmerit.site.memory import Learned, Memory
+from fedmerit.trainers.memory import Learned, Memory
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 
@@ -29,6 +29,17 @@ class Trained:
     values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
 
 
+@dataclass(frozen=True)
+class Holdings:
+    """A site's cases, as it commits to them when it enrols."""
+
+    cases: Mapping[str, int]  # by split
+    slices: Mapping[str, int]  # by split; of training what the trainer trains on
+    identities: Iterable[bytes]  # what identifies each training case; only digests of it leave the site
+    preparation: str = ""  # digest of how the images were prepared; "": not known
+    secret: str = ""  # what only this site knows, for sites without a key
+
+
 class Trainer(Protocol):
     """What trains and evaluates at one site.
 
@@ -37,14 +48,21 @@ class Trainer(Protocol):
 
     name: str  # of the site
 
-    def train(self, task: Task, received: Tensor, memory: Memory | None) -> Trained:
-        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
+    def train(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
+        """Train for a round.
+
+        Args:
+            task: the server's.
+            received: (d,) the model to train from.
+            memory: of the round before; None if the site was away.
+            question: digest of all that the answer depends on.
+        """
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Scores of every model of ``task``, from 0 to 1."""
 
-    def enrol(self, round: int, certificate: str, secret: str) -> Enrolment:
-        """Commit to what the site holds; ``secret``: of the site, "" if it has none."""
+    def holdings(self, round: int) -> Holdings:
+        """Return what the site commits to when it enrols in ``round``."""
 
     def estimate(self, task: Evaluation) -> Evaluated:
         """BatchNorm statistics of one model on the site's training images."""

@@ -6,13 +6,19 @@ a case of one slice.
 """
 
 import copy
+import ctypes
 import hashlib
+import math
+import mmap
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -20,10 +26,9 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.files import as_file_name, leads_into, parse, read_json, sha256
+from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
 from fedmerit.schema.configuration.data import read_data_plan
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
-from fedmerit.trainers.monai.arrays import load_array
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
 FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
@@ -32,6 +37,15 @@ LONGEST_SITE = 63  # characters of a site's name: a certificate's common name ho
 SITE_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}")  # what NVFlare takes for a client
 RESERVED = {"admin", "all", "client", "local", "localhost", "relay", "server", "server_parent", "startup", "transfer"}
 FARTHEST = 1e6  # mm between neighbours
+MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
+HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
+NPY = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+LIBC.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+# whatever reading a spoiled header ends with; EOFError: what NumPy says of a file of zero bytes
+UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError)
 
 
 @dataclass(frozen=True)
@@ -322,3 +336,45 @@ def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, 
             f"{sites[0].path.parent}: {', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not what {begun} "
             "was started with; prepare the old folder again, or choose another --out"
         )
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
+    try:
+        size = require_file(path, MOST_ARRAY)
+        with HEADER_LOCK:
+            _require_numbers(path, size)
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
+    except UNREADABLE as error:
+        raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
+
+
+def _require_numbers(path: Path, size: int) -> None:
+    """ValueError unless the header of a file promises numbers that are there: NumPy itself divides by sizes of 0."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in NPY:
+            raise ValueError(f"version {version}")
+        shape, _, kind = NPY[version](file)
+        if kind.kind not in "buif" or not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"{kind} of shape {shape}, expected numbers")
+        if math.prod(shape) * kind.itemsize > size - file.tell():
+            raise ValueError(f"its header promises {shape}, which it does not hold")
+
+
+def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
+    """The same array, mapped by the C library: Python's maps keep files open, and a process may have 1,024 open."""
+    size = array.offset + array.nbytes
+    with path.open("rb") as file:  # a private copy of what is written to, so nothing reaches the file
+        place = LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file.fileno(), 0)
+    if place == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"{path} cannot be mapped")
+    stored = (ctypes.c_ubyte * size).from_address(place)
+    weakref.finalize(stored, LIBC.munmap, place, size).atexit = False  # once no array has it
+    mapped: NDArray[Any] = np.frombuffer(memoryview(stored), np.uint8)[array.offset :].view(array.dtype)
+    mapped = mapped.reshape(array.shape)
+    mapped.flags.writeable = False
+    return mapped

@@ -24,8 +24,8 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 from fedmerit.schema.scores import Overlap
+from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import Case
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.neurons import loss_increases
 from fedmerit.trainers.monai.patches import build_samples

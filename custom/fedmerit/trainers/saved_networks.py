@@ -6,15 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmerit.errors import BadInput, Untrusted
+from fedmerit.errors import Untrusted
 from fedmerit.files import read_object, require_inside, write_atomically, write_json
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.tensor_files import load_state
-from fedmerit.trainers.monai.networks import build_network
 
 PREPROCESSING = "preprocessing"  # in model.json
-ALLOWANCE = 1 << 25  # bytes that a network may take beside its weights while it is built
 
 
 def save_network(
@@ -41,22 +38,3 @@ def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
         raise Untrusted(
             f"{folder / 'model.json'}: not what a run writes ({error}); take it from the run again"
         ) from error
-
-
-def load_network(folder: Path, name: str = "global") -> nn.Module:
-    """The network that `save_network` wrote, on the CPU, to evaluate; `BadInput` naming a missing or spoiled file."""
-    return load_weights(folder / f"{name}.pt", read_description(folder)[0])
-
-
-def load_weights(path: Path, description: Network) -> nn.Module:
-    """The network of a description with the state_dict in ``path``, likewise."""
-    if not path.exists():
-        raise BadInput(f"{path}: file not found; expected the model of a finished run")
-    state = load_state(path)
-    stored = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    network = build_network(description, most=2 * stored + ALLOWANCE)
-    try:
-        network.load_state_dict(state)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"{path}: not a model that model.json describes ({type(error).__name__})") from error
-    return network.eval()

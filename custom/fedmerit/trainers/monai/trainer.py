@@ -5,9 +5,9 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import monai  # noqa: F401  # here, though used below: processes that are forked later share it
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,33 +15,25 @@ from fedmerit.contract import flat
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput, printable
-from fedmerit.machine import computes_bfloat16, give_back_memory
+from fedmerit.machine import computes_bfloat16, give_back_memory, pick_device
 from fedmerit.schema import messages
+from fedmerit.schema.configuration.data import preparation_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap, mean_dice
-from fedmerit.site.enrolment import make_enrolment
-from fedmerit.site.evaluation_budget import question_digest
-from fedmerit.site.final_model_selection import FinalModelSelector
-from fedmerit.site.job_rules import require_compatible_images
-from fedmerit.site.local_round import LocalRound
-from fedmerit.site.memory import Learned, Memory, MemoryFolder
-from fedmerit.site.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
-from fedmerit.site.site import Site
-from fedmerit.site.trainer import Model, Trained
+from fedmerit.schema.site_folder import Case, SiteFolder
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.data import Case, SiteFolder
-from fedmerit.trainers.monai.machine_settings import pick_device
+from fedmerit.trainers.monai.evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
+from fedmerit.trainers.monai.final_model_selection import FinalModelSelector
+from fedmerit.trainers.monai.local_round import LocalRound
+from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.networks import working_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate
-from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.monai.saved_networks import save_network
+from fedmerit.trainers.monai.samples import Samples, Slices
 from fedmerit.trainers.monai.training_checkpoint import RoundCheckpoints
-
-
-def image_site(folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto", **more: Any) -> Site:
-    """The site of a prepared folder; ``more`` are further arguments of `Site`, the others those of `ImageTrainer`."""
-    return Site(ImageTrainer(folder, config, memory, device), config, memory, **more)
+from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.trainer import Holdings, Model, Trained
 
 
 class ImageTrainer:
@@ -84,29 +76,25 @@ class ImageTrainer:
         """Number of training images that it reports."""
         return len(self.samples)
 
-    def enrol(self, round: int, certificate: str, secret: str) -> messages.Enrolment:
-        """Commit to the cases and images in the folder.
+    def holdings(self, round: int) -> Holdings:
+        """Return the cases and images in the folder; of a site without a key, the secret is its preparation."""
+        return replace(read_holdings(self.folder, self.num_samples), secret=self.folder.digest)
 
-        ``secret``: without one, of a simulated site, whose images lie beside the run, what it was prepared from.
-        """
-        known_only_here = secret or self.folder.digest
-        return make_enrolment(self.folder, self.config, round, self.num_samples, certificate, known_only_here)
-
-    def train(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Trained:
+    def train(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Validate the received model, report what the method asks for, train for a round."""
         overlaps = self._validate(received, task.buffers)
         values = self._local_round(task).report(received, memory, mean_dice(overlaps))
-        learned = self.learn(task, received, memory)
+        learned = self.learn(task, received, memory, question)
         give_back_memory()  # of training: other sites of this process may be at work while this one writes
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         return Trained(learned, self.num_samples, overlaps, after, values)
 
-    def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
+    def learn(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
         if self.can.local_training:  # what the site keeps for itself outlasts rounds without it
             memory = self.memory.latest(task.round)
         images = self.folder.digest, len(self.samples), self.training_seed_site
-        asked = self.config.digest, task.round, question_digest(task, received)
+        asked = self.config.digest, task.round, question
         checkpoints = RoundCheckpoints(self.memory.path, (*asked, *images, self.device.type))
         return replace(self._local_round(task), checkpoints=checkpoints).learn(received, memory)
 
@@ -171,6 +159,18 @@ class ImageTrainer:
     def _validation_dice(self, network: torch.nn.Module) -> float:
         """Mean Dice of the network on the validation split."""
         return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)
+
+
+def read_holdings(folder: SiteFolder, num_samples: int) -> Holdings:
+    """Return counts of all splits, and the image of every training case with slices to train on.
+
+    ``num_samples``: what the site trains on, slices or patches.
+    """
+    trained = [case for case in folder.cases("training") if case.slices != ()]
+    cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
+    slices = {split: len(Slices(folder.cases(split))) for split in folder.splits} | {"training": num_samples}
+    images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
+    return Holdings(cases, slices, images, preparation_digest(folder.info))
 
 
 def _report_slow_precision(site: str, config: RunConfiguration, device: torch.device) -> None:

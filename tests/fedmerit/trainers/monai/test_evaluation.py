@@ -14,8 +14,10 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import TASKS, Network, Training
 from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
 from fedmerit.schema.scores import mean_dice
-from fedmerit.site import model_evaluation
-from fedmerit.site.model_evaluation import (
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.monai import evaluation
+from fedmerit.trainers.monai.evaluation import (
     Evaluations,
     RoundStatistics,
     candidate_statistics,
@@ -24,8 +26,6 @@ from fedmerit.site.model_evaluation import (
     evaluate_models,
     statistics_rule,
 )
-from fedmerit.trainers.monai.data import SiteFolder
-from fedmerit.trainers.monai.networks import initial_network
 from fedmerit.trainers.monai.prediction import evaluate
 
 NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms
@@ -42,8 +42,8 @@ def passes(monkeypatch):
     """The number of slices that the network sees in a pass, one for each evaluation."""
     seen = []
     for name in ("evaluate", "evaluate_with_losses"):
-        original = getattr(model_evaluation, name)
-        monkeypatch.setattr(model_evaluation, name, lambda *rest, of=original: seen.append(len(rest[1])) or of(*rest))
+        original = getattr(evaluation, name)
+        monkeypatch.setattr(evaluation, name, lambda *rest, of=original: seen.append(len(rest[1])) or of(*rest))
     return seen
 
 
@@ -88,7 +88,7 @@ def test_what_was_found_before_is_remembered_by_model_statistics_and_images(case
 
 
 def test_no_more_than_the_last_are_remembered(cases, passes, monkeypatch):
-    monkeypatch.setattr(model_evaluation, "KEPT", 2)
+    monkeypatch.setattr(evaluation, "KEPT", 2)
     network, known = initial_network(NETWORK, 0), Evaluations(CONFIG)
     buffers = flat.get_buffers(network)
     models = [flat.get_parameters(network) + step for step in range(3)]
