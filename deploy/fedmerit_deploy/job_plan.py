@@ -22,7 +22,8 @@ from fedmerit.files import read_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.scores import EVALUATED
-from fedmerit_deploy.site_policy import images_per_round, most_evaluations
+from fedmerit.site.evaluation_budget import most_evaluations
+from fedmerit_deploy.site_policy import images_per_round
 
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000
 MOST_SITES = 100  # that a job can ask for here: the number of coalitions is two to their power

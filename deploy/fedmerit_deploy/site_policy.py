@@ -25,7 +25,7 @@ from fedmerit.plugins import find_reference
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
 from fedmerit.schema.scores import EVALUATED
 from fedmerit.schema.site_folder import SiteFolder
-from fedmerit.site.evaluation_budget import allowance
+from fedmerit.site.evaluation_budget import most_evaluations
 from fedmerit.site.machine_settings import site_folder
 from fedmerit.site.policy import MANIFEST, JobRules, Manifest, read_manifest_file
 from fedmerit.trainers.monai.patches import build_samples
@@ -135,23 +135,6 @@ def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images
     ]
 
 
-def allowing(config: RunConfiguration, sites: int) -> JobRules:
-    """Return the default rules and what a plan asks for beyond them, for a federation on its author's own machine."""
-    rules, network, training = JobRules(), config.network, config.training
-    wanted = {split: most_evaluations(config, split, sites) for split in EVALUATED}
-    return JobRules(
-        architectures=tuple({*rules.architectures, network.architecture}),
-        arguments=tuple({*rules.arguments, *network.arguments}),
-        optimizers=tuple({*rules.optimizers, training.optimizer}),
-        least_images=0,
-        largest_lr=max(rules.largest_lr, training.lr),
-        largest_weight_decay=max(rules.largest_weight_decay, training.weight_decay),
-        keep_updates=config.keep_updates,
-        share_models=config.share_models,
-        evaluations={split: max(rules.caps[split], wanted[split]) for split in EVALUATED},
-    )
-
-
 def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
     """Return the number of training images, or patches, of a site for a plan.
 
@@ -166,11 +149,6 @@ def images_per_round(config: RunConfiguration, images: int | None) -> int | None
     training = config.training
     drawn = training.steps * training.batch_size if training.steps else images
     return drawn if images is None or drawn is None else min(drawn, images)
-
-
-def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
-    """Return how many models a site evaluates on a split in a round at most: in the first, or after the last."""
-    return max(allowance(config, split, round, sites) for round in (0, config.rounds))
 
 
 def _check_parts(manifest: Manifest, brought: dict[str, Reference]) -> Iterator[RuleCheck]:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from federation_factory import make_federation
 
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_deploy import session
 from fedmerit_deploy.health import is_at_work
-from fedmerit_deploy.poc import make_federation
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,10 +8,10 @@ import pytest
 @pytest.fixture(scope="session")
 def provisioned(tmp_path_factory):
     """A project of a server and two sites, kits and keys and all: never change it."""
-    from fedmerit_deploy.poc import free_port
+    from fedmerit.engines.nvflare.poc import find_free_port
     from fedmerit_deploy.provisioning import init, make_project
 
-    out, port = tmp_path_factory.mktemp("preflight") / "federation", free_port()
+    out, port = tmp_path_factory.mktemp("preflight") / "federation", find_free_port()
     project = make_project(
         {"site1": "lead", "site2": "lead"},
         "localhost",

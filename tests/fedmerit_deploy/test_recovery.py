@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from federation_factory import TIMEOUT_SECONDS, Federation, federation
+from federation_factory import HOST, TIMEOUT_SECONDS, Federation, federation
 from ledger_records import sentences
 
 from fedmerit.evidence.signatures import CERTIFICATE, Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit_deploy import session
-from fedmerit_deploy.poc import HOST
 from fedmerit_deploy.provisioning import renew
 
 ROUNDS = 4

@@ -15,13 +15,14 @@ import pytest
 from nvflare.apis.fl_constant import SystemConfigs
 from nvflare.fuel.utils.config_service import ConfigService
 
+from fedmerit.engines.nvflare.poc import allow_plan
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.policy import JobRules, Manifest
-from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, allowing, check_rules, count_images, refusals
+from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules, count_images, refusals
 
 SITE = Manifest(site="A")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedce_prostate" / "app"
@@ -160,7 +161,7 @@ def test_code_of_others_needs_approval():
 
 @pytest.mark.parametrize("config", [hostile(), plan("cycle", keep_updates=False), plan(keep_updates=True, lr=1)])
 def test_widened_rules_allow_every_plan(config):
-    assert refusals(Manifest(site="A", jobs=allowing(config, 4), parts="all"), config, 4, 1) == []
+    assert refusals(Manifest(site="A", jobs=allow_plan(config, 4), parts="all"), config, 4, 1) == []
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from faults import draw_faults, strike_all, write_table
 from proxy import Proxy
 
 from fedmerit.engines import local
+from fedmerit.engines.nvflare.poc import HOST, find_free_port
 from fedmerit.evidence.signatures import Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.schema.configuration.run import read_plan
@@ -38,9 +39,9 @@ from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
 from fedmerit_deploy import kits, processes, session
-from fedmerit_deploy.poc import ADMIN, HOST, ORG, free_port
 from fedmerit_deploy.provisioning import init, make_project, organisations
 
+ORG, ADMIN = "fedmerit", "admin@fedmerit.org"
 STARTING = 900.0  # seconds for server and sites to start
 PATIENTS = 6  # of a site: 8 sites then train on the 8 images or more that sites ask for in a job
 TRAINED = 34  # patients of a site from which on it trains without one image that cannot be read
@@ -70,7 +71,7 @@ class Hospitals:
         prostate.SLICES = 5
         prepare(Preparation("synthetic-prostate", size=32, patients=patients), root / "sites")
         self.folders = open_sites(root / "sites")
-        self.names, port = [folder.name for folder in self.folders], free_port()
+        self.names, port = [folder.name for folder in self.folders], find_free_port()
         self.lines = {name: Proxy(port) for name in self.names}
         project = make_project(
             organisations(dict.fromkeys(self.names, "")), HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port)

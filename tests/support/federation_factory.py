@@ -2,21 +2,58 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from gate import Gate
 from nvflare.fuel.flare_api.flare_api import Session
 
+from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.machine_settings import SERVER, configured_device
 from fedmerit.site.policy import JobRules
-from fedmerit_deploy import session
-from fedmerit_deploy.poc import make_federation
+from fedmerit_deploy import kits, session
 from fedmerit_deploy.processes import end, end_processes_on_exit, running_processes, start
+from fedmerit_deploy.provisioning import init, make_project, organisations
 
+HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
+
+
+def make_federation(
+    workspace: Path,
+    run: Path | None,
+    sites: Mapping[str, Path | None],
+    devices: str = "",
+    server_sites: Path | None = None,
+    keys: Path | None = None,
+    rules: JobRules | None = None,
+) -> tuple[Path, list[Path]]:
+    """Provision a federation on loopback and make its kits ready.
+
+    Args:
+        run: the run folder of server and sites; every job's own, in its kit, if None.
+        sites: their folders, by name; None: a script, of the manifest, knows its data.
+        devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
+        keys: folder of the contexts of encrypted runs; None: the kits get none.
+        rules: the sites' for jobs; None: the defaults.
+
+    Returns:
+        The admin's kit; those of the server, first, and the sites.
+    """
+    names, port = organisations(dict.fromkeys(sites, "")), find_free_port()
+    encryption = None if keys is None else {"keys": str(keys.resolve())}
+    project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
+    paths = {kit.name: kit.path for kit in init(workspace, project)}
+    where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
+    kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices), **where)
+    for name, folder in sites.items():
+        device = configured_device(name, devices)
+        kits.prepare_site(paths[name], folder, device, jobs=rules, **where)
+    return paths[ADMIN], [paths[HOST], *(paths[name] for name in sites)]
 
 
 class Federation:

@@ -271,15 +271,16 @@ def execute(
             filtered = None if keys else build_filter(info["privacy"], config)
             run_local(config, folders, run, devices, on_round, threads, own, laboratory.wrap_site, filtered,
                       waiting.min_sites, keys, on_exchange)  # fmt: skip
-        elif info["engine"] == "poc":
-            from fedmerit_deploy.poc import run_poc  # NVFlare takes seconds to import
-
-            run_poc(config, {folder.name: folder.path for folder in folders}, run, device, on_round, lock, of_server)
         else:
-            from fedmerit.engines.nvflare.simulation import run_simulator
+            from fedmerit.engines.nvflare.simulation import run_poc, run_simulator  # NVFlare takes seconds to import
 
             root, at_work = Path(info["sites_folder"]), min(threads or _concurrent_sites(config, names), len(names))
-            run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, laboratory.simulator)
+            if info["engine"] == "poc":
+                run_poc(config, names, root, run, device, on_round, lock, of_server)
+            else:
+                run_simulator(
+                    config, names, root, run, at_work, device, on_round, lock, of_server, laboratory.simulator
+                )
 
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:

@@ -28,7 +28,6 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.requirements import require_sites
 from fedmerit.server.server import Federation
 from fedmerit.server.server_models import FIRST_MODEL
-from fedmerit.site.policy import SiteScript
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.script.named_tensors import load_weights
@@ -188,15 +187,13 @@ def execute_script_run(
         if info["engine"] == "local":
             at_work = threads or info["threads"] or cores()
             _run_here(run, info, launch, on_round, at_work, on_exchange)
-        elif info["engine"] == "poc":
-            from fedmerit_deploy.poc import run_poc
-
-            own = SiteScript(file=launch.file, sha256=launch.sha256, args=launch.args)
-            run_poc(config, dict.fromkeys(names), run, "", on_round, lock, script=own)
         else:
-            from fedmerit.engines.nvflare.simulation import run_simulator
+            from fedmerit.engines.nvflare.simulation import run_poc, run_simulator
 
-            run_simulator(config, names, run, run, len(names), "", on_round, lock)
+            if info["engine"] == "poc":
+                run_poc(config, names, run, run, "", on_round, lock)
+            else:
+                run_simulator(config, names, run, run, len(names), "", on_round, lock)
 
 
 def read_launch(run: Path) -> Launch:

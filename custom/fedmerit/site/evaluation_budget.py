@@ -70,6 +70,11 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     return 0
 
 
+def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
+    """Return the most models that a site evaluates on a split in a round: in the first, or after the last."""
+    return max(allowance(config, split, round, sites) for round in (0, config.rounds))
+
+
 def _rated(config: RunConfiguration, round: int, sites: int) -> int:
     """How many models without a site, and with all beside them, the round rates: on either split of `RATING_SPLITS`."""
     measures = capabilities(config.build_method()).leave_one_out

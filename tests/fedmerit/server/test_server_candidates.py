@@ -15,7 +15,7 @@ from stopping import Stop, stop_at
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import EvaluatesCandidates
 from fedmerit.engines import runs
-from fedmerit.engines.nvflare import simulation
+from fedmerit.engines.nvflare import program, simulation
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
@@ -229,7 +229,7 @@ def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeyp
         raise Stop
 
     monkeypatch.setenv("FEDMERIT_SERVER_SITES", "/elsewhere")
-    monkeypatch.setattr(simulation.subprocess, "Popen", no_process)
+    monkeypatch.setattr(program.subprocess, "Popen", no_process)
     config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
     write_json(tmp_path / "run.json", {"image_size": [32, 32]})
     for given, expected in ((None, ""), ("/server", "/server")):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
-from fedmerit_deploy.poc import free_port
 from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.provisioning import PROJECT_FILE
 
@@ -21,7 +21,16 @@ CLASSES = class_policy("client", surveys=True)["class_allow_list"]
 @pytest.fixture(scope="module")
 def provisioned(tmp_path_factory, fedmerit):
     out = tmp_path_factory.mktemp("deploy") / "federation"
-    options = ("--sites", "site1,site2:hospital2", "--server", "localhost", "--org", "lead", "--ports", free_port())
+    options = (
+        "--sites",
+        "site1,site2:hospital2",
+        "--server",
+        "localhost",
+        "--org",
+        "lead",
+        "--ports",
+        find_free_port(),
+    )
     admins = ("--admin", "a@lead.org:project_admin", "--admin", "b@lead.org:member")
     result = fedmerit("deploy", "init", "--out", out, *options, *admins)
     assert result.exit_code == 0, result.output

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit_deploy.poc import free_port
 from fedmerit_deploy.site_states import FederationState, judge_sites
 
 NOW = 1.8e9
@@ -89,7 +89,7 @@ def test_metrics_for_prometheus(state):
     pytest.importorskip("prometheus_client")
     from fedmerit_deploy.commands.federation_status import JOB_METRICS, SITE_METRICS, serve_metrics
 
-    serve_metrics(port := free_port())(state)
+    serve_metrics(port := find_free_port())(state)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     assert 'fedmerit_site_connected{site="B"} 0.0' in lines

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import shutil
 import sys
-import threading
 import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +42,8 @@ import fedmerit.trainers.monai.trainer  # noqa: F401  # and MONAI with it, likew
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
 from fedmerit.engines.nvflare.executor import MeritExecutor
+from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
-from fedmerit.engines.nvflare.simulation import PROCESS_TAG, end_simulation
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -170,14 +169,6 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
     client.cell.stop()
 
 
-def _end_with_command() -> None:
-    """End the simulation when the command that began it ends, which holds the other end of standard input."""
-    if PROCESS_TAG in os.environ:
-        sys.stdin.buffer.read()
-        end_simulation(os.environ[PROCESS_TAG])
-        os._exit(1)
-
-
 def main(run: str, workspace: str, threads: str, *names: str, executor: type[MeritExecutor] = MeritExecutor) -> None:
     """Simulate the run: its sites in forked processes, or NVFlare's way if there are fewer ``threads`` than sites.
 
@@ -185,7 +176,7 @@ def main(run: str, workspace: str, threads: str, *names: str, executor: type[Mer
     """
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
     sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
-    threading.Thread(target=_end_with_command, daemon=True).start()  # a thread would not survive the fork
+    end_with_parent_command()  # by a thread, which would not survive the fork
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
     plan, script = RunConfiguration.from_dict(info["plan"]), info.get("script")

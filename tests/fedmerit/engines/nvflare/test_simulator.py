@@ -16,7 +16,8 @@ import pytest
 
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.concurrency_limit import CONCURRENCY_LIMIT, concurrency_slot
-from fedmerit.engines.nvflare.simulation import _explain_failure, estimate_memory
+from fedmerit.engines.nvflare.program import _explain_failure
+from fedmerit.engines.nvflare.simulation import estimate_memory
 from fedmerit.engines.nvflare.simulator import fork_sites, watch_processes
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import write_json

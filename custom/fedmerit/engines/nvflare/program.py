@@ -1,0 +1,124 @@
+"""A run on NVFlare as a program of its own: followed by its ledger, ended with the process that began it."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+from fedmerit.errors import RunFailed
+from fedmerit.evidence.ledger import Ledger
+from fedmerit.server.checkpoint import is_finished
+from fedmerit.site import machine_settings
+
+POLL = 0.3  # seconds between looks at the ledger
+TIMEOUT_SECONDS = 10.0  # seconds from SIGTERM to SIGKILL
+FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last: of this package
+PROCESS_TAG = "FEDMERIT_PROGRAM"  # variable by which all processes of one program are known
+
+
+def execute_program(
+    run: Path,
+    rounds: int,
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    on_round: Callable[[Mapping[str, Any]], None],
+    lock: int,
+) -> None:
+    """Have a program train, or go on with, a run, and end all processes of the program afterwards.
+
+    Args:
+        run: the run folder; NVFlare works in its folder ``nvflare``.
+        rounds: the number of rounds that the run trains.
+        module: the program, as ``python -m`` names it.
+        arguments: what the program is given after the run folder and NVFlare's folder.
+        environment: variables that the program and its processes get beside those of this process.
+        on_round: called with the ledger record of every round.
+        lock: file descriptor that holds the run folder; the program inherits it, and so holds the folder even if this
+            process is killed.
+
+    Raises:
+        RunFailed: the program ended before the run did; judged by the run folder, not by the exit code.
+    """
+    follow = Ledger(run / "ledger.jsonl").follower(on_round)
+    if not is_finished(run, rounds):
+        log, workspace, tag = run / "nvflare.log", run / "nvflare", uuid4().hex
+        here = {PROCESS_TAG: tag, machine_settings.RUN: str(run.resolve()), **environment}
+        with log.open("ab") as output:
+            begin = output.tell()
+            process = subprocess.Popen(  # the program ends when its standard input does, however this process ends
+                [sys.executable, "-m", module, str(run), str(workspace), *arguments],
+                env=os.environ | here,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock],
+            )
+        try:
+            while process.poll() is None:
+                follow()
+                time.sleep(POLL)
+        finally:
+            end_processes(tag)
+            process.communicate()
+        if not is_finished(run, rounds):
+            raise RunFailed(_explain_failure(log, begin, workspace))
+    follow()
+
+
+def end_with_parent_command() -> None:
+    """Have this program, and all its processes, end when the process that began it does."""
+    if PROCESS_TAG in os.environ:
+        threading.Thread(target=_end_at_end_of_input, daemon=True).start()
+
+
+def _end_at_end_of_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # ends when the other end of the pipe is closed, even by SIGKILL
+        pass
+    end_processes(os.environ[PROCESS_TAG])
+    os._exit(1)
+
+
+def end_processes(tag: str) -> None:
+    """End the other processes of a program: NVFlare's are in sessions of their own, and may outlive the program."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while family := _find_processes(tag):
+        for process in sorted(family, key=_is_python):  # first the scripts, which would start their programs again
+            with suppress(psutil.Error):
+                process.terminate() if _is_python(process) and time.monotonic() < deadline else process.kill()
+        psutil.wait_procs(family, timeout=1)
+
+
+def _find_processes(tag: str) -> list[psutil.Process]:
+    family = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_tagged = process.pid != os.getpid() and process.environ().get(PROCESS_TAG) == tag
+            if is_tagged and process.status() != psutil.STATUS_ZOMBIE:
+                family.append(process)
+    return family
+
+
+def _is_python(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("python")
+    except psutil.Error:
+        return True
+
+
+def _explain_failure(log: Path, begin: int, workspace: Path) -> str:
+    """Return what the log says from byte ``begin`` on: the lines before are of an earlier try."""
+    text = log.read_bytes()[begin:].decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    faults = [line for line in lines if FAULT.search(line)]
+    last = "\n".join(faults[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
+    return f"NVFlare ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"
