@@ -38,12 +38,6 @@ def test_every_link_leads_somewhere(page):
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
-def test_readme_changelog_and_manual_are_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
-    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 150
-    assert sum(len(page.read_text().split()) for page in MANUAL) <= 25_000
-
-
 @pytest.mark.parametrize("page", [page for page in MANUAL if page.stem not in ("README", "index")])
 def test_index_and_site_lead_to_every_page(page):
     assert f"({page.name})" in (DOCS / "README.md").read_text()

@@ -6,7 +6,7 @@ Every case is measured once; the checks then compare it with absolute bounds, wi
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,8 @@ from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_data.checking.duplicates import Fingerprint, find_duplicates, make_fingerprint
 from fedmerit_data.checking.findings import Finding, LocatedCase
-from fedmerit_data.checking.label_conventions import (
-    MIN_COMPARABLE,
-    Regions,
-    compare_conventions,
-    describe_reading,
-    measure_regions,
-)
 
+MIN_COMPARABLE = 5  # cases; fewer are not compared with each other
 WITHIN = {"cup": "disc"}
 MAX_OUTSIDE = 0.05  # share of the inner label that may lie outside the outer one
 THUMBNAIL_SHAPE = (8, 16, 16)  # slices, height, width of thumbnails
@@ -54,7 +48,6 @@ class CaseMeasurement:
     fingerprint: Fingerprint | None  # None: a flat image
     sizes: NDArray[np.float64]  # largest cross-section, as a share of the frame
     volumes: NDArray[np.float64] | None  # ml; None if the file does not state the distance of its slices
-    regions: Regions | None  # None: a label is nowhere or everywhere
     touches_border: NDArray[np.bool_]
     touches_end: NDArray[np.bool_]
     thumbnail: NDArray[np.float64] | None  # of shape THUMBNAIL_SHAPE; None for photographs
@@ -87,7 +80,6 @@ def measure_case(where: LocatedCase) -> CaseMeasurement:
         fingerprint=make_fingerprint(middle),
         sizes=label.mean(axis=(2, 3)).max(axis=0),
         volumes=None if spacing is None else label.sum(axis=(0, 2, 3)) * np.prod(spacing) / 1000,
-        regions=measure_regions(image, label),
         touches_border=np.logical_or(top_or_bottom, left_or_right),
         touches_end=np.logical_and(first_or_last, volume),
         thumbnail=_thumbnail(image) if volume else None,
@@ -174,7 +166,7 @@ def check_sizes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
     by_label: dict[str, list[tuple[LocatedCase, float, str, tuple[float, float]]]] = defaultdict(list)
     for case in cases:
         if case.is_disordered:
-            continue  # `check_label_conventions` reports it; unusual sizes of mixed-up labels follow from that
+            continue  # `check_label_order` reports it; unusual sizes of mixed-up labels follow from that
         site = case.where.site
         spacing = site.info.get("spacing")
         for name, share in zip(site.labels, case.sizes, strict=True):
@@ -222,17 +214,14 @@ def check_volumes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
                 yield Finding("unknown volume", site.name, site.path / "datalist.json", message, detail=detail)
 
 
-def check_label_conventions(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Sites whose labels mean something else, by themselves or compared with the others; otherwise single cases."""
-    comparable: dict[tuple[str, ...], dict[SiteFolder, list[Regions]]] = defaultdict(dict)  # by the labels' names
+def check_label_order(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
+    """Report sites whose inner label is outside the outer one in most cases; else the single cases."""
     for _, group in groupby(cases, key=lambda item: item.where.site.path):
         members = list(group)
         site = members[0].where.site
-        mixed_up = False
         for inner, outer in members[0].outside:
             wrong = [case for case in members if case.outside[inner, outer] > MAX_OUTSIDE]
             if len(wrong) > len(members) / 2:
-                mixed_up = True
                 detail = f"{inner} not within {outer} in {len(wrong)} of {len(members)} cases"
                 message = f"{detail}; the two may be swapped, or {outer} drawn without the {inner}: check the label map"
                 yield Finding("label convention", site.name, site.path / "site.json", message, detail=detail)
@@ -240,13 +229,6 @@ def check_label_conventions(cases: Sequence[CaseMeasurement]) -> Iterator[Findin
             for case in wrong:
                 detail = f"{case.outside[inner, outer]:.0%} of the {inner} outside the {outer}"
                 yield case.where.finding("label order", detail, file=case.where.case.label_file, detail=detail)
-        if not mixed_up:
-            comparable[site.labels][site] = [case.regions for case in members if case.regions is not None]
-    for site, reading, misfit, other in chain.from_iterable(map(compare_conventions, comparable.values())):
-        better = describe_reading(reading, site.labels)
-        detail = f"fits the other sites far better with {better} (misfit {misfit:.1f} unchanged, {other:.1f} so)"
-        message = f"{detail}; with only two sites either may be the wrong one: check the label maps"
-        yield Finding("label convention", site.name, site.path / "site.json", message, detail=detail)
 
 
 def check_borders(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
@@ -271,7 +253,7 @@ def check_plausibility(
     yield from find_duplicates(seen, checksums)
     yield from check_sizes(measured)
     yield from check_volumes(measured)
-    yield from check_label_conventions(measured)
+    yield from check_label_order(measured)
     yield from check_borders(measured)
     for _, group in groupby(measured, key=lambda item: item.where.site.path):
         site = list(group)

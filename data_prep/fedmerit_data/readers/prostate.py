@@ -1,7 +1,6 @@
-"""Readers of prostate MRI in NIfTI, MetaImage and PNG files: one section per data set, its layout in the comment."""
+"""Readers of prostate MRI whose layout needs more than a table: one section per data set, its layout in the comment."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from fedmerit_data.raw_cases import (
     RawCase,
     RawSite,
     add_left_out,
-    find_one_site,
     find_site_folders,
     group_by_site,
     list_files,
@@ -34,45 +32,6 @@ from fedmerit_data.spatial.volumes import read_volume
 def decode(case: RawCase, zones: int | None = None, channel: int | None = None) -> Decoded:
     """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_volume`."""
     return slice_volume(case, read_volume(case.image, channel), read_volume(case.label), zones=zones)
-
-
-# The multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``
-
-MULTISITE_LAYOUT = "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz"
-MULTISITE_NAMES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
-MULTISITE_ALIASES = {"ISBI": "RUNMC", "ISBI_1.5": "BMC", "HCRUDB": "I2CVB", **{name: name for name in MULTISITE_NAMES}}
-MULTISITE_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.nii(\.gz)?", re.IGNORECASE)
-
-
-def find_multisite(source: Path) -> list[RawSite]:
-    """Every site below ``source``, its images and masks paired, sorted by name."""
-    folders, strays = find_site_folders(source, MULTISITE_LAYOUT)
-    sites: dict[str, tuple[Path, RawSite]] = {}
-    for folder in folders:
-        name = MULTISITE_ALIASES.get(folder.name.upper(), folder.name)
-        (site,) = find_one_site(folder, name=name, expected=MULTISITE_LAYOUT, role=_multisite_role)
-        if site.name in sites:
-            raise BadInput(f"{folder}: {sites[site.name][0]} is site {site.name} under another name; keep one of them")
-        sites[site.name] = (folder, site)
-    return add_left_out([sites[name][1] for name in sorted(sites)], strays)
-
-
-def _multisite_role(path: Path) -> tuple[str, str]:
-    """Case numbers start again at some sites, so a patient is a site and a number."""
-    match = MULTISITE_FILE.fullmatch(path.as_posix())
-    if not match:
-        return "", "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"
-    return "mask" if match["mask"] else "image", match["case"].capitalize()
-
-
-PROSTATE_MULTISITE = prostate_kind(
-    description="multi-site prostate MRI release: <site>/CaseNN.nii.gz + CaseNN_segmentation.nii.gz",
-    find_sites=find_multisite,
-    decode=decode,
-    licence="research use; the terms of PROMISE12, NCI-ISBI 2013 and I2CVB hold for their cases",
-    citation="Liu et al., MS-Net: multi-site network for improving prostate segmentation with heterogeneous MRI "
-    "data, IEEE TMI 2020",
-)
 
 
 # PROMISE12: ``CaseNN.mhd/.raw`` + ``CaseNN_segmentation.mhd/.raw``, split into its hospitals
@@ -122,57 +81,6 @@ PROMISE12 = prostate_kind(
     licence="research use; cite the challenge",
     citation="Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, "
     "Medical Image Analysis 2014",
-)
-
-
-# MSD Task05: ``imagesTr/prostate_NN.nii.gz`` (T2, ADC) + ``labelsTr/prostate_NN.nii.gz`` (zones 1, 2)
-
-MSD_SET = "Task05_Prostate"
-MSD_PARTS = {"imagesTr": "image", "labelsTr": "mask"}
-MSD_STRAY = "no prostate_NN.nii.gz of imagesTr or labelsTr"
-MSD_T2 = 0  # the channel
-MSD_FILE = re.compile(r"(?P<folder>imagesTr|labelsTr)/(?P<case>prostate_\d+)\.nii(\.gz)?")
-
-
-def _msd_role(path: Path) -> tuple[str, str]:
-    """By the path below the set's folder, which is the source or within it."""
-    inner = path.relative_to(MSD_SET) if path.parts[0] == MSD_SET else path
-    if match := MSD_FILE.fullmatch(inner.as_posix()):
-        return MSD_PARTS[match["folder"]], match["case"]
-    is_test = inner.parent.as_posix() == "imagesTs"
-    return "", "a test image, whose labels are not published" if is_test else MSD_STRAY
-
-
-MSD_PROSTATE = prostate_kind(
-    description="Medical Segmentation Decathlon Task05: {imagesTr,labelsTr}/prostate_NN.nii.gz",
-    find_sites=partial(find_one_site, name="MSD", expected="imagesTr and labelsTr", role=_msd_role),
-    decode=partial(decode, zones=2, channel=MSD_T2),
-    licence="CC BY-SA 4.0",
-    citation="Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 2022",
-)
-
-
-# Prostate158: ``{train,valid,test}/NNN/t2.nii.gz`` + ``t2_anatomy_reader1.nii.gz`` (zones 1, 2)
-
-PROSTATE158_LAYOUT = "{train,valid,test}/NNN/t2.nii.gz and t2_anatomy_reader1.nii.gz"
-PROSTATE158_FILE = re.compile(r"(?P<case>\d+)/t2(?P<mask>_anatomy_reader1)?\.nii(\.gz)?")
-
-
-def _prostate158_role(path: Path) -> tuple[str, str]:
-    """The set numbers its patients through its own train, valid and test folders, which are pooled."""
-    match = PROSTATE158_FILE.fullmatch(f"{path.parent.name}/{path.name}")
-    if not match:
-        return "", "not the T2 image or the first reader's anatomy"
-    return "mask" if match["mask"] else "image", match["case"]
-
-
-PROSTATE158 = prostate_kind(
-    description="Prostate158: {train,valid,test}/NNN/t2.nii.gz + t2_anatomy_reader1.nii.gz",
-    find_sites=partial(find_one_site, name="Prostate158", expected=PROSTATE158_LAYOUT, role=_prostate158_role),
-    decode=partial(decode, zones=2),
-    licence="research use",
-    citation="Adams et al., Prostate158: an expert-annotated 3T MRI dataset and algorithm for prostate cancer "
-    "detection, Computers in Biology and Medicine 2022",
 )
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter, zoom
 
-from fedmerit_data.readers.fundus import FUNDUS_ROIS
 from fedmerit_data.readers.kind import GENERATED
+from fedmerit_data.readers.releases import FUNDUS_ROIS
 from fedmerit_data.spatial.photographs import BACKGROUND, CUP, RIM
 
 Array = NDArray[np.float64]

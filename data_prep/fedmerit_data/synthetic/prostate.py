@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from fedmerit_data.readers.kind import GENERATED
-from fedmerit_data.readers.prostate import PROSTATE_MULTISITE
+from fedmerit_data.readers.releases import PROSTATE_MULTISITE
 
 Array = NDArray[np.float64]
 

@@ -30,19 +30,6 @@ def test_a_site_whose_labels_are_swapped(sites):
     assert finding.detail == "cup not within disc in 14 of 14 cases"
 
 
-def test_a_site_whose_masks_are_inverted(sites):
-    for split, count in CASES.items():
-        for number in range(count):
-            change(sites, f"{split}{number}", "label", lambda label: 1 - label)
-    errors = check(sites)
-    assert [(finding.kind, finding.site) for finding in errors] == [
-        ("label convention", "HK"),
-        ("label convention", "UCL"),
-    ]
-    assert "what is not its prostate read as prostate" in errors[0].detail
-    assert "either may be the wrong one" in errors[0].message
-
-
 @pytest.mark.parametrize("distance", [0.3, 90.0])
 def test_volumes_in_millilitres(sites, distance):
     space(sites, [distance, 2.5, 2.5])

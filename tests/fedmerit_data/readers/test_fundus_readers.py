@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.readers.fundus import FUNDUS_ROIS
+from fedmerit_data.readers.releases import FUNDUS_ROIS
 
 
 def test_drions_masks_survive_jpeg(tmp_path):

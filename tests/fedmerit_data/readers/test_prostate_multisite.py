@@ -6,7 +6,7 @@ from layouts import AXIAL, SHAPE, box, prostate_site, save_nifti, volume
 from layouts_prostate import OBLIQUE, found, require_drawn
 
 from fedmerit.errors import BadInput
-from fedmerit_data.readers.prostate import PROSTATE_MULTISITE
+from fedmerit_data.readers.releases import PROSTATE_MULTISITE
 
 
 def only(source):

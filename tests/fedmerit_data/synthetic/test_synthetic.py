@@ -9,8 +9,7 @@ from layouts import prepare
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.check import check
-from fedmerit_data.readers.fundus import FUNDUS_ROIS
-from fedmerit_data.readers.prostate import PROSTATE_MULTISITE
+from fedmerit_data.readers.releases import FUNDUS_ROIS, PROSTATE_MULTISITE
 from fedmerit_data.synthetic import fundus, prostate
 
 READERS = {"synthetic-prostate": PROSTATE_MULTISITE, "synthetic-fundus": FUNDUS_ROIS}
