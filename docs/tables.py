@@ -26,7 +26,7 @@ def methods_table() -> str:
 
 def methods_catalogue() -> str:
     """What `fedmerit methods` prints, as JSON with a line for each method: it need not load them."""
-    from fedmerit.methods.registry import OWN
+    from fedmerit.methods.registry import METHODS
     from fedmerit.schema.configuration.settings import SHARED_GROUPS
     from fedmerit_cli.methods import describe, parameter_rows
 
@@ -34,7 +34,7 @@ def methods_catalogue() -> str:
         return ",\n".join(f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in entries.items())
 
     shared = {group: parameter_rows(kind) for group, kind in SHARED_GROUPS.items()}
-    methods = {name: describe(kind) for name, kind in OWN.items()}
+    methods = {name: describe(kind) for name, kind in ((name, METHODS[name]) for name in METHODS.ours)}
     return f'{{"methods": {{\n{lines(methods)}\n}}, "shared": {{\n{lines(shared)}\n}}}}\n'
 
 

@@ -19,7 +19,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from importlib.metadata import Distribution, PackageNotFoundError, distributions, entry_points, requires
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distributions, entry_points, requires
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,6 +82,11 @@ class Catalogue(MutableMapping[str, T]):
             self._loaded[name] = part
         return self._loaded[name]
 
+    @property
+    def ours(self) -> list[str]:
+        """Names of the parts that the distribution of FedMerit brings, the laboratory's among them; none is loaded."""
+        return [*self._own, *sorted(own_entries(self.group).keys() - self._own.keys())]
+
     def loaded(self) -> list[T]:
         """Ours, and of the others those that this process has loaded."""
         return [*self._own.values(), *self._loaded.values()]
@@ -92,8 +98,9 @@ class Catalogue(MutableMapping[str, T]):
         del self._own[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
-        yield from (name for name in names(self.group) if name not in self._own)
+        ours = self.ours
+        yield from ours
+        yield from (name for name in names(self.group) if name not in ours)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -178,6 +185,12 @@ def names(group: str) -> list[str]:
     return sorted(found)
 
 
+@cache
+def own_entries(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of FedMerit's own distribution by name: its laboratory, which needs no approval."""
+    return {one.name: one for one in entry_points(group=_entries(group)) if one.dist and one.dist.name == "fedmerit"}
+
+
 def is_name(group: str, name: str) -> bool:
     """Whether ``name`` may be a part of others; nothing of a distribution is loaded."""
     return bool(NAMED.fullmatch(name)) or name in names(group)
@@ -191,6 +204,8 @@ def load(group: str, name: str) -> Any:
         BadInput: it is not approved here, only a record names it, it cannot be imported, or several distributions have
             one of this name.
     """
+    if own := own_entries(group).get(name):
+        return own.load()
     _import_scripts()
     if (group, name) in _registered:
         return _registered[group, name]

@@ -9,8 +9,8 @@ from fedmerit.contract.capabilities import OwnUpdate
 from fedmerit.contract.method import Layout, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
-from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.minus_model import minus_model
+from fedmerit_lab.methods.fedce_nvflare import FedCENVFlare
 
 
 def reports(samples, cosine=None, minus_error=None):

@@ -10,7 +10,7 @@ from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.rffl import RFFL
-from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
+from fedmerit_lab.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 
 
 def alone(method, update):

@@ -6,14 +6,11 @@ from typing import Any
 
 from fedmerit.contract.method import Method
 from fedmerit.methods.cffl import CFFL
-from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.fedce import FedCE
-from fedmerit.methods.fedce_nvflare import FedCENVFlare
-from fedmerit.methods.fedci import ECI, FedCI, FedValue
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.peer_learning import VPDL
 from fedmerit.methods.proximal import Ditto, FedProx
@@ -21,8 +18,6 @@ from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.robust import Krum, Median, Trimmed
 from fedmerit.methods.scaffold import SCAFFOLD
-from fedmerit.methods.shapfed import ShapFed
-from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin
 from fedmerit.plugins import Catalogue
 
 OWN: Mapping[str, type[Method]] = {
@@ -30,20 +25,12 @@ OWN: Mapping[str, type[Method]] = {
     "pooled": Pooled,
     "fedavg": FedAvg,
     "fedce": FedCE,
-    "fedce_nvflare": FedCENVFlare,
     "cgsv": CGSV,
     "rffl": RFFL,
-    "dw": DataWeighted,
-    "eu": Euclidean,
-    "rr": RoundRobin,
     "cffl": CFFL,
-    "cffl_released": CFFLReleased,
     "fedave": FedAVE,
     "fedsac": FedSAC,
     "qfedavg": QFedAvg,
-    "fedci": FedCI,
-    "eci": ECI,
-    "fedvalue": FedValue,
     "cycle": CYCle,
     "vpdl": VPDL,
     "fedbn": FedBN,
@@ -53,7 +40,6 @@ OWN: Mapping[str, type[Method]] = {
     "fedadam": FedAdam,
     "scaffold": SCAFFOLD,
     "ditto": Ditto,
-    "shapfed": ShapFed,
     "median": Median,
     "trimmed": Trimmed,
     "krum": Krum,

@@ -12,8 +12,8 @@ from rounds import few, make_rounds, play, random_rounds, with_dice
 
 from fedmerit.contract.method import CandidateResults, Layout, Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
-from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.registry import build_method
+from fedmerit_lab.methods.cffl_released import CFFLReleased
 
 FIRST = {"reputation": "sinh_first", "aggregation": "share", "keep_own": False}  # CFFL, as parameters of `CFFLReleased`
 RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}

@@ -4,22 +4,19 @@ import math
 
 import pytest
 import reference
-import reference_rewards
 import torch
-from comparing import assert_equals, assert_models, expected_of
+from comparing import assert_models
 from hypothesis import given
 from monai.networks.nets import DynUNet
 from oracles import tensor
 from quadratics import descended, made_up, mean, played, shares
-from rounds import as_numbers, few, layout, make_rounds, outcomes, play, random_rounds
+from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
 
 from fedmerit.contract.capabilities import PoolsImages, Trained, TrainingView
 from fedmerit.contract.method import Layout, Reports
-from fedmerit.contract.vectors import gram
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.registry import METHODS
-from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.server.network_layout import read_layout
 from fedmerit.trainers.factory import build_network
@@ -81,50 +78,6 @@ def test_silobn_is_fedavg_with_statistics_of_each_sites_own():
         assert (ours.statistics, theirs.statistics) == ("own", "models")
         assert torch.equal(ours.models, theirs.models)
         assert torch.equal(ours.weights, theirs.weights)
-
-
-@pytest.mark.parametrize("ratio", ["max", "share"])
-@given(rounds=random_rounds)
-@few
-def test_data_weighted_is_the_reference(ratio, rounds):
-    expected = expected_of(reference_rewards.data_weighted, rounds, ratio=ratio)
-    for outcome, round in zip(outcomes(DataWeighted(ratio), rounds), expected, strict=True):
-        assert_equals(outcome, round)
-
-
-@given(rounds=random_rounds)
-@few
-def test_euclidean_is_the_reference(rounds):
-    expected = expected_of(reference_rewards.euclidean, rounds)
-    for outcome, round in zip(outcomes(Euclidean(), rounds), expected, strict=True):
-        assert_equals(outcome, round)
-
-
-def test_identical_updates_have_no_distance_to_their_sum():
-    """In exact arithmetic; rounding would decide who downloads more."""
-    weights = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64)
-    for seed in range(10):
-        updates = make_rounds(seed, n=1, d=3000).updates[0].repeat(3, 1)
-        assert distances_to_sum(gram(updates), weights).tolist() == [0, 0, 0]
-    outcome = outcomes(Euclidean(), make_rounds(n=1).of_sites(torch.zeros(3, dtype=torch.long)))[0]
-    assert outcome.quantities["quota"].tolist() == pytest.approx([1, 1, 1], abs=1e-12)
-
-
-@pytest.mark.parametrize("turns", ["pass", "one"])
-@given(rounds=random_rounds)
-@few
-def test_round_robin_is_the_reference(turns, rounds):
-    expected, states = expected_of(reference_rewards.round_robin, rounds, turns=turns), []
-    played = play(RoundRobin(turns), rounds, states)
-    for (_, outcome), state, round in zip(played, states, expected, strict=True):
-        assert_equals(outcome, round)
-        assert state.server.tolist() == pytest.approx(round["server"], abs=1e-9)
-
-
-def test_one_download_per_round_goes_around():
-    states = []
-    play(RoundRobin(turns="one"), make_rounds(n=3, rounds=6), states)
-    assert [int(state.served.argmax()) for state in states] == [0, 1, 2, 0, 1, 2]
 
 
 def fedbn_reference(rounds, norms):

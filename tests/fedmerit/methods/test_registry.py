@@ -15,7 +15,8 @@ from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.schema.declarations import rules
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = sorted((ROOT / "custom" / "fedmerit" / "methods").glob("*.py"))
+HOMES = ("custom/fedmerit", "evaluation/fedmerit_lab")
+FILES = sorted(file for home in HOMES for file in (ROOT / home / "methods").glob("*.py"))
 MOST_LINES = {"fedce.py": 90, "cgsv.py": 85}
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

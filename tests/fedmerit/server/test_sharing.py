@@ -8,7 +8,7 @@ from run_factory import make_sites
 from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import OWN
+from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import make_configuration, with_sharing
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import (
@@ -32,7 +32,7 @@ IMAGES = dict(zip(SITES, (10, 14, 9, 21, 12), strict=True))
 ROUNDS = 4
 NEEDS_SHARING = {"fedsac", "cycle", "vpdl", "krum", "rr"}
 NEEDS_IMAGES = {"cffl", "cffl_released", "fedave", "fedci", "eci", "fedvalue"}
-DECENTRALISED = [name for name in OWN if name != "pooled"]
+DECENTRALISED = [name for name in METHODS.ours if name != "pooled"]
 
 
 class Recorded:

@@ -19,7 +19,7 @@ from fedmerit.evidence.verification.findings import Contradiction, Finding, at, 
 from fedmerit.evidence.verification.replay import PlayedRound, Replay
 from fedmerit.evidence.verification.results import PLACES
 from fedmerit.guard.work import log_e_values
-from fedmerit.methods.registry import OWN
+from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
 from fedmerit.schema.run_info import read_run
@@ -56,7 +56,7 @@ def replay_rounds(
     questions = list(_require_same_models(ledger, records))
     info = read_run(run)
     method = info["plan"]["method"]
-    if method not in OWN:
+    if method not in METHODS.ours:
         return [], [*questions, make_finding("foreign method", found=method)]
     encrypted = HE in (info.get("privacy") or ())
     played = list[PlayedRound]()

@@ -10,10 +10,10 @@ from typing import Any
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Method
-from fedmerit.contract.observers import OWN as OWN_OBSERVERS
+from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput, suggest
 from fedmerit.evidence.ledger import record_hash
-from fedmerit.methods.registry import METHODS, OWN, build_method, undefined_quantities
+from fedmerit.methods.registry import METHODS, build_method, undefined_quantities
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.requirements import require_observers, require_script_support
 from fedmerit.schema.configuration.script import DERIVED, SETTINGS, Script, derived_parts
@@ -375,10 +375,10 @@ PLACES: Mapping[str, tuple[str, str, Iterable[str]]] = {  # of a plan: part of i
 
 def find_external_parts(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(group, name) of the parts in a plan, `RunConfiguration.to_dict`, that are not ours; loads none of them."""
-    found = [("methods", str(plan.get("method")))] if plan.get("method") not in OWN else []
+    found = [("methods", str(plan.get("method")))] if plan.get("method") not in METHODS.ours else []
     for group, (part, name, ours) in PLACES.items():
         value = (plan.get(part) or {}).get(name, next(iter(ours)))
         if value not in ours:
             found.append((group, str(value)))
     observers = [split_spec(spec)[0] for spec in plan.get("values") or ()]
-    return found + [("observers", name) for name in observers if name not in OWN_OBSERVERS]
+    return found + [("observers", name) for name in observers if name not in OBSERVERS.ours]

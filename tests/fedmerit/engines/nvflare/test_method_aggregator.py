@@ -14,7 +14,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from fedmerit.engines.nvflare.method_aggregator import MethodAggregator
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.methods.registry import OWN
+from fedmerit.methods.registry import METHODS
 from fedmerit.schema.results import read_results
 from fedmerit.trainers.script.trainer import STEPS
 
@@ -98,7 +98,7 @@ def test_methods_with_one_model_aggregate(aggregator, method, settings):
 
 
 def test_others_say_why_not():
-    for name in {*OWN} - {*ONE_MODEL.split()}:
+    for name in {*METHODS.ours} - {*ONE_MODEL.split()}:
         with pytest.raises(BadInput, match=f"{name}: "):
             MethodAggregator(name)
     with pytest.raises(BadInput, match="expected show"):

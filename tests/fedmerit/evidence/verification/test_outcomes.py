@@ -21,7 +21,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.run import Verification, verify_run
 from fedmerit.files import write_json
 from fedmerit.guard.work import Measurements
-from fedmerit.methods.registry import OWN, build_method
+from fedmerit.methods.registry import METHODS, build_method
+from fedmerit.plugins import Catalogue
 from fedmerit.schema.configuration.run import describe
 from fedmerit.schema.messages import (
     ClosingReceipt,
@@ -203,7 +204,7 @@ def unrated(record: dict[str, Any]) -> None:
 FAST = ("fedavg", "fedce", "cgsv", "cycle", "fedsac")
 EVERY = [
     pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
-    for name in OWN
+    for name in METHODS.ours
     for guard in ("on", "off")
     if name != "pooled" or guard == "off"
 ]
@@ -443,7 +444,7 @@ def test_record_written_while_the_run_lasts_is_found_though_all_logs_acknowledge
 
 
 def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch):
-    monkeypatch.setattr("fedmerit.evidence.verification.outcomes.OWN", {})
+    monkeypatch.setattr(Catalogue, "ours", [])
     assert any("fedce is not ours" in text for text in sentences(verify_run(run)))
 
 
@@ -514,7 +515,7 @@ DISHONEST: Mapping[str, tuple[Spoil, str]] = {  # by what the server does: what 
 
 @pytest.mark.parametrize("what", DISHONEST)
 @pytest.mark.parametrize(
-    "method", [pytest.param(one, marks=() if one in ("fedce", "cffl") else pytest.mark.slow) for one in OWN]
+    "method", [pytest.param(one, marks=() if one in ("fedce", "cffl") else pytest.mark.slow) for one in METHODS.ours]
 )
 def test_one_honest_log_finds_a_dishonest_server_of_every_method_or_verify_says_what_is_not_shown(
     tmp_path, method, what

@@ -18,7 +18,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout
 from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import OWN, build_method
+from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.schema import egress_list
 from fedmerit.schema.configuration.requirements import unmet_needs
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script
@@ -294,17 +294,17 @@ NEEDS_HELPERS = {
 
 def test_every_method_says_before_round_0_what_it_needs():
     silent = replace(SCRIPT, evaluates=False)
-    able = {name for name in OWN if not list(unmet_needs(name, build_method(name, {}), silent))}
+    able = {name for name in METHODS.ours if not list(unmet_needs(name, build_method(name, {}), silent))}
     assert able == set(NEEDS_NOTHING.split())
-    more = {name for name in OWN if not list(unmet_needs(name, build_method(name, {}), SCRIPT))}
+    more = {name for name in METHODS.ours if not list(unmet_needs(name, build_method(name, {}), SCRIPT))}
     assert more - able == set(NEEDS_EVALUATION.split())
-    for name in OWN:
+    for name in METHODS.ours:
         if name not in more:
             with pytest.raises(BadInput, match=f"^method {name}: .*script"):
                 configured(name)
         if word := NEEDS_HELPERS.get(name):
             assert configured(name, replace(SCRIPT, uses=find_uses(f"from somewhere import {word}")))
-    assert more | {*NEEDS_HELPERS} | {"pooled", "fedsac", "cycle", "vpdl"} == {*OWN}
+    assert more | {*NEEDS_HELPERS} | {"pooled", "fedsac", "cycle", "vpdl"} == {*METHODS.ours}
     assert configured("fedave", guard="on")  # which asks for no losses then
     with pytest.raises(BadInput, match="uses='other': expected some of fedce, fedprox"):
         configured("cgsv", uses=("other",))

@@ -11,7 +11,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
 from fedmerit.contract.method import Layout, Reports
-from fedmerit.methods.fedce_nvflare import FedCENVFlare
+from fedmerit_lab.methods.fedce_nvflare import FedCENVFlare
 
 NAMES = ("a.weight", "b.bias", "c.weight", "d.bias")  # sorted, as NVFlare flattens
 

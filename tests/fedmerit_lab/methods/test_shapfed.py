@@ -13,7 +13,6 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes
 
 from fedmerit.contract import flat
 from fedmerit.contract.method import Layout
-from fedmerit.methods.shapfed import ShapFed
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.server.network_layout import read_layout
 from fedmerit.trainers.factory import build_network

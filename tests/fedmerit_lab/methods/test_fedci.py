@@ -10,7 +10,7 @@ from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
 from fedmerit.contract.method import Layout, Reports
-from fedmerit.methods.fedci import ECI, FedCI, FedValue
+from fedmerit_lab.methods.fedci import ECI, FedCI, FedValue
 
 
 @pytest.mark.parametrize("truncation", [0.0, 0.01])
