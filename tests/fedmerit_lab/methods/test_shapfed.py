@@ -16,6 +16,7 @@ from fedmerit.contract.method import Layout
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.server.network_layout import read_layout
 from fedmerit.trainers.factory import build_network
+from fedmerit_lab.methods.shapfed import ShapFed
 
 rounds_of_two_labels = st.builds(  # of two entries each or more: of one, cosines are 1 or -1, and cancel
     make_rounds,
