@@ -188,7 +188,7 @@ def test_package_files_are_empty():
 # What fresh interpreters import, in this order, and what must not be loaded by then.
 REPORT = "fedmerit_evaluation.report.all_sites, fedmerit_evaluation.report.one_site"
 CHECK = "fedmerit_data.check, fedmerit_data.checking.quality_report"
-STATUS = "fedmerit_deploy.session, fedmerit_deploy.site_states"
+STATUS = "fedmerit_deploy.session, fedmerit_deploy.status"
 HEAVY = {"nvflare", "monai", "torch", "pandas", "numpy", "matplotlib"}
 IMPORTED = {
     "the command line, then `verify`": [

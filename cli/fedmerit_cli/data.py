@@ -48,7 +48,7 @@ def survey(
         raise BadInput(f"--floor: {error}") from error
     if sites is not None:
         from fedmerit.schema.site_folder import open_sites
-        from fedmerit_deploy.site_survey import local_survey
+        from fedmerit_deploy.survey import local_survey
 
         found = local_survey(open_sites(sites), question)
     elif kit is not None:
@@ -101,8 +101,7 @@ def _ask_hospitals(kit: Path, question: "Question", out: Path, sites: int, wait:
     """The answers of the hospitals of a federation, as soon as so many sites are connected."""
     from fedmerit.files import folder_digest
     from fedmerit_deploy import session
-    from fedmerit_deploy.session import await_survey
-    from fedmerit_deploy.survey_job import export_survey
+    from fedmerit_deploy.survey import await_survey, export_survey
 
     with session.session(kit) as opened:
         if job is None:

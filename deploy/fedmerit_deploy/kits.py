@@ -20,14 +20,14 @@ from fedmerit.plugin_references import Reference
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.site.machine_settings import SERVER
 from fedmerit.site.policy import ALL_PARTS, MANIFEST, JobRules, Manifest, SiteScript, parse_caps, read_manifest_file
+from fedmerit_deploy.facts import SiteFacts
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
 from fedmerit_deploy.launcher import SiteLauncher
 from fedmerit_deploy.provisioning import KEY, place_key
 from fedmerit_deploy.revocation import RevocationCheck
-from fedmerit_deploy.site_facts import SiteFacts
 from fedmerit_deploy.site_policy import ClassValidator
-from fedmerit_deploy.survey_job import SURVEY_CLASSES
+from fedmerit_deploy.survey import SURVEY_CLASSES
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs

@@ -1,4 +1,4 @@
-"""A rehearsal of a job: the shortest run of its plan with every connected site, and a verdict on each of them.
+"""A rehearsal of a job: the shortest run of its plan with every connected site, and a verdict on each site.
 
 Network, method, filters and encryption are the job's own, so that messages have their real size both ways. Only the
 rounds, and the batches in a round, are fewer.
@@ -6,12 +6,9 @@ rounds, and the batches in a round, are fewer.
 
 import math
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
@@ -21,9 +18,9 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
-from fedmerit_deploy.check_result import CheckResult, Finding, fail, ok, warn
+from fedmerit_deploy.checks import CheckResult, Finding, fail, ok, warn
 from fedmerit_deploy.job_ends import explain_end
-from fedmerit_deploy.site_states import SiteState, read_federation
+from fedmerit_deploy.status import SiteState, read_federation
 
 NAME = "rehearsal"  # of the job
 MEGABYTE = 1e6
@@ -31,15 +28,17 @@ OWN_LOG = "errors.log in its kit, below runs/JOB/sites, says why"
 
 
 def rehearse(kit: Path, job: Path, folder: Path, wait: float) -> list[CheckResult]:
-    """Rehearse a job folder with all sites that are connected; a line for each site, and one for the record.
+    """Rehearse a job folder with all connected sites; return a line for each site, and one for the record.
 
     Args:
+        kit: the admin's startup kit.
         job: the job folder, as `fedmerit job export` wrote it.
         folder: a new or empty folder for the shorter job and the run folder.
         wait: seconds for the sites to answer, and for the job to end.
 
     Raises:
-        BadInput, RunFailed: no site is connected, or as of `fedmerit_deploy.session.session`.
+        BadInput: no site is connected, or the server refuses a command.
+        RunFailed: NVFlare failed at a command.
     """
     export_rehearsal(job, folder / NAME, wait)
     state = read_federation(kit)
@@ -48,13 +47,17 @@ def rehearse(kit: Path, job: Path, folder: Path, wait: float) -> list[CheckResul
     run: Path | None = folder / "run"
     with session.session(kit) as opened:
         job_id = session.submit(opened, folder / NAME)
-        description = _await_end(opened, job_id, wait)
+        description = session.await_end(opened, job_id, 2 * wait)
+        if not session.has_job_ended(description):
+            session.stop(opened, job_id)
+            description = session.job(opened, job_id)
         why = [*explain_end(description, advise=False)]
         try:
             session.fetch(opened, job_id, folder / "run")
         except BadInput as error:
             run, why = None, [str(error)]
-    refused = {name: text for name, _, text in (one.partition(": ") for one in session.explain_refusal(description))}
+    reasons = (text.partition(": ") for text in session.explain_refusal(description))
+    refused = {name: text for name, _, text in reasons}
     return [*judge(state.sites, refused, run, why), *_judge_record(run)]
 
 
@@ -65,21 +68,21 @@ def export_rehearsal(job: Path, out: Path, wait: float) -> None:
         raise BadInput(f"{job}: no job folder (no app/config in it); write one with `fedmerit job export`")
     shutil.copytree(job, out)
     write_json(out / "meta.json", {**read_json(job / "meta.json"), "name": NAME, "min_clients": 1})
-    found = False
+    has_plan = False
     for path in sorted((out / "app" / "config").glob("*.json")):
         content = read_json(path)
         for part in _find_arguments(content):
             if "plan" in part:
-                part["plan"], found = shorten(part["plan"]), True
+                part["plan"], has_plan = shorten(part["plan"]), True
             if "min_sites" in part:
                 part |= {"min_sites": 1, "round_timeout": wait}
         write_json(path, content)
-    if not found:
+    if not has_plan:
         raise BadInput(f"{job}: names no plan; expected a job of `fedmerit job export`")
 
 
 def shorten(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan of as few rounds as its method can do, and of as few batches as sites' default rules allow."""
+    """Return a plan of as few rounds as its method can do, and of as few batches as sites' default rules allow."""
     config = RunConfiguration.from_dict(plan)
     shorter = dict(plan) | {"rounds": max(1, config.build_method().needs.rounds)}
     if not config.script:
@@ -94,11 +97,13 @@ def shorten(plan: Mapping[str, Any]) -> dict[str, Any]:
 def judge(
     sites: Mapping[str, SiteState], refused: Mapping[str, str], run: Path | None, ended: Sequence[str]
 ) -> list[CheckResult]:
-    """A verdict for each site, with what to mend.
+    """Return a verdict for each site, with what to mend.
 
     Args:
+        sites: by name, their state before the rehearsal.
         refused: by site, why it did not take the job.
-        ended: why not, or what else is known of the job's end.
+        run: the fetched run folder; None: there is none.
+        ended: why there is no run, or what else is known of the job's end.
     """
     lines = []
     for name, site in sites.items():
@@ -121,38 +126,27 @@ def _judge_site(
         reason = record["rejected"].get(name, "it was not asked: it connected after the job had begun")
         return fail(f"{reason}; {OWN_LOG}")
     rows = read_results(run)
-    own = rows[rows["site"] == name]
-    sent, received = (own.loc[own["quantity"] == f"bytes_{way}", "value"].sum() for way in ("sent", "received"))
-    took = own.loc[own["quantity"] == "seconds", "value"].sum()
+    sums = rows[rows["site"] == name].groupby("quantity")["value"].sum()
+    sent, received, took = (sums.get(quantity, 0.0) for quantity in ("bytes_sent", "bytes_received", "seconds"))
     text = f"sent {sent / MEGABYTE:.1f} MB, received {received / MEGABYTE:.1f} MB, worked {took:.0f} s"
     return warn(f"{text}; look at: {'; '.join(site.flags)}") if site.flags else ok(text)
 
 
 def _judge_record(run: Path | None) -> list[CheckResult]:
-    """Whether the fetched run verifies; nothing of no run."""
+    """Return whether the fetched run verifies; nothing without a run."""
     if run is None:
         return []
     try:
-        found = verify_run(run)
+        verified = verify_run(run)
     except (BadInput, RunFailed) as error:
         return [CheckResult("record", *fail(f"does not verify: {error}"))]
     encrypted = "encrypted, " if "he" in read_json(run / "run.json").get("privacy", ()) else ""
-    return [CheckResult("record", *ok(f"{encrypted}{found.records} round verified, signed by {found.signer}"))]
-
-
-def _await_end(opened: Session, job_id: str, wait: float) -> Mapping[str, Any]:
-    """NVFlare's description of a job when it is over; it is stopped if that takes too long."""
-    deadline, stopped = time.monotonic() + 2 * wait, False
-    while not session.has_job_ended(description := session.job(opened, job_id)):
-        if time.monotonic() > deadline and not stopped:
-            session.abort(opened, job_id)
-            stopped = True
-        time.sleep(session.POLL)
-    return description
+    return [CheckResult("record", *ok(f"{encrypted}{verified.records} round verified, signed by {verified.signer}"))]
 
 
 def _find_arguments(content: Any) -> list[dict[str, Any]]:
-    """All ``args`` in a job's configuration."""
+    """Return all ``args`` in a job's configuration."""
     inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    found = [one for part in inner for one in _find_arguments(part)]
-    return [*found, content["args"]] if isinstance(content, dict) and isinstance(content.get("args"), dict) else found
+    arguments = [one for part in inner for one in _find_arguments(part)]
+    has_own = isinstance(content, dict) and isinstance(content.get("args"), dict)
+    return [*arguments, content["args"]] if has_own else arguments

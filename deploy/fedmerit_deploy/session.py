@@ -1,4 +1,4 @@
-"""The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort, read a survey."""
+"""An admin's commands to the server, over NVFlare's session API: submit, look, fetch, abort, resume, remove a site."""
 
 import logging
 import shutil
@@ -30,14 +30,13 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaStatusValue
 
-from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS
+from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, REPEATS
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.files import RUN_NAME, read_json
-from fedmerit.schema.survey import ANSWERS, Survey
+from fedmerit.files import RUN_NAME, read_object, write_json
 from fedmerit_deploy.job_ends import JobEnd, explain_end
 from fedmerit_deploy.kit_files import read_name, require_kind, server_address
-from fedmerit_deploy.proxies import proxy_advice
+from fedmerit_deploy.network import proxy_advice
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
@@ -47,6 +46,7 @@ STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
 AGREED = ": OK"  # ends what NVFlare says of a site, or the server, that took a job
+SERVER = "server"  # NVFlare's word, in a job's deploy_map and for who took it
 UNEXPECTED = "runtime error encountered"  # how NVFlare's own begin
 NOT_RUNNING = "not running"  # NVFlare's words for a job without a process
 PASSING = (NoReply, SessionClosed, CommandError, InvalidTarget, NoClientsAvailable)  # a job, server or site changes now
@@ -54,14 +54,15 @@ ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a j
 
 
 class Unreachable(BadInput):
-    """The server does not answer; it may be starting."""
+    """An error: the server does not answer; it may be starting."""
 
 
 @contextmanager
 def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
-    """A session with the server, as the admin of a startup kit.
+    """Open a session with the server, as the admin of a startup kit.
 
     Args:
+        kit: the admin's startup kit.
         timeout: seconds to try to reach the server.
 
     Raises:
@@ -107,7 +108,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
 
 
 def submit(opened: Session, job: Path) -> str:
-    """Submit a job folder, and give its id; `BadInput` if the folder holds no job, or the server refuses it."""
+    """Submit a job folder and return its id; `BadInput` if the folder holds no job, or the server refuses it."""
     if not (job / "meta.json").is_file():
         raise BadInput(f"{job}: no job folder (no meta.json in it); write one with `fedmerit job export`")
     try:
@@ -138,21 +139,77 @@ def stop(opened: Session, job_id: str) -> None:
     deadline = time.monotonic() + STOPPING
     while job(opened, job_id)["status"] == RunStatus.DISPATCHED and time.monotonic() < deadline:
         time.sleep(POLL)  # NVFlare aborts no job that it is just starting
+    if _abort(opened, job_id) and not has_job_ended(await_end(opened, job_id, STOPPING)):
+        raise RunFailed(f"job {job_id}: was aborted, but did not end within {STOPPING:g} seconds; try again")
+
+
+def abort(opened: Session, job_id: str) -> None:
+    """Abort a job; `BadInput` if it is over already, or not at work yet."""
+    if has_job_ended(description := job(opened, job_id)):
+        raise BadInput(f"job {job_id}: is over already ({description['status']})")
+    if not _abort(opened, job_id):
+        raise BadInput(f"job {job_id}: nothing of it is at work at the server; it is being started or ended")
+
+
+def _abort(opened: Session, job_id: str) -> bool:
+    """Abort a job; return False if nothing of it is at work at the server."""
     try:
         opened.abort_job(job_id)
     except (JobNotRunning, InternalError) as error:
         if NOT_RUNNING not in str(error):
-            raise RunFailed(f"job {job_id}: {error}") from error
-        return
-    deadline = time.monotonic() + STOPPING
-    while not has_job_ended(job(opened, job_id)):
-        if time.monotonic() > deadline:
-            raise RunFailed(f"job {job_id}: was aborted, but did not end within {STOPPING:g} seconds; try again")
+            raise
+        return False
+    return True
+
+
+def await_end(opened: Session, job_id: str, seconds: float) -> dict[str, Any]:
+    """Return NVFlare's description of a job when it is over, or after so many seconds.
+
+    NVFlare's own ``wait_for_job`` ends with an error if the server gives no answer just then.
+    """
+    deadline = time.monotonic() + seconds
+    while not has_job_ended(description := job(opened, job_id)) and time.monotonic() < deadline:
         time.sleep(POLL)
+    return description
+
+
+def remove_site(opened: Session, job_id: str, site: str) -> str:
+    """Stop a run, if it is at work, and submit a job that repeats it from round 0 without ``site``; return its id.
+
+    It is the leave-one-out run: the same plan and seeds, by all other sites that are connected. The run that the site
+    took part in stays, with its ledger. The site's certificate stays valid until it is revoked.
+
+    Raises:
+        BadInput: the site has no part in the run, or too few others are connected.
+    """
+    description = job(opened, job_id)
+    first = str(description.get("cloned_from") or job_id)
+    took = job_sites(description) | job_sites(job(opened, first))
+    if site not in took:
+        raise BadInput(f"job {job_id}: {site} has no part in it; its sites are {', '.join(sorted(took)) or 'none'}")
+    others, least = sorted(set(connected(opened)) - {site}), int(description.get("min_clients") or 1)
+    if len(others) < least:
+        raise BadInput(
+            f"job {job_id}: needs {least} sites without {site}, connected are {', '.join(others) or 'none'}; wait for "
+            "others, or submit a job with fewer --min-sites"
+        )
+    if not has_job_ended(description):
+        stop(opened, job_id)
+    with tempfile.TemporaryDirectory(prefix="removal-") as folder:
+        # beside the job folder lie NVFlare's own meta.json of the job, which has other names, and its workspace
+        folders = [path.parents[1] for path in download(opened, first, folder).rglob("app/config")]
+        repeated = next((path for path in folders if (path / "meta.json").is_file()), None)
+        if repeated is None:
+            raise RunFailed(f"job {first}: the server gave no job folder; submit that again, without {site}")
+        meta = read_object(repeated / "meta.json")
+        meta["deploy_map"] = {app: [SERVER, *others] for app in meta["deploy_map"]}
+        meta[REPEATS] = f"repeats the run of job {first} without {site}"
+        write_json(repeated / "meta.json", meta)
+        return submit(opened, repeated)
 
 
 def connected(opened: Session) -> list[str]:
-    """Names of the sites that are connected, sorted: NVFlare lists a site for ten minutes after its last word."""
+    """Return the sorted names of connected sites. NVFlare lists a site for ten minutes after its last word."""
     last = {str(client.name): client.last_connect_time or 0.0 for client in opened.get_system_info().client_info}
     return sorted(name for name, when in last.items() if max(last.values()) - when < FRESH)
 
@@ -167,12 +224,12 @@ def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> Non
 
 
 def jobs(opened: Session) -> list[dict[str, Any]]:
-    """NVFlare's description of every job, the last submitted first."""
+    """Return NVFlare's description of every job, the last submitted first."""
     return [dict(job) for job in opened.list_jobs(detailed=True, reverse=True)]
 
 
 def job(opened: Session, job_id: str) -> dict[str, Any]:
-    """NVFlare's description of one job; asks again if there is no answer just now."""
+    """Return NVFlare's description of a job; ask again if there is no answer just now."""
     for _ in range(TRIES - 1):
         with suppress(*PASSING):
             return dict(opened.get_job_meta(job_id))
@@ -181,18 +238,18 @@ def job(opened: Session, job_id: str) -> dict[str, Any]:
 
 
 def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
-    """How far a job at work is, as the controller's `progress` reports it; None before and after that."""
+    """Return the progress of a job at work, as its controller reports it; None before and after that."""
     answer = _ask_job(opened, job_id, PROGRESS, {})
     return answer if isinstance(answer, Mapping) else None
 
 
 def note(opened: Session, job_id: str, text: str) -> bool:
-    """Have a line written into the ledger's next record; whether the job, at work, took it."""
+    """Have a line written into the ledger's next record; return whether the job, at work, took it."""
     return bool(_ask_job(opened, job_id, NOTE, {"text": text}))
 
 
 def _ask_job(opened: Session, job_id: str, topic: str, content: Mapping[str, str]) -> Any:
-    """What a job at work answers; None: it is being started or ended, or this admin has no right to ask."""
+    """Return the answer of a job at work; None if it is being started or ended, or this admin may not ask."""
     try:
         with redirect_stdout(StringIO()):
             return opened.do_app_command(job_id, topic, content)
@@ -201,20 +258,20 @@ def _ask_job(opened: Session, job_id: str, topic: str, content: Mapping[str, str
 
 
 def job_sites(description: Mapping[str, Any]) -> set[str]:
-    """The sites that took a job as it was deployed, as `job` describes it; none of one that was not."""
+    """Return the sites that took a job as it was deployed, by the description of `job`."""
     details = map(str, description.get("job_deploy_detail") or ())
-    return {text.removesuffix(AGREED) for text in details if text.endswith(AGREED)} - {"server"}
+    return {text.removesuffix(AGREED) for text in details if text.endswith(AGREED)} - {SERVER}
 
 
 def newcomers(description: Mapping[str, Any], connected: Collection[str]) -> set[str]:
-    """Of ``connected`` sites, those to which a job for all sites was not given yet: they came later."""
+    """Return the connected sites to which a job for all sites was not given yet, since they came later."""
     for_all = any("@ALL" in map(str, sites) for sites in (description.get("deploy_map") or {}).values())
     given = {text.partition(": ")[0] for text in map(str, description.get("job_deploy_detail") or ())}
     return set(connected) - given if for_all and given else set()
 
 
 def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[str]:
-    """Of connected ``sites``, those that say that they have no process of a job."""
+    """Return those of the connected ``sites`` that say that they have no process of a job."""
     listed = opened.get_client_job_status(sorted(sites)) or []
     rows = [(str(one.get("client_name")), one.get("job_id"), one.get("status")) for one in listed]
     having = {site for site, job, _ in rows if job == job_id}
@@ -222,30 +279,18 @@ def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[s
 
 
 def has_job_ended(description: Mapping[str, Any]) -> bool:
-    """Whether a job, as `job` describes it, is over, well or not."""
+    """Return whether a job, by the description of `job`, is over, completed or not."""
     return str(description["status"]).startswith(ENDED)
 
 
 def explain_refusal(description: Mapping[str, Any]) -> list[str]:
-    """What server and sites said when the job was to start there, without those that agreed."""
+    """Return what server and sites that refused said when the job was to start there."""
     details = description.get("job_deploy_detail") or []
     return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(AGREED)]
 
 
-def abort(opened: Session, job_id: str) -> str:
-    """Stop a job; what the server says."""
-    if has_job_ended(description := job(opened, job_id)):
-        raise BadInput(f"job {job_id}: is over already ({description['status']})")
-    try:
-        return str(opened.abort_job(job_id))
-    except (JobNotRunning, InternalError) as error:
-        if NOT_RUNNING not in str(error):
-            raise
-        raise BadInput(f"job {job_id}: nothing of it is at work at the server; it is being started or ended") from error
-
-
 def fetch(opened: Session, job_id: str, out: Path) -> Path:
-    """The run folder of a job that is over, at ``out``.
+    """Download the run folder of a job that is over to ``out``, and return its path.
 
     Raises:
         BadInput: ``out`` holds something, the job is not over, or it left no run: no site took it, or no round of it
@@ -259,22 +304,22 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".fetch-") as folder:
         result = download(opened, job_id, folder)
-        found = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
-        if not found or not Ledger(found[0] / "ledger.jsonl").records:
-            raise BadInput(_explain_missing_run(description, begun=bool(found)))
+        runs = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
+        if not runs or not Ledger(runs[0] / "ledger.jsonl").records:
+            raise BadInput(_explain_missing_run(description, has_begun=bool(runs)))
         if out.exists():
             out.rmdir()
-        shutil.move(found[0], out)
+        shutil.move(runs[0], out)
     return out
 
 
-def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
-    """Why a job that is over has nothing to fetch, and what to do about it."""
+def _explain_missing_run(description: Mapping[str, Any], has_begun: bool) -> str:
+    """Return why a job that is over has nothing to fetch, and what to do about it."""
     refused, known = explain_refusal(description), explain_end(description)
     error = JobEnd.of(description).error
     why = (
         "its first round was not complete"
-        if begun
+        if has_begun
         else NO_SITE
         if NO_SITE in error or not error
         else "it did not begin"
@@ -284,33 +329,8 @@ def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
     return f"job {description['job_id']}: {'; '.join(lines)}"
 
 
-def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
-    """The answers to a survey's job; sites that refused it as it was deployed are named among those without an answer.
-
-    Raises:
-        RunFailed: it was not over in that time, or ended without answers.
-    """
-    deadline = time.monotonic() + seconds
-    while not has_job_ended(description := job(opened, job_id)):
-        if time.monotonic() > deadline:
-            raise RunFailed(f"job {job_id}: not over within {seconds:g} seconds; ask again with `--job {job_id}`")
-        time.sleep(POLL)
-    refused = explain_refusal(description)
-    with tempfile.TemporaryDirectory(prefix="survey-") as folder:
-        found = sorted(download(opened, job_id, folder).rglob(ANSWERS))
-        if not found:
-            reasons = "; ".join([f"its status is {description['status']}", *refused])
-            raise RunFailed(f"job {job_id}: left no answers of a survey: {reasons}")
-        try:
-            survey = Survey.from_dict(read_json(found[0]))
-        except ValueError as error:
-            raise RunFailed(f"job {job_id}: {error}") from error
-    named = (text.partition(": ") for text in refused)
-    return Survey(survey.floor, survey.sites, {**survey.refused, **{name: why for name, _, why in named}})
-
-
 def download(opened: Session, job_id: str, folder: str) -> Path:
-    """What the server stored of a job that is over, in ``folder``; `BadInput` if it stored nothing in time."""
+    """Download what the server stored of a job that is over; `BadInput` if it stored nothing in time."""
     deadline = time.monotonic() + STORING
     while True:
         try:

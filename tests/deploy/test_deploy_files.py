@@ -18,7 +18,7 @@ from federation_factory import make_federation
 
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_deploy import session
-from fedmerit_deploy.health import is_at_work
+from fedmerit_deploy.network import is_connected
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -134,10 +134,10 @@ def test_health_is_that_of_the_connection(tmp_path):
             folder.mkdir(parents=True)
             content = {"servers": [{"service": {"target": f"localhost:{port}"}}]}
             (folder / f"fed_{kind}.json").write_text(json.dumps(content))
-        assert [is_at_work(folder.parent) for folder in (server, site)] == [True, False]
+        assert [is_connected(folder.parent) for folder in (server, site)] == [True, False]
         with socket.create_connection(("127.0.0.1", port)):
-            assert is_at_work(site.parent)
-    assert not is_at_work(server.parent)
+            assert is_connected(site.parent)
+    assert not is_connected(server.parent)
 
 
 def contained(kit, site_folder, words, **more):

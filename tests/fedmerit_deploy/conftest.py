@@ -43,9 +43,9 @@ def ready(federation, sites):
 @pytest.fixture(scope="session")
 def found():
     """State and text of the preflight's lines on one matter."""
-    from fedmerit_deploy.preflight import preflight
+    from fedmerit_deploy.checks import check_machine
 
     def lines(kit, what, **options):
-        return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
+        return [(line.state, line.message) for line in check_machine(kit, **options) if line.what == what]
 
     return lines

@@ -13,9 +13,9 @@ from federation_factory import TIMEOUT_SECONDS, Federation, federation
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit_deploy import session
-from fedmerit_deploy.machine_facts import LISTED
+from fedmerit_deploy.facts import LISTED
 from fedmerit_deploy.provisioning import renew
-from fedmerit_deploy.site_states import SILENCE, read_federation
+from fedmerit_deploy.status import SILENCE, read_federation
 
 ROUNDS = 3
 

@@ -10,7 +10,7 @@ from fedmerit.plugin_references import Reference
 from fedmerit.site.policy import JobRules, Manifest
 from fedmerit_deploy.kit_files import kit_digest, read_kind, require_digest, require_kind
 from fedmerit_deploy.kits import approve, approve_script, prepare_server, prepare_site, privacy_policy, read_manifest
-from fedmerit_deploy.survey_job import SURVEY_CLASSES
+from fedmerit_deploy.survey import SURVEY_CLASSES
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
 

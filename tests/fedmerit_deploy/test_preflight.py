@@ -13,15 +13,14 @@ from certificates import certify
 
 from fedmerit.errors import BadInput
 from fedmerit.plugins import approvable
-from fedmerit_deploy import network_checks
-from fedmerit_deploy import preflight as machine
+from fedmerit_deploy import checks
+from fedmerit_deploy.checks import check_machine
 from fedmerit_deploy.kits import approve, class_policy, prepare_server, prepare_site
-from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.provisioning import init, make_project
 
 
 def test_everything_is_looked_at_and_fine(ready):
-    lines = preflight(ready, offline=True)
+    lines = check_machine(ready, offline=True)
     after = ["encryption", "start", "server", "device", "rules for jobs", "disk", "memory"]
     assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
@@ -170,7 +169,7 @@ def test_who_may_bring_code_is_told(ready, found):
 def test_server_out_of_reach(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
-    monkeypatch.setattr(network_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    monkeypatch.setattr(checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
     ((_, told),) = found(ready, "server")
     assert "/etc/hosts" in told
 
@@ -237,7 +236,7 @@ def test_rules_that_were_changed_are_shown(ready, sites, found):
 def test_room(ready, monkeypatch, gib, state, found):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
-    monkeypatch.setattr(machine, "free_memory", lambda: int(gib * 2**30))
+    monkeypatch.setattr(checks, "free_memory", lambda: int(gib * 2**30))
     assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
 
 

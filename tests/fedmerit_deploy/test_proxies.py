@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedmerit_deploy.proxies import VARIABLES, connect, find_proxy, no_proxy_for
+from fedmerit_deploy.network import VARIABLES, connect, find_proxy, no_proxy_for
 
 
 @pytest.mark.parametrize(

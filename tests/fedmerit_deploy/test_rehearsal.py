@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit.site.policy import Manifest
 from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
 from fedmerit_deploy.site_policy import JobRules, check_rules
-from fedmerit_deploy.site_states import SiteState
+from fedmerit_deploy.status import SiteState
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

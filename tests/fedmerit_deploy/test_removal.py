@@ -9,7 +9,7 @@ import pytest
 from fedmerit.engines.nvflare.operations import REPEATS, read_repeats
 from fedmerit.errors import BadInput
 from fedmerit_deploy import session
-from fedmerit_deploy.removal import remove_site
+from fedmerit_deploy.session import remove_site
 
 JOBS = {
     "first": {"job_id": "first", "status": session.COMPLETED, "job_deploy_detail": ["server: OK", "A: OK", "B: OK"]},

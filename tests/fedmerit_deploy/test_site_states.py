@@ -10,10 +10,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import NoConnection
 
 from fedmerit.trainers.monai.training_checkpoint import PROGRESS
-from fedmerit_deploy import site_states
-from fedmerit_deploy.machine_facts import LISTED, clear_facts, count_bin
-from fedmerit_deploy.site_facts import SiteFacts, batch_at_work, last_error
-from fedmerit_deploy.site_states import ask_sites, judge_sites, parse_facts, places_in_round
+from fedmerit_deploy import status
+from fedmerit_deploy.facts import LISTED, SiteFacts, batch_at_work, clear_facts, count_bin, last_error
+from fedmerit_deploy.status import ask_sites, judge_sites, parse_facts, places_in_round
 
 NOW = 1000.0
 FINE = {"fedmerit": "1.0", "torch": "2.1", "python": "3.11.7", "disk": 80.0, "clock": NOW + 2, "task": "prostate"}
@@ -32,7 +31,7 @@ FINE = {"fedmerit": "1.0", "torch": "2.1", "python": "3.11.7", "disk": 80.0, "cl
         ({"memory": 0.0}, 5.0, "0.0 GiB of memory free"),
         ({"certificate": "1970-01-20"}, 5.0, "its certificate ends on 1970-01-20: `fedmerit deploy renew`"),
         ({}, 61.0, "silent for 61 s"),
-        ({}, None, f"not connected since {site_states.in_words(900.0)}"),
+        ({}, None, f"not connected since {status.in_words(900.0)}"),
     ],
 )
 def test_what_is_to_be_looked_at_is_named(own, silent, flag):
@@ -132,7 +131,7 @@ def test_counts_leave_in_bins(count, expected):
 
 
 def test_when_a_site_was_heard_is_remembered(tmp_path):
-    month = site_states.FORGOTTEN
-    (tmp_path / site_states.HEARD).write_text("[]")
-    assert site_states._remember(tmp_path, {"A": 7.0, "B": 1.0}, month) == {"A": month - 7, "B": month - 1}
-    assert site_states._remember(tmp_path, {}, 2 * month - 5) == {"B": month - 1}
+    month = status.FORGOTTEN
+    (tmp_path / status.HEARD).write_text("[]")
+    assert status._remember(tmp_path, {"A": 7.0, "B": 1.0}, month) == {"A": month - 7, "B": month - 1}
+    assert status._remember(tmp_path, {}, 2 * month - 5) == {"B": month - 1}

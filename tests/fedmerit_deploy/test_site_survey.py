@@ -8,7 +8,7 @@ import pytest
 from fedmerit.schema.messages import Failure
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.schema.survey import TOO_FEW, Question, find_quantity
-from fedmerit_deploy.site_survey import local_survey, survey_site
+from fedmerit_deploy.survey import local_survey, survey_site
 
 FLOOR = Question(2)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedmerit.schema.survey import Question, Surveyed
 from fedmerit_deploy.kits import class_policy
-from fedmerit_deploy.survey_job import SURVEY_CLASSES, export_survey, read_answer
+from fedmerit_deploy.survey import SURVEY_CLASSES, export_survey, read_answer
 
 QUESTION = Question(5)
 

@@ -14,9 +14,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
 from fedmerit_deploy import session
 from fedmerit_deploy.kits import prepare_site
-from fedmerit_deploy.session import await_survey
-from fedmerit_deploy.site_survey import local_survey
-from fedmerit_deploy.survey_job import NO_ANSWER, export_survey
+from fedmerit_deploy.survey import NO_ANSWER, await_survey, export_survey, local_survey
 
 QUESTION = Question(5)
 ANSWERED = Survey(5, {"A": Surveyed(9, 90, {}, 5)}, {"B": "no answer"})

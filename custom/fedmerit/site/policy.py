@@ -96,7 +96,7 @@ class Manifest(BaseModel):
     run: Text = ""
     runs: Text = ""
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
-    hidden: Names = ()  # of a site: items of `fedmerit_deploy.machine_facts` that no admin gets
+    hidden: Names = ()  # of a site: items of `fedmerit_deploy.facts` that no admin gets
     jobs: JobRules = JobRules()  # likewise
     script: SiteScript | None = None  # likewise
 

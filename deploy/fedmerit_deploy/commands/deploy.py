@@ -12,7 +12,7 @@ from fedmerit_cli.terminal import console, plain_table
 from fedmerit_deploy.commands import provisioning
 
 if TYPE_CHECKING:
-    from fedmerit_deploy.check_result import CheckResult
+    from fedmerit_deploy.checks import CheckResult
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 Byoc = Annotated[
@@ -59,9 +59,9 @@ def site(
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
+    from fedmerit_deploy.checks import check_machine
     from fedmerit_deploy.kit_files import read_name, require_kind
     from fedmerit_deploy.kits import approve_script, prepare_site
-    from fedmerit_deploy.preflight import preflight
 
     require_kind(kit, "client")
     if (sites_folder is not None and site_folder is not None) or not (sites_folder or site_folder or script):
@@ -69,7 +69,7 @@ def site(
     folder = site_folder or (sites_folder / read_name(kit) if sites_folder else None)
     own = approve_script(script, script_args, script_command) if script else None
     prepare_site(kit, folder and folder.resolve(), device, byoc, surveys, evaluations, key=key, script=own)
-    _report([*preflight(kit, offline), *(_data(folder.resolve()) if folder else [])])
+    _report([*check_machine(kit, offline), *(_data(folder.resolve()) if folder else [])])
     if own:
         console.print(f"script: {own.file}, SHA-256 {own.sha256}; what it imports is not covered", soft_wrap=True)
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
@@ -86,11 +86,11 @@ def prepare_the_server(
     byoc: Byoc = False,
 ) -> None:
     """Prepare the server's machine, and check it; exits with 1 if a check fails."""
+    from fedmerit_deploy.checks import check_machine
     from fedmerit_deploy.kits import prepare_server
-    from fedmerit_deploy.preflight import preflight
 
     prepare_server(kit, server_sites, runs, device, byoc)
-    _report(preflight(kit))
+    _report(check_machine(kit))
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
@@ -145,9 +145,9 @@ def check_kit(
     ] = None,
 ) -> None:
     """Check a kit against its SHA-256, and a prepared machine again; changes nothing."""
+    from fedmerit_deploy.checks import check_machine
     from fedmerit_deploy.kit_files import require_digest
     from fedmerit_deploy.kits import is_prepared, read_manifest
-    from fedmerit_deploy.preflight import preflight
 
     if digest is not None:
         require_digest(kit, digest)
@@ -155,14 +155,14 @@ def check_kit(
         if not is_prepared(kit):
             return
     folder = read_manifest(kit).site_folder
-    _report([*preflight(kit, offline), *(_data(Path(folder)) if folder else [])])
+    _report([*check_machine(kit, offline), *(_data(Path(folder)) if folder else [])])
 
 
 def _data(folder: Path) -> list["CheckResult"]:
     """The findings of `fedmerit check` on only this site folder, in a line or two."""
     from fedmerit_data.check import examine_folders
     from fedmerit_data.checking.findings import Severity
-    from fedmerit_deploy.check_result import CheckResult, State
+    from fedmerit_deploy.checks import CheckResult, State
 
     # The folder may have another name than the site, which is compared with the kit's.
     found = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]

@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import console, last_round, plain_table, print_line
 
 if TYPE_CHECKING:
-    from fedmerit_deploy.site_states import FederationState, SiteState
+    from fedmerit_deploy.status import FederationState, SiteState
 
 PRINTED = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the columns, on the terminal
 JOB_COLUMNS = ("job", "name", "status", "submitted", "by", "took")
@@ -100,7 +100,7 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     import pandas as pd
 
     from fedmerit_data.pages import write_page
-    from fedmerit_deploy.site_states import in_words
+    from fedmerit_deploy.status import in_words
     from fedmerit_evaluation.figures.tables import Table
 
     sites = pd.DataFrame([site_cells(site, one) for site, one in state.sites.items()])

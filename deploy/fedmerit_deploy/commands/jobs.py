@@ -14,7 +14,7 @@ from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
-    from fedmerit_deploy.site_states import FederationState
+    from fedmerit_deploy.status import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
@@ -84,7 +84,7 @@ def status(
     from fedmerit_deploy import session
     from fedmerit_deploy.commands.federation_status import print_federation
     from fedmerit_deploy.job_ends import explain_end
-    from fedmerit_deploy.site_states import read_federation
+    from fedmerit_deploy.status import read_federation
 
     state = read_federation(kit, job)
     if html is not None or metrics is not None:
@@ -104,7 +104,7 @@ def _keep_showing(
     """The page and the metrics, again and again; while the server does not answer, what it said last."""
     from fedmerit.errors import RunFailed
     from fedmerit_deploy.commands.federation_status import serve_metrics, write_status_page
-    from fedmerit_deploy.site_states import read_federation
+    from fedmerit_deploy.status import read_federation
 
     show = serve_metrics(metrics) if metrics is not None else None
     problem = ""
@@ -165,7 +165,7 @@ def remove(
     A job at work is stopped; its run stays at the server, with its ledger.
     """
     from fedmerit_deploy import session
-    from fedmerit_deploy.removal import remove_site
+    from fedmerit_deploy.session import remove_site
 
     with session.session(kit) as opened:
         new = remove_site(opened, job, site)

@@ -21,7 +21,7 @@ from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.schema.survey import Question, Survey
 from fedmerit.site.policy import Manifest
-from fedmerit_deploy.site_survey import survey_site
+from fedmerit_deploy.survey import survey_site
 from fedmerit_evaluation.models.bundle import write_bundle
 from fedmerit_evaluation.models.predictor import open_predictor
 

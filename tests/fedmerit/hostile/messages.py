@@ -55,7 +55,7 @@ from fedmerit.schema.messages import (
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import Question, Survey, Surveyed
 from fedmerit.site.site import Site
-from fedmerit_deploy.survey_job import read_answer
+from fedmerit_deploy.survey import read_answer
 
 PLAN = tiny_plan("fedce")
 METHOD = PLAN.build_method()

@@ -11,8 +11,8 @@ import pytest
 from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
+from fedmerit_deploy.checks import check_machine
 from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
-from fedmerit_deploy.preflight import preflight
 from fedmerit_deploy.provisioning import PROJECT_FILE
 
 CLASSES = class_policy("client", surveys=True)["class_allow_list"]
@@ -61,7 +61,7 @@ def read(path):
 
 def found(kit, what, **options):
     """State and text of the preflight's lines on one matter."""
-    return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
+    return [(line.state, line.message) for line in check_machine(kit, **options) if line.what == what]
 
 
 def open_to_others(root):

@@ -9,7 +9,7 @@ import pytest
 
 from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit_deploy.site_states import FederationState, judge_sites
+from fedmerit_deploy.status import FederationState, judge_sites
 
 NOW = 1.8e9
 FACTS = {
@@ -50,7 +50,7 @@ def status(fedmerit, state, monkeypatch, tmp_path):
             if not ends or not ends():
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("fedmerit_deploy.site_states.read_federation", read)
+        monkeypatch.setattr("fedmerit_deploy.status.read_federation", read)
         monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep))
         monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
         return fedmerit("job", "status", "--kit", tmp_path, *options)

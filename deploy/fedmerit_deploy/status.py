@@ -1,11 +1,11 @@
-"""How each site of a federation is: what an admin's session learns of it, and what of that needs a look."""
+"""The state of a federation: what an admin's session learns of each site and job, and what of that needs a look."""
 
 import ast
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from nvflare.fuel.flare_api.flare_api import Session
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit_deploy import session
-from fedmerit_deploy.machine_facts import VERSIONS, clear_facts
+from fedmerit_deploy.facts import VERSIONS, clear_facts
 
 SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's
@@ -29,18 +29,18 @@ FORGOTTEN = 30 * 86400.0  # seconds after which a site that is not heard of is n
 
 @dataclass(frozen=True)
 class SiteState:
-    """One site: ``silent``, seconds since its last word, None if it is not connected; ``flags``, what is wrong."""
+    """A state of one site."""
 
-    silent: float | None
-    facts: Mapping[str, Any] = field(default_factory=dict)  # as of `fedmerit_deploy.machine_facts`
+    silent: float | None  # seconds since its last word; None: it is not connected
+    facts: Mapping[str, Any] = field(default_factory=dict)  # by the list of `fedmerit_deploy.facts`
     clock_offset: float | None = None  # seconds, its clock minus the admin's; as exact as the question was fast
-    flags: Sequence[str] = ()
+    flags: Sequence[str] = ()  # what needs a look
     work: str = ""  # its place in the round at hand
     heard: float | None = None  # seconds since 1970, when it was last connected, if that is known
 
     @property
     def connection(self) -> str:
-        """In words."""
+        """Whether the site is connected, in words."""
         if self.silent is None:
             return f"not connected since {in_words(self.heard)}" if self.heard else "not connected"
         return "connected" if self.silent < SILENCE else f"silent for {self.silent:.0f} s"
@@ -48,24 +48,25 @@ class SiteState:
 
 @dataclass(frozen=True)
 class FederationState:
-    """Sites by name, NVFlare's descriptions of jobs, and how far those at work are; ``when``: seconds since 1970."""
+    """A state of a federation at one time."""
 
-    when: float
+    when: float  # seconds since 1970
     sites: Mapping[str, SiteState]
-    jobs: Sequence[Mapping[str, Any]]
-    progress: Mapping[str, Mapping[str, Any]]
+    jobs: Sequence[Mapping[str, Any]]  # NVFlare's descriptions
+    progress: Mapping[str, Mapping[str, Any]]  # of jobs at work, by id
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the state as JSON values."""
         sites = {site: {"connection": state.connection, **vars(state)} for site, state in self.sites.items()}
         return {"when": self.when, "sites": sites, "jobs": list(self.jobs), "progress": dict(self.progress)}
 
 
 def read_federation(kit: Path, job: str | None = None) -> FederationState:
-    """What the admin of a ``kit`` learns now; of one ``job``, or all.
+    """Return what the admin of a ``kit`` learns of the federation, and of one ``job`` or all.
 
     Raises:
-        BadInput, RunFailed: as of `fedmerit_deploy.session.session`.
+        BadInput: the kit is no admin's, or the server does not answer or know the job.
+        RunFailed: NVFlare failed at a command.
     """
     with session.session(kit) as opened:
         silent, facts = ask_sites(opened, now := time.time())
@@ -79,7 +80,12 @@ def read_federation(kit: Path, job: str | None = None) -> FederationState:
 
 
 def ask_sites(opened: Session, now: float) -> tuple[dict[str, float], dict[str, Mapping[str, Any]]]:
-    """By connected site, seconds since its last word, and its facts, as of `SiteFacts`; ``now``: since 1970."""
+    """Return, by connected site, the seconds since its last word, and its facts.
+
+    Args:
+        opened: the admin's session.
+        now: the time, in seconds since 1970.
+    """
     clients = opened.get_system_info().client_info
     silent = {str(one.name): max(0.0, now - float(one.last_connect_time or now)) for one in clients}
     reports: dict[str, object] = {}
@@ -92,18 +98,18 @@ def ask_sites(opened: Session, now: float) -> tuple[dict[str, float], dict[str, 
 
 
 def parse_facts(text: object) -> Mapping[str, Any]:
-    """Facts, as NVFlare prints them in its table; none if it printed something else. A site may say anything."""
-    if len(whole := str(text)) > LONGEST:
+    """Return the facts that NVFlare prints in its table; none if it prints something else, as any site may."""
+    if len(printed := str(text)) > LONGEST:
         return {}
     try:
-        facts = ast.literal_eval(whole)
+        facts = ast.literal_eval(printed)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return {}
     return clear_facts(facts) if isinstance(facts, dict) else {}
 
 
 def places_in_round(progress: Mapping[str, Any]) -> dict[str, str]:
-    """By site of a job at work, its place in the round at hand, by the ``progress`` that the job reports."""
+    """Return, by site, its place in the round of a job at work, by the ``progress`` that the job reports."""
     record = progress["record"]
     if not record:
         return {}
@@ -122,46 +128,48 @@ def judge_sites(
     now: float,
     work: Mapping[str, str] | None = None,
 ) -> dict[str, SiteState]:
-    """By name, the state of connected sites, those at ``work``, and those that were ``heard`` before.
+    """Return the state, by name, of connected sites, those at work, and those that were heard of before.
 
     Args:
-        heard: when a site was last connected, seconds since 1970.
-        silent: of a connected site, seconds since its last word.
-        absent: sites that lack in rounds, and why.
-        work: the place of a site in the round at hand.
+        heard: by site, when it was last connected, in seconds since 1970.
+        silent: by connected site, the seconds since its last word.
+        facts: by site, what it tells of its machine.
+        absent: by site that lacks in rounds, the reason.
+        now: the time, in seconds since 1970.
+        work: by site, its place in the round at hand.
     """
     compared = (*VERSIONS, "task")
     usual = {name: _most_common([one[name] for one in facts.values() if name in one]) for name in compared}
     work, states = work or {}, {}
     for site in sorted({*heard, *silent, *work}):
-        own = facts.get(site, {})
-        offset = own["clock"] - now if "clock" in own else None
-        state = SiteState(silent.get(site), own, offset, (), work.get(site, ""), heard.get(site))
+        told = facts.get(site, {})
+        offset = told["clock"] - now if "clock" in told else None
+        state = SiteState(silent.get(site), told, offset, (), work.get(site, ""), heard.get(site))
         flags = [state.connection] if state.connection != "connected" else []
         flags += [
-            f"{name} {own[name]}, others have {usual[name]}"
+            f"{name} {told[name]}, others have {usual[name]}"
             for name in compared
-            if name in own and own[name] != usual[name]
+            if name in told and told[name] != usual[name]
         ]
         if offset is not None and abs(offset) > SKEW:
             flags.append(f"its clock is {offset:+.0f} s from this one")
         flags += [
-            f"{own[name]:.1f} GiB of {name} free" for name, least in LEAST.items() if own.get(name, least) < least
+            f"{told[name]:.1f} GiB of {name} free" for name, least in LEAST.items() if told.get(name, least) < least
         ]
-        if "certificate" in own and own["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
-            flags.append(f"its certificate ends on {own['certificate']}: `fedmerit deploy renew`")
+        if "certificate" in told and told["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
+            flags.append(f"its certificate ends on {told['certificate']}: `fedmerit deploy renew`")
         flags += [absent[site]] if site in absent else []
-        states[site] = SiteState(state.silent, own, offset, flags, state.work, state.heard)
+        states[site] = replace(state, flags=flags)
     return states
 
 
 def in_words(when: float) -> str:
-    """Seconds since 1970 as a date and time of this machine's zone."""
+    """Return seconds since 1970 as a date and time of this machine's zone."""
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _remember(kit: Path, silent: Mapping[str, float], now: float) -> dict[str, float]:
-    """When each site was last connected, as far as this admin has seen; kept in the ``kit`` if that can be written."""
+    """Return when each site was last connected, as this admin saw it; keep it in the ``kit`` if that can be written."""
     before: dict[str, float] = {}
     with suppress(BadInput, AttributeError, TypeError, ValueError):
         before = {str(site): float(when) for site, when in read_json(kit / HEARD).items()}
@@ -173,6 +181,6 @@ def _remember(kit: Path, silent: Mapping[str, float], now: float) -> dict[str, f
 
 
 def _most_common(values: Sequence[Any]) -> Any:
-    """The most frequent value, of equally frequent ones the largest; None of none."""
+    """Return the most frequent value, of equally frequent ones the largest; None without values."""
     counts = Counter(map(str, values))
     return max(counts, key=lambda value: (counts[value], value)) if counts else None
