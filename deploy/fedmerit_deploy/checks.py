@@ -37,8 +37,7 @@ from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.facts import LISTED
 from fedmerit_deploy.kit_files import CERTIFICATES, kit_digest, read_kind, read_name, server_address
 from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_manifest
-from fedmerit_deploy.network import connect, proxy_advice
-from fedmerit_deploy.processes import find_left_over, running_processes
+from fedmerit_deploy.processes import connect, find_left_over, proxy_advice, running_processes
 from fedmerit_deploy.provisioning import VERSIONS_FILE
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits

@@ -1,49 +1,42 @@
-"""Processes of startup kits on this machine: start them by their own scripts, find them, end them.
+"""The processes of a startup kit on this machine, their connections, and the proxy that these take. Loads little.
 
-``python -m fedmerit_deploy.processes FOLDER`` is the guard: it ends everything that runs from kits below the
-folder as soon as its parent closes its standard input, or dies.
+gRPC obeys variables of the environment that a plain connection does not. It reads the names in lower case only, in the
+order of `VARIABLES`, and asks the proxy for a tunnel (``CONNECT``).
 """
 
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
-LEFT_BY_NVFLARE = ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl")
-TIMEOUT_SECONDS = 5.0  # seconds from SIGTERM to SIGKILL
+from fedmerit_deploy.kit_files import read_kind, server_address
+
+VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+EXCEPTIONS = ("no_grpc_proxy", "no_proxy")  # hosts, and ends of host names, that gRPC reaches without a proxy
+LONGEST_ANSWER = 4096  # bytes of a proxy's answer
 
 
-def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run a kit's startup/start.sh; its output goes to ``start.log`` in the kit.
-
-    Args:
-        environment: variables beside this process's own.
-    """
-    for name in LEFT_BY_NVFLARE:  # of processes that were killed: the script would take another's for its own
-        (kit / name).unlink(missing_ok=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # it says python3
-    with (kit / "start.log").open("ab") as log:
-        subprocess.run(
-            ["bash", str(kit.resolve() / "startup" / "start.sh")],
-            env=os.environ | {"PATH": path} | dict(environment or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            check=True,
-        )
+def running_processes(folder: Path, job_only: bool = False) -> list[psutil.Process]:
+    """Return every process at work from kits in, or below, ``folder``; with ``job_only`` only those of jobs."""
+    root, processes = str(folder.resolve()), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            is_of_kit = any(word == root or word.startswith(root + os.sep) for word in words)
+            is_wanted = not job_only or any(word.endswith((".runner_process", ".worker_process")) for word in words)
+            if is_of_kit and is_wanted and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                processes.append(process)
+    return processes
 
 
 def find_left_over(kit: Path) -> str:
-    """What a killed process left in a kit, so that its start script would start nothing; "" if there is nothing.
+    """Return what a killed process left in a kit, so its start script would start nothing; "" if there is nothing.
 
-    The script takes the process whose number is in ``daemon_pid.fl`` for its own, whatever runs under it now.
+    The script takes the process whose number is in ``daemon_pid.fl`` for its own, whatever runs under it today.
     """
     file = kit / "daemon_pid.fl"
     try:
@@ -55,55 +48,53 @@ def find_left_over(kit: Path) -> str:
     return f"{file}: names process {number}, which is none of this kit: start.sh would start nothing; delete the file"
 
 
-def running_processes(folder: Path, job_only: bool = False) -> list[psutil.Process]:
-    """Every process at work from kits in, or below, ``folder``; with ``job_only`` only those of jobs."""
-    root, found = str(folder.resolve()), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            words = process.cmdline()
-            ours = any(word == root or word.startswith(root + os.sep) for word in words)
-            wanted = not job_only or any(word.endswith((".runner_process", ".worker_process")) for word in words)
-            # the guard's own command line names the folder too
-            if ours and wanted and __name__ not in words and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return [process for process in found if process.pid != os.getpid()]
+def is_connected(kit: Path) -> bool:
+    """Return whether processes of this machine, or container, have the connections that the ``kit``'s owner needs.
 
-
-def end(folder: Path, signal_first: signal.Signals = signal.SIGTERM) -> None:
-    """End every process at work from kits in, or below, ``folder``, the scripts that would restart them first."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while family := running_processes(folder):
-        sent = signal_first if time.monotonic() < deadline else signal.SIGKILL
-        for process in sorted(family, key=_is_python):
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL if not _is_python(process) else sent)
-        psutil.wait_procs(family, timeout=1)
-
-
-def _is_python(process: psutil.Process) -> bool:
-    try:
-        return process.name().startswith("python")
-    except psutil.Error:
-        return True
-
-
-@contextmanager
-def end_processes_on_exit(folder: Path, keep: Sequence[int] = ()) -> Iterator[None]:
-    """Within, processes may run from kits below ``folder``; all are ended behind it, even if this process is killed.
-
-    Args:
-        folder: above the kits.
-        keep: file descriptors, such as a lock's, that stay open until all have ended.
+    The server listens on its port; a site has a connection to the server's port.
     """
-    command = [sys.executable, "-m", "fedmerit_deploy.processes", str(folder.resolve())]
-    guard = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=keep, start_new_session=True)
-    try:
-        yield
-    finally:
-        guard.communicate()
+    is_server, port = read_kind(kit) == "server", server_address(kit)[1]
+    status = psutil.CONN_LISTEN if is_server else psutil.CONN_ESTABLISHED
+    ends = ((one.status, one.laddr if is_server else one.raddr) for one in psutil.net_connections("tcp"))
+    return any(state == status and address and address.port == port for state, address in ends)
 
 
-if __name__ == "__main__":
-    __name__ = "fedmerit_deploy.processes"  # as on the command line, by which `running_processes` knows the guard
-    sys.stdin.buffer.read()
-    end(Path(sys.argv[1]))
+def find_proxy(host: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """Return variable and value of the proxy through which gRPC goes to ``host``; None if it goes there directly."""
+    variable = next((name for name in VARIABLES if environment.get(name)), None)
+    excepted = next((environment[name] for name in EXCEPTIONS if environment.get(name)), "")
+    ends = [end.strip().lower() for end in excepted.split(",")]
+    if variable is None or any(end and host.lower().endswith(end) for end in ends):
+        return None
+    return variable, environment[variable]
+
+
+def proxy_advice(host: str) -> str:
+    """Return the end of a message that ``host`` cannot be reached: what to do about a proxy; "" without one."""
+    proxy = find_proxy(host)
+    if proxy is None:
+        return ""
+    variable, value = proxy
+    return f"; {variable}={value} sends gRPC through a proxy: set no_proxy={host} where the start script runs"
+
+
+def connect(host: str, port: int, timeout: float) -> socket.socket:
+    """Return a TCP connection to a server, as gRPC makes it: through a proxy if the environment names one.
+
+    Raises:
+        OSError: the server or the proxy cannot be reached.
+    """
+    proxy = find_proxy(host)
+    if proxy is None:
+        return socket.create_connection((host, port), timeout=timeout)
+    address = urlsplit(proxy[1] if "://" in proxy[1] else f"http://{proxy[1]}")
+    tunnel = socket.create_connection((address.hostname or "", address.port or 80), timeout=timeout)
+    tunnel.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER and (part := tunnel.recv(1)):
+        answer += part
+    status = answer.partition(b"\r\n")[0].decode(errors="replace")
+    if " 200" not in status:
+        tunnel.close()
+        raise ConnectionRefusedError(f"the proxy says {status[:100]!r}")
+    return tunnel

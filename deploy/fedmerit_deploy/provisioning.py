@@ -250,11 +250,6 @@ def init(out: Path, project: Mapping[str, Any], requests: Path | None = None) ->
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
-    return provision_again(out, project, requests)
-
-
-def provision_again(out: Path, project: Mapping[str, Any], requests: Path | None = None) -> list[Kit]:
-    """Provision a project as `init` does, in a folder that may hold its keys and certificates; these stay the same."""
     with _changing(out):
         return _provision(out, project, requests)
 
@@ -323,9 +318,8 @@ def revoke(out: Path, names: Collection[str]) -> Path:
     return path
 
 
-def state_folder(out: Path, project: Mapping[str, Any]) -> Path:
-    """Return the folder in which NVFlare's provisioning keeps the keys of a project in ``out``."""
-    return out / str(project["name"]) / STATE
+def _state_folder(out: Path, project: Mapping[str, Any]) -> Path:
+    return out / str(project["name"]) / STATE  # where NVFlare's provisioning keeps the keys
 
 
 def _write_project(out: Path, project: Mapping[str, Any]) -> None:
@@ -334,7 +328,7 @@ def _write_project(out: Path, project: Mapping[str, Any]) -> None:
 
 def _take_back(out: Path, project: Mapping[str, Any], names: Collection[str]) -> Path:
     """Add the participants' certificates to the project's signed list of revoked ones; return its path."""
-    state = state_folder(out, project)
+    state = _state_folder(out, project)
     keys = read_json(state / KEYS)
     root = x509.load_pem_x509_certificate(keys[CtxKey.ROOT_CERT].encode())
     signing_key: Any = load_pem_private_key(keys[CtxKey.ROOT_PRI_KEY].encode(), password=None)
@@ -400,7 +394,7 @@ def _provision(out: Path, project: Mapping[str, Any], requests: Path | None) -> 
     """Have NVFlare make the kits below ``out``; keep the requests before, and project.yml afterwards."""
     if requests is not None:
         names = [one["name"] for one in project["participants"] if one["type"] == "client"]
-        keep_requests(requests, state_folder(out, project), names)
+        keep_requests(requests, _state_folder(out, project), names)
     content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
     log = _ProvisionLog()
     with redirect_stderr(StringIO()):  # its traceback: the log says why

@@ -36,7 +36,7 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import RUN_NAME, read_object, write_json
 from fedmerit_deploy.job_ends import JobEnd, explain_end
 from fedmerit_deploy.kit_files import read_name, require_kind, server_address
-from fedmerit_deploy.network import proxy_advice
+from fedmerit_deploy.processes import proxy_advice
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds

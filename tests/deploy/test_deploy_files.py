@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import tomllib
@@ -18,7 +17,6 @@ from federation_factory import make_federation
 
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_deploy import session
-from fedmerit_deploy.network import is_connected
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -124,20 +122,6 @@ def test_start_script_has_the_option_that_image_and_unit_use():
     template = Path(nvflare.lighter.templates.__path__[0]) / "master_template.yml"
     script = yaml.safe_load(template.read_text())["sub_start_sh"]
     assert "--once)" in script
-
-
-def test_health_is_that_of_the_connection(tmp_path):
-    server, site = tmp_path / "server/startup", tmp_path / "site/startup"
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        for folder, kind in ((server, "server"), (site, "client")):
-            folder.mkdir(parents=True)
-            content = {"servers": [{"service": {"target": f"localhost:{port}"}}]}
-            (folder / f"fed_{kind}.json").write_text(json.dumps(content))
-        assert [is_connected(folder.parent) for folder in (server, site)] == [True, False]
-        with socket.create_connection(("127.0.0.1", port)):
-            assert is_connected(site.parent)
-    assert not is_connected(server.parent)
 
 
 def contained(kit, site_folder, words, **more):

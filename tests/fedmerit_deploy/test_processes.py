@@ -1,12 +1,16 @@
 """Processes of kits: started by the kit's own script, found by its folder, ended with all that belongs to it."""
 
+import json
+import socket
 import subprocess
+import threading
 from contextlib import suppress
 
+import kit_processes
 import pytest
+from kit_processes import end, end_processes_on_exit, start
 
-from fedmerit_deploy import processes
-from fedmerit_deploy.processes import end, end_processes_on_exit, running_processes, start
+from fedmerit_deploy.processes import connect, find_proxy, is_connected, running_processes
 
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); {SLEEP}"
@@ -63,7 +67,7 @@ def test_a_script_runs_as_on_a_machine_that_was_just_started(kit):
 
 
 def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
-    monkeypatch.setattr(processes, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(kit_processes, "TIMEOUT_SECONDS", 0.1)
     script(kit, f'python3 -S -c "{STUBBORN}" "$PWD" &')
     start(kit)
     wait_for(lambda: "ready" in (kit / "start.log").read_text(), 300)
@@ -77,3 +81,59 @@ def test_nothing_outlives_its_guard(kit, wait_for):
         wait_for(lambda: len(running_processes(kit.parent)) == 2, 300)  # the guard itself is none of them
         raise ZeroDivisionError
     assert running_processes(kit.parent) == []
+
+
+def test_is_connected_by_port_of_server(tmp_path):
+    server, site = tmp_path / "server/startup", tmp_path / "site/startup"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        for folder, kind in ((server, "server"), (site, "client")):
+            folder.mkdir(parents=True)
+            content = {"servers": [{"service": {"target": f"localhost:{port}"}}]}
+            (folder / f"fed_{kind}.json").write_text(json.dumps(content))
+        assert [is_connected(folder.parent) for folder in (server, site)] == [True, False]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert is_connected(site.parent)
+    assert not is_connected(server.parent)
+
+
+@pytest.mark.parametrize(
+    ("environment", "variable"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": "http://p:1"}, None),  # gRPC reads lower case only
+        ({"https_proxy": "http://p:1"}, "https_proxy"),
+        ({"http_proxy": "http://p:1", "grpc_proxy": "http://q:2"}, "grpc_proxy"),
+        ({"https_proxy": "http://p:1", "no_proxy": "other.org, FL.example.org"}, None),
+        ({"https_proxy": "http://p:1", "no_proxy": ".example.org"}, None),
+        ({"https_proxy": "http://p:1", "no_proxy": "*"}, "https_proxy"),
+        ({"https_proxy": "http://p:1", "no_proxy": "example.org", "no_grpc_proxy": "other.org"}, "https_proxy"),
+    ],
+)
+def test_find_proxy_reads_variables_as_grpc_does(environment, variable):
+    assert (find_proxy("fl.example.org", environment) or (None,))[0] == variable
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nX: y\r\n\r\n", b"HTTP/1.1 403 no\r\n\r\n", b""])
+def test_connect_asks_proxy_for_tunnel(monkeypatch, answer):
+    with socket.create_server(("localhost", 0)) as proxy:
+        asked = []
+
+        def serve():
+            with proxy.accept()[0] as line:
+                asked.append(line.recv(1000))
+                line.sendall(answer + (b"hello" if b"200" in answer else b""))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        monkeypatch.setenv("grpc_proxy", f"localhost:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_grpc_proxy", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        if b"200" in answer:
+            with connect("fl.example.org", 8002, 60) as line:
+                assert line.recv(5) == b"hello"
+        else:
+            with pytest.raises(ConnectionRefusedError, match="the proxy says"):
+                connect("fl.example.org", 8002, 60)
+        thread.join()
+    assert asked[0].startswith(b"CONNECT fl.example.org:8002 HTTP/1.1\r\n")

@@ -38,7 +38,6 @@ from fedmerit_deploy.provisioning import (
     make_project,
     organisations,
     owner_only,
-    provision_again,
     read_project,
     read_request,
     renew,
@@ -144,16 +143,12 @@ def test_kits_hold_versions_of_project(provisioned):
     assert found == dict.fromkeys(("localhost", "site1", "site2"), VERSIONS)
 
 
-def test_provision_again_keeps_certificates(federation):
-    before = certificates(federation / "fedmerit/prod_00")
-    assert set(before) == {"localhost", "site1", "site2", "a@lead.org"}
-    kits = provision_again(federation, read_project(federation))
-    assert certificates(federation / "fedmerit/prod_01") == before
+def test_init_names_every_participant(tmp_path):
+    kits = init(tmp_path / "out", make_project({"A": "x"}, "localhost", "lead", {"a@b.org": "lead"}))
     assert [(kit.name, kit.kind, kit.org, kit.role) for kit in kits] == [
         ("localhost", "server", "lead", ""),
-        ("site1", "client", "lead", ""),
-        ("site2", "client", "lead", ""),
-        ("a@lead.org", "admin", "lead", "project_admin"),
+        ("A", "client", "x", ""),
+        ("a@b.org", "admin", "lead", "lead"),
     ]
 
 
@@ -215,14 +210,7 @@ def test_init_on_full_disk_leaves_nothing_behind(tmp_path, full, capfd, there):
     assert capfd.readouterr() == ("", "")  # NVFlare's traceback
 
 
-@pytest.mark.parametrize(
-    "again",
-    [
-        lambda out: add_sites(out, {"site3": ""}),
-        lambda out: provision_again(out, read_project(out)),
-        lambda out: renew(out, ["site1"]),
-    ],
-)
+@pytest.mark.parametrize("again", [lambda out: add_sites(out, {"site3": ""}), lambda out: renew(out, ["site1"])])
 def test_change_on_full_disk_keeps_keys_and_kits(federation, full, again):
     before = files(federation)
     with pytest.raises(RunFailed, match="the disk is full"):

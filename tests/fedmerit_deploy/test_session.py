@@ -13,6 +13,7 @@ import pytest
 from certificates import certify
 from chains import verify
 from federation_factory import TIMEOUT_SECONDS, federation
+from kit_processes import end, start
 
 from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.errors import BadInput
@@ -25,7 +26,6 @@ from fedmerit.site.site_log import SITE_LOG
 from fedmerit_deploy import session
 from fedmerit_deploy.kit_files import server_address
 from fedmerit_deploy.kits import prepare_server
-from fedmerit_deploy.processes import end, start
 from fedmerit_deploy.provisioning import add_sites, init, make_project
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin

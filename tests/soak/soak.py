@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,9 @@ from typing import Any
 import psutil
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
+import kit_processes
 from faults import draw_faults, strike_all, write_table
 from proxy import Proxy
 
@@ -38,7 +41,8 @@ from fedmerit.site.site_log import SITE_LOG
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
-from fedmerit_deploy import kits, processes, session
+from fedmerit_deploy import kits, session
+from fedmerit_deploy.processes import running_processes
 from fedmerit_deploy.provisioning import init, make_project, organisations
 
 ORG, ADMIN = "fedmerit", "admin@fedmerit.org"
@@ -95,17 +99,17 @@ class Hospitals:
 
     def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
         """As of `faults.Machines`, like the next three."""
-        return processes.running_processes(self.kits[name], job_only)
+        return running_processes(self.kits[name], job_only)
 
     def stop(self, name: str) -> None:
         """Of everything, the script that would start it again included."""
-        processes.end(self.kits[name], processes.signal.SIGKILL)
+        kit_processes.end(self.kits[name], signal.SIGKILL)
 
     def boot(self, name: str, ahead: bool = False) -> None:
         """As a service that starts with the machine."""
         path = [str(self.disks[name])] if name in self.disks else []
         variables = {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-        processes.start(self.kits[name], variables | (AHEAD if ahead else {}))
+        kit_processes.start(self.kits[name], variables | (AHEAD if ahead else {}))
 
     def fill(self, name: str, full: bool) -> None:
         """Where files are flushed: a fixture, as a quota needs rights on the machine."""
@@ -202,7 +206,7 @@ def main() -> int:
     job_folder = ["--out", str(asked.out / "job"), "--rounds", str(asked.rounds), *SET, "--task", "prostate"]
     waiting = ["--min-sites", str(least), "--round-timeout", str(asked.timeout)]
     subprocess.run([fedmerit, "job", "export", "--method", asked.method, *job_folder, *waiting], check=True)
-    with processes.end_processes_on_exit(asked.out / "federation"):
+    with kit_processes.end_processes_on_exit(asked.out / "federation"):
         for name in ("server", *first):
             hospitals.boot(name)
         with session.session(admin, STARTING) as opened:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 from gate import Gate
+from kit_processes import end, end_processes_on_exit, start
 from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.engines.nvflare.poc import find_free_port
@@ -16,7 +17,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.machine_settings import SERVER, configured_device
 from fedmerit.site.policy import JobRules
 from fedmerit_deploy import kits, session
-from fedmerit_deploy.processes import end, end_processes_on_exit, running_processes, start
+from fedmerit_deploy.processes import running_processes
 from fedmerit_deploy.provisioning import init, make_project, organisations
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
