@@ -14,15 +14,15 @@ from fedmerit_data.folders import OVERVIEW
 
 
 def check(sites: Path, *, max_empty: float = 0.1) -> list[Finding]:
-    """The errors that `examine` finds in the site folders below ``sites``."""
+    """Return the errors that `examine` finds in the site folders below ``sites``."""
     return examine(sites, max_empty=max_empty).of(Severity.error)
 
 
 def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
-    """Errors, warnings and notes on the site folders below ``sites``.
+    """Check the site folders below ``sites`` and return errors, warnings and notes.
 
     Args:
-        sites: A folder of site folders, of one or of several runs of `prepare`.
+        sites: A folder of site folders, of one or of several preparations.
         max_empty: Share of a site's cases, 0 to 1, whose mask may lack a label entirely.
 
     Raises:
@@ -43,7 +43,7 @@ def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
 
 
 def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examination:
-    """As `examine`, for these site folders."""
+    """Check these site folders and return errors, warnings and notes, as `examine` does."""
     findings: list[Finding] = []
     opened: list[SiteFolder] = []
     for folder in folders:

@@ -29,7 +29,7 @@ def disable_mathtext(figure: Figure) -> None:
 
 
 def _drawable(text: Text) -> str:
-    """The text, with escapes for letters that its font lacks."""
+    """Return the text, with escapes for letters that its font lacks."""
     letters = get_font(findfont(text.get_fontproperties())).get_charmap()
     return "".join(
         one if ord(one) in letters or one == "\n" else one.encode("unicode_escape").decode()

@@ -13,24 +13,24 @@ OVERVIEW = "overview"  # the folder of pictures beside site folders
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether ``folder`` exists and is not an empty folder."""
+    """Return whether ``folder`` exists and is not an empty folder."""
     return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
 
 
 def require_free(folder: Path) -> None:
-    """`BadInput` unless ``folder`` is absent or empty: nothing is overwritten or mixed."""
+    """Raise `BadInput` unless ``folder`` is absent or empty: nothing is overwritten or mixed."""
     if is_occupied(folder):
         raise BadInput(f"{folder}: is not empty; name a new folder or remove this one first")
 
 
 def partial_path(folder: Path, suffix: str = "partial") -> Path:
-    """The hidden folder beside ``folder`` in which it is made; an interruption leaves it."""
+    """Return the hidden folder beside ``folder`` in which it is made; an interruption leaves it."""
     return folder.absolute().with_name(f".{folder.absolute().name}.{suffix}")
 
 
 @contextmanager
 def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
-    """The `partial_path` of ``folder``, made if absent and locked by this process until the block ends.
+    """Provide the `partial_path` of ``folder``, made if absent and locked by this process until the block ends.
 
     Raises:
         BadInput: it cannot be made, or another process has locked it.
@@ -55,7 +55,7 @@ def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
-    """An empty folder to fill, renamed to ``folder`` when the block ends; after an error nothing of it is left.
+    """Provide an empty folder to fill, renamed to ``folder`` when the block ends; after an error nothing of it is left.
 
     Raises:
         BadInput: ``folder`` is not empty, it cannot be made, or another process is making it.

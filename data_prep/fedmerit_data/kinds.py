@@ -1,4 +1,4 @@
-"""The kinds of raw data that `prepare` reads, by name."""
+"""The kinds of raw data that ``fedmerit prepare`` reads, by name."""
 
 from collections.abc import Mapping
 

@@ -32,7 +32,9 @@ def draw(sites: Path, out: Path) -> None:
 
 
 def montage(sites: Sequence[SiteFolder]) -> Figure:
-    """One row per site: cases at even steps in sorted order, the slice with the largest organ, labels outlined."""
+    """Return one row per site: cases at even steps in sorted order, the slice with the largest organ, labels
+    outlined.
+    """
     with style.context(STYLE):
         figure = Figure(figsize=(2.1 * CASES + 0.4, 2.3 * len(sites) + 0.5), dpi=110, layout="constrained")
         rows = figure.subplots(len(sites), CASES, squeeze=False)
@@ -58,7 +60,7 @@ def montage(sites: Sequence[SiteFolder]) -> Figure:
 
 
 def intensities(sites: Sequence[SiteFolder]) -> Figure:
-    """One curve per site: the density of normalised intensities, each case with equal weight."""
+    """Return one curve per site: the density of normalised intensities, each case with equal weight."""
     samples = {site.name: [sample(case) for case in _cases(site)] for site in sites}
     pooled = np.concatenate([part for parts in samples.values() for part in parts])
     low, high = np.percentile(pooled, (0.1, 99.9)) if pooled.size else (0.0, 0.0)
@@ -77,13 +79,14 @@ def intensities(sites: Sequence[SiteFolder]) -> Figure:
 
 
 def spread(cases: Sequence[Case]) -> list[Case]:
-    """Up to `CASES` cases at even steps, including the first and the last."""
+    """Return up to `CASES` cases at even steps, including the first and the last."""
     chosen = np.linspace(0, len(cases) - 1, min(CASES, len(cases))).round().astype(int)
     return [cases[position] for position in chosen]
 
 
 def largest(case: Case) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """The slice with most labelled pixels (the middle one if there are none), as picture and (labels, h, w) masks.
+    """Return the slice with most labelled pixels (the middle one if there are none), as picture and (labels, h, w)
+    masks.
 
     The picture is (h, w), or (h, w, 3) with three channels; its 1st to 99th percentile is scaled to 0 to 1.
     """
@@ -97,7 +100,7 @@ def largest(case: Case) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
 
 
 def sample(case: Case) -> NDArray[np.float32]:
-    """Intensities at even steps, without the darkest value of each channel, which padding and clipping have."""
+    """Return intensities at even steps, without the darkest value of each channel, which padding and clipping have."""
     channels = [case.image[:, position].reshape(-1) for position in range(case.image.shape[1])]
     step = max(1, sum(channel.size for channel in channels) // SAMPLE)
     return np.concatenate([channel[::step][channel[::step] > channel.min()] for channel in channels])

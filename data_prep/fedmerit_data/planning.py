@@ -26,7 +26,7 @@ DEEPEST = 9  # levels
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the plan follows from: patients of all sites, and quantiles of their volumes as acquired."""
+    """The facts that a plan follows from: patients of all sites, and quantiles of their volumes as acquired."""
 
     patients: int
     pixel_spacing: float  # mm, median
@@ -37,7 +37,7 @@ class Fingerprint:
 
 
 def merge(survey: Survey) -> Fingerprint:
-    """The fingerprint of all sites that answered a survey; `BadInput` if no site shows a bin of one quantity."""
+    """Return the fingerprint of all sites that answered a survey; `BadInput` if no site shows a bin of one quantity."""
     pixels, apart, slices, field = (
         _merged(survey, name) for name in ("pixel_spacing", "slice_spacing", "slices", "field_of_view")
     )
@@ -53,7 +53,7 @@ def merge(survey: Survey) -> Fingerprint:
 
 
 def _merged(survey: Survey, name: str) -> NDArray[np.int64]:
-    """Patients of all sites by bin; sites hide bins below the floor."""
+    """Return patients of all sites by bin; sites hide bins below the floor."""
     found = [one.tallies[name].patients for one in survey.sites.values() if name in one.tallies]
     total: NDArray[np.int64] = np.sum(found or [(0,)], axis=0)
     if not total.any():
@@ -65,7 +65,10 @@ def _merged(survey: Survey, name: str) -> NDArray[np.int64]:
 
 
 def quantile(counts: Sequence[int] | NDArray[np.int64], edges: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of ``counts`` lies, interpolated within its bin; open bins are of their edge."""
+    """Return the value below which ``share`` of ``counts`` lies, interpolated within its bin.
+
+    An open bin counts as its edge.
+    """
     below = np.concatenate([[0], np.cumsum(counts)]).astype(float)
     ends = [edges[0], *edges, edges[-1]]
     wanted = share * below[-1]
@@ -75,7 +78,7 @@ def quantile(counts: Sequence[int] | NDArray[np.int64], edges: Sequence[float], 
 
 
 def make_plan(found: Fingerprint, memory: float = 4.0, width: int = 8, field_of_view: float | None = None) -> DataPlan:
-    """The plan for a fingerprint.
+    """Return the plan for a fingerprint.
 
     Spacing: the median; of slices more than three times as far apart as pixels the 10th percentile, so that fine scans
     lose little. Patch: the median volume, of which the longest side, in parts of the volume, shrinks until a batch of
@@ -118,7 +121,9 @@ def make_plan(found: Fingerprint, memory: float = 4.0, width: int = 8, field_of_
 def _divisible(
     patch: NDArray[np.float64], spacing: tuple[float, float, float]
 ) -> tuple[tuple[int, int, int], list[int]]:
-    """A patch whose sides the network can halve, as near above as can be, and by axis the multiples that it takes."""
+    """Return a patch whose sides the network can halve, as near above as can be, and by axis the multiples that it
+    takes.
+    """
     sides = tuple(int(side) for side in patch)
     while True:
         strides = _strides(sides, spacing)
@@ -130,6 +135,6 @@ def _divisible(
 
 
 def _strides(sides: Sequence[int], spacing: tuple[float, float, float]) -> list[list[int]]:
-    """By level, what halves a patch, as long as an axis can be halved."""
+    """Return the strides of each level that halve a patch, as long as an axis can be halved."""
     network = Network(1, ("organ",), depth=DEEPEST, patch=tuple(sides), spacing=spacing)
     return [level for level in kernels_and_strides(network)[1] if max(level) > 1]

@@ -25,7 +25,7 @@ MAX_FILL = 1e6  # either way
 
 @dataclass(frozen=True)
 class Preparation:
-    """The raw data and options of `prepare`: equal options give equal bytes.
+    """The raw data and options of a preparation: equal options give equal bytes.
 
     ``field_of_view``, ``crop`` and ``crop_multiple`` get the kind's defaults.
 
@@ -101,7 +101,7 @@ class Preparation:
             object.__setattr__(self, "ratios", (1 - 2 / self.folds, 1 / self.folds, 1 / self.folds))
 
     def _faults(self) -> Iterator[str]:
-        """Errors in the fields; each check may rely on those before it."""
+        """Yield errors in the fields; each check may rely on those before it."""
         if self.kind not in KINDS:
             yield f"kind {self.kind!r}: expected one of {', '.join(KINDS)}"
         own = self._generic_options
@@ -152,11 +152,11 @@ class Preparation:
         return {name: getattr(self, name) for name in names}
 
     def raw_folder(self, out: Path) -> Path:
-        """The folder of the raw files of a preparation of ``out``, given or generated."""
+        """Return the folder of the raw files of a preparation of ``out``, given or generated."""
         return out.with_name(f"{out.name}-raw") if self.source is None else Path(self.source)
 
     def record(self) -> dict[str, Any]:
-        """The fields of site.json on how it was prepared."""
+        """Return the fields of site.json on how it was prepared."""
         record: dict[str, Any] = {
             "source": self.kind,
             "ratios": list(self.ratios),
@@ -180,11 +180,11 @@ class Preparation:
         return record
 
     def meaning(self) -> dict[str, Any]:
-        """The fields of site.json on the meaning of images and labels."""
+        """Return the fields of site.json on the meaning of images and labels."""
         return {"task": self.layout.task, "labels": list(self.layout.labels), "channels": self.layout.channels}
 
     def array_options(self, raw: Path) -> dict[str, Any]:
-        """All that the stored arrays depend on: with other values, finished cases cannot be reused."""
+        """Return all that the stored arrays depend on: with other values, finished cases cannot be reused."""
         only_in_lists = ("ratios", "folds", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in only_in_lists}
         options |= {"size": self.size} | self.meaning()

@@ -99,7 +99,7 @@ def _write_sites(
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """One site, and the first of its cases."""
+    """A site, and the first of its cases."""
 
     site: RawSite
     patients: int
@@ -108,7 +108,7 @@ class SiteDescription:
     faults: tuple[str, ...]  # the reasons, and why its patients cannot be split
 
     def lines(self, labels: tuple[str, ...]) -> list[str]:
-        """The description as text."""
+        """Return the description as text."""
         lines = [
             f"site {self.site.name}: {len(self.site.cases)} cases of {self.patients} patients",
             f"  first image: {self.first.image}{''.join(f' + {path.name}' for path in self.first.channels)}",
@@ -135,7 +135,7 @@ class SiteDescription:
 
 
 def describe(asked: Preparation) -> list[SiteDescription]:
-    """Every site that would be prepared; writes nothing, and reads one case of each.
+    """Return every site that would be prepared; writes nothing, and reads one case of each.
 
     Raises:
         BadInput: the kind generates its images, or no site is found.

@@ -16,7 +16,7 @@ MAX_LABELS = 128  # different values in a mask
 
 @dataclass(frozen=True)
 class RawCase:
-    """One image and its mask. ``patient`` identifies the patient across all sites of a source."""
+    """An image and its mask. ``patient`` identifies the patient across all sites of a source."""
 
     name: str
     patient: str
@@ -29,7 +29,7 @@ class RawCase:
 
 @dataclass(frozen=True)
 class RawSite:
-    """One site's cases, sorted by name, and the files that are left out, each with the reason."""
+    """A site's cases, sorted by name, and the files that are left out, each with the reason."""
 
     name: str
     cases: tuple[RawCase, ...]
@@ -38,7 +38,7 @@ class RawSite:
 
 @dataclass(frozen=True)
 class Decoded:
-    """One case in memory, before any resizing.
+    """A case in memory, before any resizing.
 
     ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
     of 0 and 1, ``spacing`` the millimetres per pixel along height and width if the file states them,
@@ -58,12 +58,12 @@ class Decoded:
 
 
 def blank_remarks(case: Decoded) -> list[str]:
-    """A remark if all pixels of the image have one value."""
+    """Return a remark if all pixels of the image have one value."""
     return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
 
 
 def list_visible(folder: Path) -> list[Path]:
-    """All entries of a folder, sorted by name, except hidden ones.
+    """Return all entries of a folder, sorted by name, except hidden ones.
 
     Raises:
         BadInput: the folder does not exist or is not readable.
@@ -75,7 +75,7 @@ def list_visible(folder: Path) -> list[Path]:
 
 
 def list_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder at any depth, sorted, except hidden ones.
+    """Yield all files below a folder at any depth, sorted, except hidden ones.
 
     A link counts as a file, also one to a folder, which is not followed.
 
@@ -90,20 +90,20 @@ def list_files(folder: Path) -> Iterator[Path]:
 
 
 def require_folder(source: Path, expected: str) -> None:
-    """`BadInput` unless ``source`` is a folder."""
+    """Raise `BadInput` unless ``source`` is a folder."""
     if not source.is_dir():
         raise BadInput(f"{source}: no such folder; --source has to be the folder with {expected}")
 
 
 def require_file(path: Path, what: str = "file") -> None:
-    """`BadInput` unless ``path`` is a file or a link to one: reading a pipe or a device might never end."""
+    """Raise `BadInput` unless ``path`` is a file or a link to one: reading a pipe or a device might never end."""
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "file not found"
         raise BadInput(f"{path}: not a readable {what} ({problem}); add the file or remove what refers to it")
 
 
 def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
-    """The site folders in ``source``, and the other entries, which are left out, with the reason.
+    """Return the site folders in ``source``, and the other entries, which are left out, with the reason.
 
     Raises:
         BadInput: no such folder, or no site in it.
@@ -117,13 +117,13 @@ def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tu
 
 
 def add_left_out(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
-    """The sites; the first also lists what is left out of the whole source."""
+    """Return the sites; the first also lists what is left out of the whole source."""
     first, *others = sites
     return [replace(first, left_out=strays + first.left_out), *others]
 
 
 def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
-    """(site, case) pairs as sites sorted by name; the first also lists what is left out of the whole source."""
+    """Return (site, case) pairs as sites sorted by name; the first also lists what is left out of the whole source."""
     sites: dict[str, list[RawCase]] = defaultdict(list)
     for name, case in cases:
         sites[name].append(case)
@@ -132,7 +132,7 @@ def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple
 
 
 def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
-    """(case, image, mask) sorted by case; `BadInput` if the counterpart of a file is missing."""
+    """Return (case, image, mask) sorted by case; `BadInput` if the counterpart of a file is missing."""
     if not images and not masks:
         raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
     for files, what, others, other in ((images, "image", masks, "mask"), (masks, "mask", images, "image")):
@@ -153,7 +153,7 @@ def note_file(found: dict[str, Path], case: str, path: Path) -> None:
 
 
 def require_few_labels(path: Path, values: NDArray[Any]) -> None:
-    """`BadInput` if a mask has as many different values as an image."""
+    """Raise `BadInput` if a mask has as many different values as an image."""
     if ((values >= 0) & (values < MAX_LABELS) & (values == np.rint(values))).all():
         return  # there are at most MAX_LABELS such numbers: no need to sort
     if np.unique(values).size > MAX_LABELS:
@@ -161,7 +161,7 @@ def require_few_labels(path: Path, values: NDArray[Any]) -> None:
 
 
 def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:
-    """`BadInput` unless image and mask have one shape."""
+    """Raise `BadInput` unless image and mask have one shape."""
     if image.shape != label.shape:
         raise BadInput(
             f"{case.label}: mask of shape {label.shape}, but its image {case.image.name} has {image.shape}; "
@@ -182,7 +182,7 @@ def find_one_site(
     masks: Sequence[str] = ("mask",),
     patient: Callable[[str], str] = str,
 ) -> list[RawSite]:
-    """The images and masks below ``source`` as one site, paired by case and sorted by it.
+    """Return the images and masks below ``source`` as one site, paired by case and sorted by it.
 
     Args:
         name: Name of the site, and first part of each patient's name.

@@ -17,7 +17,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell tha
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
+    """Return the rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
     The separator is a comma, or a semicolon as in spreadsheets of some languages.
 
@@ -41,7 +41,7 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
 
 
 def escape_formulas(table: "pd.DataFrame") -> "pd.DataFrame":
-    """The table with an apostrophe before every text, headings too, that a spreadsheet would compute."""
+    """Return the table with an apostrophe before every text, headings too, that a spreadsheet would compute."""
     plain = table.map(_plain)
     plain.columns = [_plain(name) for name in table.columns]
     return plain

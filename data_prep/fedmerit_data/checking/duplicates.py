@@ -40,7 +40,7 @@ class Fingerprint:
 
 
 def make_fingerprint(plane: NDArray[Any]) -> Fingerprint | None:
-    """The fingerprint of one slice (height, width); `None` if its pixels have one value."""
+    """Return the fingerprint of one slice (height, width); `None` if its pixels have one value."""
     low, high = np.percentile(plane, (1, 99))
     if not high > low:
         return None
@@ -62,7 +62,7 @@ def _thumbnail(grey: Image.Image, side: int, zoom: float) -> Array:
 def find_duplicates(
     cases: Sequence[tuple[LocatedCase, Fingerprint]], checksums: Mapping[Path, str]
 ) -> Iterator[Finding]:
-    """Pairs that look the same and are not the same bytes (`check_copies` reports those): a leak if across splits."""
+    """Yield pairs of cases that look the same without being the same bytes; across splits they are a leak."""
     if len(cases) < 2:
         return
     coarse = np.stack([seen.coarse for _, seen in cases])
@@ -83,7 +83,7 @@ def find_duplicates(
 
 
 def _like(seen: Fingerprint, coarse: Array, spectra: NDArray[Any]) -> dict[int, tuple[float, str]]:
-    """The cases, by position, that look the same, with the best agreement and its orientation."""
+    """Return the cases, by position, that look the same, with the best agreement and its orientation."""
     best: dict[int, tuple[float, str]] = {}
     for how, (down, across) in ORIENTATIONS.items():
         near = np.flatnonzero(np.tensordot(coarse, seen.coarse[::down, ::across], 2) > WORTH_A_LOOK)
@@ -95,7 +95,7 @@ def _like(seen: Fingerprint, coarse: Array, spectra: NDArray[Any]) -> dict[int, 
 
 
 def _agreements(one: NDArray[Any], others: NDArray[Any]) -> Array:
-    """(cases,) best correlation of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...)."""
+    """Return (cases,) best correlation of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...)."""
     best = _peaks(one[0], others[:, 0])
     likely = best > LIKELY
     for ours, theirs in ((one[0], others[likely, 1:]), (one[1:], others[likely, :1])):
@@ -104,7 +104,7 @@ def _agreements(one: NDArray[Any], others: NDArray[Any]) -> Array:
 
 
 def _peaks(ours: NDArray[Any], theirs: NDArray[Any]) -> Array:
-    """Cross-correlation of two spectra, the maximum over shifts up to `SHIFT`; leading axes broadcast."""
+    """Return cross-correlation of two spectra, the maximum over shifts up to `SHIFT`; leading axes broadcast."""
     shifts = np.arange(-SHIFT, SHIFT + 1)
     correlation = fft.irfft2(ours * theirs.conj(), s=(FINE, FINE))
     return np.asarray(correlation[..., shifts[:, None], shifts].max(axis=(-2, -1)))

@@ -14,7 +14,7 @@ from fedmerit.schema.site_folder import Case, SiteFolder
 
 
 class Severity(StrEnum):
-    """How much a finding matters: correct an error, look at a warning, know a note."""
+    """A finding's severity: correct an error, look at a warning, know a note."""
 
     error = "error"
     warning = "warning"
@@ -70,7 +70,7 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding. ``file`` and ``message`` are for the hospital itself, everything else may be shared.
+    """A finding. ``file`` and ``message`` are for the hospital itself, everything else may be shared.
 
     ``split`` and ``position`` (within the split, from 0, as results.csv numbers cases) are empty if the finding
     is not about a single case; ``detail`` has numbers, labels, splits and sites, no name of a file, case or patient.
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """That of its kind."""
+        """The severity of the finding's kind."""
         return KINDS[self.kind][0]
 
     def __str__(self) -> str:
@@ -120,18 +120,18 @@ class LocatedCase:
 
     @property
     def shareable(self) -> str:
-        """Site, split and position, without its name."""
+        """The site, split and position, without its name."""
         return f"{self.site.name} {self.split} {self.position:03d}"
 
     def finding(self, kind: str, message: str, *, file: Path | None = None, detail: str = "") -> Finding:
-        """A finding about this case; ``file`` is its image by default."""
+        """Return a finding about this case; ``file`` is its image by default."""
         return Finding(
             kind, self.site.name, file or self.case.image_file, message, self.split, f"{self.position:03d}", detail
         )
 
 
 def locate_cases(site: SiteFolder) -> list[LocatedCase]:
-    """Every case of a site, split by split, in the order of datalist.json."""
+    """Return every case of a site, split by split, in the order of datalist.json."""
     return [
         LocatedCase(site, split, position, case)
         for split, cases in site.splits.items()
@@ -141,11 +141,11 @@ def locate_cases(site: SiteFolder) -> list[LocatedCase]:
 
 @dataclass(frozen=True)
 class SiteState:
-    """The contents of a site, and whether they are what `prepare` wrote.
+    """A site's content, and whether it is as prepared.
 
     ``unchanged`` means that the arrays are exactly those of which site.json has checksums, with equal checksums.
     ``digest`` is the SHA-256 over site.json, datalist.json and every array: equal digests mean equal sites, byte for
-    byte, so a site whose digest equals the one noted after `prepare` did not change since.
+    byte, so a site whose digest equals the one noted after the preparation did not change since.
     """
 
     name: str
@@ -162,18 +162,21 @@ class SiteState:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings, errors first, and the state of every site that could be opened."""
+    """An examination's findings, errors first, and the state of every site that could be opened."""
 
     sites: tuple[SiteState, ...]
     findings: tuple[Finding, ...]
 
     def of(self, severity: Severity) -> list[Finding]:
-        """The findings of one severity."""
+        """Return the findings of one severity."""
         return [finding for finding in self.findings if finding.severity is severity]
 
 
 def read_site_state(site: SiteFolder, checksums: Mapping[Path, str], unchanged: bool) -> SiteState:
-    """The state of a site; ``checksums`` are those of all arrays, ``unchanged`` whether its own are as prepared."""
+    """Return the state of a site.
+
+    ``checksums`` are those of all arrays; ``unchanged`` says whether the site's arrays are as prepared.
+    """
     files = {site.path / name: sha256(site.path / name) for name in ("site.json", "datalist.json")}
     files |= {path: known for path, known in checksums.items() if path.is_relative_to(site.path)}
     lines = sorted(f"{path.relative_to(site.path).as_posix()} {known}\n" for path, known in files.items())

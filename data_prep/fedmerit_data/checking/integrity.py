@@ -19,7 +19,7 @@ Checksums = Mapping[Path, str]
 
 
 def check_metadata(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
-    """The site's name, and the fields that sites that train together share."""
+    """Check the site's name, and the fields that sites that train together share."""
     file = site.path / "site.json"
     if site.name != site.path.name:
         message = f"names the site {site.name!r}, but its folder is {site.path.name!r}; rename the folder"
@@ -32,7 +32,7 @@ def check_metadata(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
 
 
 def check_lists(site: SiteFolder) -> Iterator[Finding]:
-    """datalist.json: no empty split, no case twice, the counts of site.json."""
+    """Check datalist.json: no empty split, no case twice, the counts of site.json."""
     file = site.path / "datalist.json"
     for split in SPLITS:
         if not site.cases(split) and site.info.get("ratios", {}) and site.info["ratios"][SPLITS.index(split)] == 0:
@@ -53,7 +53,7 @@ def check_lists(site: SiteFolder) -> Iterator[Finding]:
 
 
 def check_folds(site: SiteFolder) -> Iterator[Finding]:
-    """Every patient in one fold, no fold empty, and datalist.json lists the splits of fold 0; nothing without folds."""
+    """Check that every patient is in one fold, no fold is empty, and datalist.json lists the splits of fold 0."""
     patients, file = site.patients_by_fold(), site.path / "datalist.json"
     for patient, tested in sorted(patients.items()):
         if len(tested) > 1:
@@ -71,7 +71,7 @@ def check_folds(site: SiteFolder) -> Iterator[Finding]:
 
 
 def check_files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
-    """Checksums equal to those in site.json; every file in both lists."""
+    """Check that checksums equal those in site.json, and that every file is in both lists."""
     stated: dict[str, str] = site.info.get("checksums", {})
     listed = {path: case for case in locate_cases(site) for path in (case.case.image_file, case.case.label_file)}
     for path in sorted(listed):
@@ -92,7 +92,7 @@ def check_files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
 
 
 def check_arrays(site: SiteFolder, max_empty: float, sound: list[LocatedCase]) -> Iterator[Finding]:
-    """Every pair readable, of the stated shape, finite, labelled 0 and 1; not too many empty masks.
+    """Check that every pair is readable, of the stated shape, finite and labelled 0 and 1, and few masks are empty.
 
     Cases that pass are appended to ``sound``.
     """
@@ -150,7 +150,7 @@ def _array_faults(where: LocatedCase, image: NDArray[Any], label: NDArray[Any]) 
 
 
 def check_patients(cases: list[LocatedCase]) -> Iterator[Finding]:
-    """Patients by name: none in two splits, none in two sites."""
+    """Check patients by name: none is in two splits, none in two sites."""
     seen: dict[str, LocatedCase] = {}
     reported = set()
     for case in cases:
@@ -171,7 +171,7 @@ def check_patients(cases: list[LocatedCase]) -> Iterator[Finding]:
 
 
 def check_copies(cases: list[LocatedCase], checksums: Checksums) -> Iterator[Finding]:
-    """Patients by their images: one image under two names is one patient twice."""
+    """Check patients by their images: one image under two names is one patient twice."""
     seen: dict[str, LocatedCase] = {}
     for case in cases:
         if case.case.image_file not in checksums:
@@ -183,7 +183,7 @@ def check_copies(cases: list[LocatedCase], checksums: Checksums) -> Iterator[Fin
 
 
 def check_readings(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
-    """Findings on what resizing and windows left, on planes that differ, and on files that were left out."""
+    """Check what resizing and windows left, planes that differ, and files that were left out."""
     readings = {site.path: {one.case: one for one in stated_readings(site.info)} for site in sites}
     planes = Counter(one.plane for found in readings.values() for one in found.values() if one.plane)
     usual = planes.most_common(1)[0][0] if planes else None

@@ -42,7 +42,7 @@ VOLUMES_ML: Mapping[str, tuple[float, float]] = {"prostate": (5, 500)}
 
 @dataclass(frozen=True)
 class CaseMeasurement:
-    """What the checks need of one case; sizes are per label."""
+    """A case's measurements for the checks; sizes are per label."""
 
     where: LocatedCase
     fingerprint: Fingerprint | None  # None: a flat image
@@ -94,7 +94,7 @@ def measure_case(where: LocatedCase) -> CaseMeasurement:
 
 
 def _thumbnail(image: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Slices at even distances from the first to the last, each averaged down to a few pixels."""
+    """Return slices at even distances from the first to the last, each averaged down to a few pixels."""
     places = np.linspace(0, len(image) - 1, THUMBNAIL_SHAPE[0]).round().astype(int)
     taken: NDArray[np.float64] = image[places].mean(axis=1, dtype=np.float64)
     for axis in (1, 2):
@@ -108,14 +108,14 @@ def _share_outside(inner: NDArray[np.bool_], outer: NDArray[np.bool_]) -> float:
 
 
 def find_outliers(values: NDArray[np.float64], most: float, least_spread: float) -> NDArray[np.bool_]:
-    """Which rows of (cases, values) are outliers in any column, by median and median absolute deviation."""
+    """Return which rows of (cases, values) are outliers in any column, by median and median absolute deviation."""
     away = np.abs(values - np.median(values, axis=0))
     spread = np.maximum(1.4826 * np.median(away, axis=0), least_spread)
     return np.asarray((away > most * spread).any(axis=1))
 
 
 def check_flat(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Images whose pixels, all or most of them, have one value."""
+    """Yield images whose pixels, all or most of them, have one value."""
     for case in site:
         if case.is_flat:
             yield case.where.finding("flat image", "all its pixels have one value; export the image again")
@@ -126,7 +126,7 @@ def check_flat(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
 
 
 def check_flips(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Volumes that agree better with the mean of the site's others when they are flipped."""
+    """Yield volumes that agree better with the mean of the site's others when they are flipped."""
     volumes = [(case.where, case.thumbnail) for case in site if case.thumbnail is not None]
     if len(volumes) < MIN_COMPARABLE:
         return
@@ -148,7 +148,7 @@ def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> flo
 
 
 def check_intensities(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Images whose percentiles are far from those of the site's others."""
+    """Yield images whose percentiles are far from those of the site's others."""
     levels = np.stack([case.levels for case in site])
     usual = np.median(levels, axis=0)
     for case, outlying in zip(site, find_outliers(levels, INTENSITY_OUTLIER, INTENSITY_SPREAD), strict=True):
@@ -162,7 +162,7 @@ def _list(values: NDArray[np.float64]) -> str:
 
 
 def check_sizes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Absolute bounds per label, then outliers among the cases of all sites that show the label."""
+    """Check absolute bounds per label, then outliers among the cases of all sites that show the label."""
     by_label: dict[str, list[tuple[LocatedCase, float, str, tuple[float, float]]]] = defaultdict(list)
     for case in cases:
         if case.is_disordered:
@@ -193,7 +193,7 @@ def check_sizes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
 
 
 def check_volumes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Bounds in ml, for volumes that state the distance of their slices; a note per site on how many do not."""
+    """Check bounds in ml for volumes that state the distance of their slices; note per site how many do not."""
     for _, group in groupby(cases, key=lambda item: item.where.site.path):
         members = [case for case in group if case.thumbnail is not None]
         site = members[0].where.site if members else None
@@ -232,7 +232,7 @@ def check_label_order(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
 
 
 def check_borders(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Masks that touch the border of the frame, or the first or last slice of a volume."""
+    """Yield masks that touch the border of the frame, or the first or last slice of a volume."""
     for case in cases:
         for kind, touching in (("mask at border", case.touches_border), ("mask at end", case.touches_end)):
             names = [name for name, touches in zip(case.where.site.labels, touching, strict=True) if touches]
@@ -246,7 +246,7 @@ def check_borders(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
 def check_plausibility(
     sites: Sequence[SiteFolder], cases: Sequence[LocatedCase], checksums: Mapping[Path, str]
 ) -> Iterator[Finding]:
-    """Findings about ``cases``, whose arrays passed `check_arrays`, and their ``sites``."""
+    """Check ``cases`` whose arrays are valid, and the number of patients of their ``sites``."""
     measured = [measure_case(case) for case in cases]
     yield from _few_patients(sites)
     seen = [(case.where, case.fingerprint) for case in measured if case.fingerprint is not None]

@@ -1,4 +1,4 @@
-"""The files that `check` writes: a report that may be shared, and a list that stays in the hospital."""
+"""The files that `fedmerit_data.check` writes: a report that may be shared, and a list that stays in the hospital."""
 
 import io
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ SHARED = ("quality.json", "quality.html", "quality.csv")
 
 
 def shareable_report(examination: Examination) -> dict[str, Any]:
-    """The report to share: sites with counts and digests, findings without a name of a file, case or patient."""
+    """Return the report to share: sites with counts and digests, findings without a name of a file, case or patient."""
     return {
         "fedmerit_version": version("fedmerit"),
         "sites": [

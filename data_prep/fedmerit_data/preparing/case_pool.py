@@ -26,7 +26,7 @@ MAX_NAMED = 10  # unusable cases in one error
 def prepare_cases(
     tasks: Sequence[CaseTask], jobs: int, skip_unreadable: bool, progress: ProgressReport | None
 ) -> list[CaseOutcome]:
-    """Every case with its outcome, in the order of ``tasks``.
+    """Return every case with its outcome, in the order of ``tasks``.
 
     Raises:
         BadInput: some cases cannot be used; names up to `MAX_NAMED` of them.
@@ -62,7 +62,7 @@ def prepare_cases(
 
 
 def _in_this_process(tasks: Sequence[CaseTask]) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
-    """Cases one after the other, on one thread.
+    """Yield cases one after the other, on one thread.
 
     Slices are too small to share between threads: under load, waiting for threads takes most of the time.
     """
@@ -78,7 +78,7 @@ def _in_this_process(tasks: Sequence[CaseTask]) -> Generator[tuple[int, Prepared
 def _in_processes(
     tasks: Sequence[CaseTask], jobs: int
 ) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
-    """Cases from a pool of processes, in the order in which they finish; a process gets one when it is free."""
+    """Yield cases from a pool of processes, in the order in which they finish; a process gets one when it is free."""
     begin_processes()
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
     running: dict[Future[PreparedCase | UnusableCase], int] = {}
@@ -111,7 +111,7 @@ def _serve() -> None:
 
 @contextmanager
 def _bars(progress: ProgressReport | None) -> Iterator[ProgressReport]:
-    """``progress`` itself, or one bar per site on the terminal (nothing without a terminal)."""
+    """Provide ``progress`` itself, or one bar per site on the terminal (nothing without a terminal)."""
     if progress is not None:
         yield progress
         return

@@ -1,4 +1,4 @@
-"""One case from its raw files to stored arrays: the unit of work of `prepare`, done once."""
+"""One case from its raw files to stored arrays: the unit of work of a preparation, done once."""
 
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,7 +21,7 @@ DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a fi
 
 @dataclass(frozen=True)
 class CaseTask:
-    """One case to prepare: arrays go below ``folder``/sites, the file that records it as done below ``folder``/done.
+    """A case to prepare: arrays go below ``folder``/sites, the file that records it as done below ``folder``/done.
 
     ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes;
     ``slice_distance`` that of prepared slices in mm, `None` for the case's own.
@@ -43,7 +43,7 @@ class CaseTask:
         return self.folder / "done" / self.site / f"{self.case.name}.json"
 
     def array(self, name: str) -> Path:
-        """The path of one of `arrays`."""
+        """Return the path of one of `arrays`."""
         return self.folder / "sites" / self.site / name
 
     @property
@@ -137,7 +137,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
 
 
 def raw_files(task: CaseTask) -> list[Path]:
-    """Every file that a case is read from, sorted, with those of folders and detached voxels.
+    """Return every file that a case is read from, sorted, with those of folders and detached voxels.
 
     Paths are relative to the source if the files are within it.
     """
@@ -152,7 +152,7 @@ def raw_files(task: CaseTask) -> list[Path]:
 
 
 def _read_prepared(task: CaseTask) -> PreparedCase | None:
-    """The record of an earlier process, if its arrays are unchanged."""
+    """Return the record of an earlier process, if its arrays are unchanged."""
     try:
         finished = PreparedCase(**read_json(task.done_file))
         whole = all(sha256(task.array(name)) == known for name, known in finished.checksums.items())
@@ -171,7 +171,7 @@ def _box(task: CaseTask, decoded: Decoded) -> tuple[Box, list[str]]:
 
 
 def _spacing(case: Decoded, box: Box, size: int, slices: int) -> list[float] | None:
-    """Millimetres between the stored slices, rows and columns, if the file states all of them."""
+    """Return millimetres between the stored slices, rows and columns, if the file states all of them."""
     if case.spacing is None or case.slice_distance is None:
         return None
     distance = case.slice_distance * len(case.image) / slices
@@ -179,7 +179,7 @@ def _spacing(case: Decoded, box: Box, size: int, slices: int) -> list[float] | N
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:
-    """Remarks: labels that fill a whole case or slice, and organs that slices between others lack."""
+    """Return remarks: labels that fill a whole case or slice, and organs that slices between others lack."""
     found = []
     full: NDArray[np.bool_] = np.all(case.label, axis=(2, 3))  # (slices, labels)
     shown: NDArray[np.bool_] = np.any(case.label, axis=(2, 3))

@@ -15,7 +15,7 @@ from fedmerit_data.preparing.cases import CaseOutcome, PreparedCase
 
 
 def count_finished_cases(out: Path) -> int:
-    """The number of cases that an interrupted `prepare` of ``out`` has finished and its next call skips."""
+    """Return the number of cases that an interrupted preparation of ``out`` has finished and its next call skips."""
     return _count_finished(partial_path(Path(out)))
 
 
@@ -24,7 +24,10 @@ def _count_finished(folder: Path) -> int:
 
 
 def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
-    """Whether an earlier call was cut off after its last rename: ``out`` is complete, and prepared as ``asked``."""
+    """Return whether an earlier call was cut off after its last rename.
+
+    Then ``out`` is complete, and prepared as ``asked``.
+    """
     stated = asked.record() | asked.meaning()
     stated |= {"image_size": [asked.size, asked.size], "fedmerit_version": version("fedmerit")}
     infos = [read_json(file) for file in out.glob("*/site.json")]
@@ -57,7 +60,7 @@ def start_or_resume(folder: Path, out: Path, options: Mapping[str, Any]) -> bool
 
 @contextmanager
 def keep_finished_cases(folder: Path) -> Iterator[list[Path]]:
-    """After a failure, keep ``folder`` if it has finished cases, and say so; else remove it and the yielded folders."""
+    """Keep ``folder`` after a failure if it has finished cases, and print so; else remove it and what was yielded."""
     new: list[Path] = []
     try:
         yield new

@@ -27,7 +27,7 @@ MAX_NAME_BYTES = 200  # of a site or a case: file names add endings
 
 
 def read_patients(file: Path) -> Patients:
-    """The table of a CSV file with the columns ``site,case,patient``.
+    """Return the table of a CSV file with the columns ``site,case,patient``.
 
     Patients get the names that readers give them, ``SITE-PATIENT``, also if the file has only ``PATIENT``: hospitals
     that number their patients 1, 2, 3 have none in common.
@@ -47,7 +47,7 @@ def read_patients(file: Path) -> Patients:
 
 
 def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> list[RawSite]:
-    """The sites with the patients of the table; cases that it does not name are unchanged.
+    """Return the sites with the patients of the table; cases that it does not name are unchanged.
 
     Raises:
         BadInput: the table names a case that does not exist.
@@ -71,7 +71,9 @@ def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> l
 def split_patients(
     site: str, patients: Sequence[str], ratios: tuple[float, float, float], seed: int, server_share: float = 0.0
 ) -> dict[str, str]:
-    """The split of every patient, the same for the same seed: shares as near to ``ratios`` as whole patients allow.
+    """Return the split of every patient, the same for the same seed.
+
+    Shares as near to ``ratios`` as whole patients allow.
 
     A positive ratio gets at least one patient. ``server_share`` of the training patients, at least one if it is
     positive, go to the server's split instead; it moves no other patient.
@@ -106,7 +108,7 @@ def split_patients(
 
 
 def assign_folds(site: str, volumes: Mapping[str, Sequence[float]], folds: int, seed: int) -> dict[str, int]:
-    """The fold that tests each patient, the same for the same seed; folds differ by one patient at most.
+    """Return the fold that tests each patient, the same for the same seed; folds differ by one patient at most.
 
     Patients are ordered by the mean of their cases' ``volumes``; of every ``folds`` neighbours each gets another fold,
     so each fold has small and large organs.
@@ -126,14 +128,16 @@ def assign_folds(site: str, volumes: Mapping[str, Sequence[float]], folds: int, 
 
 
 def require_site_name(name: str, raw: Path) -> None:
-    """`BadInput` if a site of ``raw`` cannot have this name, or the folder of pictures beside site folders has it."""
+    """Raise `BadInput` if a site of ``raw`` cannot have this name, or the folder of pictures beside site folders has
+    it.
+    """
     require_name(name, raw)
     if name == OVERVIEW:
         raise BadInput(f"{raw}: a site is named {OVERVIEW!r}, as the folder of pictures beside site folders; rename it")
 
 
 def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> dict[str, str]:
-    """The split of every patient of a site's ``cases``; with folds, only their number is checked.
+    """Return the split of every patient of a site's ``cases``; with folds, only their number is checked.
 
     Raises:
         BadInput: a name is too long or names two cases, or there are too few patients.
@@ -196,7 +200,7 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
 
 
 def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:
-    """Lines that say why some of a site's ``cases`` are left out."""
+    """Return lines that say why some of a site's ``cases`` are left out."""
     if not reasons:
         return []
     more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
@@ -206,7 +210,7 @@ def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:
 def _datalist(
     site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, int]]]:
-    """The entries of every split, and its numbers of cases, patients and slices."""
+    """Return the entries of every split, and its numbers of cases, patients and slices."""
     splits = split_site(site, [task.case for task, _ in usable], asked)
     folds: dict[str, int] = {}
     if asked.folds:

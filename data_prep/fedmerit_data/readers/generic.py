@@ -35,19 +35,19 @@ MAX_NAMED = 5  # organs in an error
 
 
 def is_patient(folder: Path) -> bool:
-    """Whether a folder is that of a patient: it has image files, other than the slices of a DICOM series."""
+    """Return whether a folder is that of a patient: it has image files, other than the slices of a DICOM series."""
     return folder.is_dir() and any(
         path.is_file() and is_readable(path) and path.suffix.lower() != DICOM for path in list_visible(folder)
     )
 
 
 def organ_files(folder: Path) -> dict[str, Path]:
-    """The masks in a folder by the organ that each is named for."""
+    """Return the masks in a folder by the organ that each is named for."""
     return {name_and_suffix(path)[0]: path for path in list_visible(folder) if path.is_file() and is_readable(path)}
 
 
 def choose_organs(masks: dict[str, Path], wanted: Collection[str], where: Path) -> tuple[tuple[str, ...], list[Path]]:
-    """Of the masks of organs those wanted, and the files of the others.
+    """Return the masks of the wanted organs, and the files of the others.
 
     Raises:
         BadInput: none is wanted, and it is not clear which is meant.
@@ -66,7 +66,7 @@ def choose_organs(masks: dict[str, Path], wanted: Collection[str], where: Path) 
 
 
 def read_patients(folders: Collection[Path], site: str, wanted: Collection[str]) -> RawSite:
-    """The patients of a site, a folder each; ``wanted`` are the names of organs in the label map.
+    """Return the patients of a site, a folder each; ``wanted`` are the names of organs in the label map.
 
     Raises:
         BadInput: a patient has no mask, no image, or other images than the others.
@@ -102,7 +102,7 @@ def read_patients(folders: Collection[Path], site: str, wanted: Collection[str])
 
 
 def _part(folder: Path, path: Path) -> str:
-    """The name of a file or folder without that of its patient."""
+    """Return the name of a file or folder without that of its patient."""
     stem = path.name if path.is_dir() else name_and_suffix(path)[0]
     return stem.removeprefix(folder.name).lstrip("_-. ") or stem
 
@@ -116,7 +116,7 @@ ENDING = re.compile(r"[_.-](mask|segmentation|seg|label)$", re.IGNORECASE)
 
 
 def find_sites(source: Path, site: str | None = None, labels: LabelMap = ANY) -> list[RawSite]:
-    """The sites of a list in ``source``; its patients' folders as one site; or a site per folder in it.
+    """Return the sites of a list in ``source``; its patients' folders as one site; or a site per folder in it.
 
     A ``source`` with folders images and masks of its own, or with a folder for each patient, is one site, named
     ``site`` or as its folder. In site folders an image and its mask have the same name, except for an ending such as
@@ -206,7 +206,7 @@ def generic_kind(
     fill: float | None = None,
     resample: bool = False,
 ) -> Kind:
-    """The kind of your own images, with a label map: name and mask values of each label.
+    """Return the kind of your own images, with a label map: name and mask values of each label.
 
     Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel. Without a ``modality``, images of three
     channels are photographs, others MRI with each channel normalised separately. ``site`` names a source that is one

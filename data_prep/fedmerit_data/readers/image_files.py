@@ -40,7 +40,7 @@ def name_and_suffix(path: Path) -> tuple[str, str]:
 
 
 def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
-    """(1, channels, height, width), grey or in colours; `BadInput` if unreadable, or without these channels."""
+    """Return (1, channels, height, width), grey or in colours; `BadInput` if unreadable, or without these channels."""
     if channels not in (1, 3):
         raise BadInput(
             f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
@@ -50,14 +50,14 @@ def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
 
 
 def is_readable(path: Path) -> bool:
-    """Whether a path has the name of an image of a format that is read, or is a folder of DICOM slices."""
+    """Return whether a path has the name of an image of a format that is read, or is a folder of DICOM slices."""
     if path.is_dir():
         return any(is_slice(entry) and entry.is_file() for entry in list_visible(path))
     return name_and_suffix(path)[1] in READABLE
 
 
 def is_detached(path: Path) -> bool:
-    """Whether a file has the voxels of a header beside it."""
+    """Return whether a file has the voxels of a header beside it."""
     if path.suffix.lower() not in DETACHED:
         return False
     stem = path.name[: -len(path.suffix)].removesuffix(".raw")
@@ -65,24 +65,24 @@ def is_detached(path: Path) -> bool:
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a path is read as DICOM."""
+    """Return whether a path is read as DICOM."""
     return path.is_dir() or path.suffix.lower() == DICOM
 
 
 def read_scan(path: Path, channel: int | None = None) -> Volume:
-    """A volume in one file, a stack of pictures, or the folder of one DICOM series."""
+    """Return a volume in one file, a stack of pictures, or the folder of one DICOM series."""
     if is_dicom(path):
         return read_dicom(path)
     return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
 
 
 def is_photograph(path: Path) -> bool:
-    """Whether a file is a picture, by its name, and no stack of them."""
+    """Return whether a file is a picture, by its name, and no stack of them."""
     return name_and_suffix(path)[1] in PHOTOGRAPHS and not is_stack(path)
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
-    """A volume for each of the numbers of a voxel; `BadInput` if the file has another number of channels."""
+    """Return a volume for each of the numbers of a voxel; `BadInput` if the file has another number of channels."""
     if channels == 1:
         there = read_shape(path)
         if len(there) == 4 and there[0] > 1:
@@ -102,7 +102,7 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
-    """The shape of a volume, of three axes or, with several numbers per voxel, four.
+    """Return the shape of a volume, of three axes or, with several numbers per voxel, four.
 
     Empty if the file has another format or cannot be read: the reader says why.
     """
@@ -149,7 +149,7 @@ class OneImage:
         return volume is not None and isinstance(volume.header, tuple) and missing_reference(volume) is None
 
     def mask_files(self, folder: Path, labels: Sequence[str]) -> list[Path]:
-        """The files that `write_masks` writes."""
+        """Return the files that `write_masks` writes."""
         if self.is_segmented:
             return [folder / f"{self.name}{SEGMENTATION}"]
         suffix = ".png" if self.volume is None else mask_suffix(self.volume)
@@ -183,7 +183,7 @@ class OneImage:
 
 
 def image_name(path: Path) -> str:
-    """The name of a file without its ending, or of a folder, also if the path is ``.``."""
+    """Return the name of a file without its ending, or of a folder, also if the path is ``.``."""
     return Path(os.path.abspath(path)).name if path.is_dir() else name_and_suffix(path)[0]
 
 

@@ -62,7 +62,7 @@ def parse_labels(text: str) -> LabelMap:
 
 
 def require_labels(labels: LabelMap) -> None:
-    """`BadInput` unless ``labels`` is a valid label map: plain names, values above 0, no two labels alike."""
+    """Raise `BadInput` unless ``labels`` is a valid label map: plain names, values above 0, no two labels alike."""
     names = [name for name in labels if name != IGNORE]
     if not names:
         raise BadInput("labels: none; expected at least one, such as mask=any or disc=1+2,cup=2")
@@ -91,17 +91,17 @@ def require_labels(labels: LabelMap) -> None:
 
 
 def named_values(labels: LabelMap) -> set[int]:
-    """All values that the map gives a meaning, ignored ones too; empty if each label is any value."""
+    """Return all values that the map gives a meaning, ignored ones too; empty if each label is any value."""
     return {value for values in labels.values() for value in values if isinstance(value, int)}
 
 
 def named_organs(labels: LabelMap) -> set[str]:
-    """All names of organs in the map, ignored ones too."""
+    """Return all names of organs in the map, ignored ones too."""
     return {value for values in labels.values() for value in values if isinstance(value, str)}
 
 
 def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[NDArray[np.bool_]]:
-    """The mask of each label, of the shape of a layer, in the order of the map.
+    """Return the mask of each label, of the shape of a layer, in the order of the map.
 
     Raises:
         BadInput: the file has fractions, negative values, a value that the map does not name, or lacks an organ of it.
@@ -122,7 +122,7 @@ def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[N
 
 
 def _values(layer: Layer, values: Sequence[int | str]) -> list[int]:
-    """Of a label, those of its values that a layer has."""
+    """Return those values of a label that a layer has."""
     numbers = [value for value in values if isinstance(value, int)] if layer.is_numbered else []
     return numbers + [layer.names[value] for value in values if isinstance(value, str) and value in layer.names]
 
@@ -154,14 +154,14 @@ def _list(words: Sequence[str]) -> str:
 
 
 def ignored_remarks(layers: Sequence[Layer], labels: LabelMap) -> list[str]:
-    """A remark if a mask has values that the map ignores."""
+    """Return a remark if a mask has values that the map ignores."""
     ignored = labels.get(IGNORE, ())
     found = {value for layer in layers for value in _values(layer, ignored) if (np.rint(layer.index) == value).any()}
     return [f"values {', '.join(map(str, sorted(found)))} ignored: background"] if found else []
 
 
 def assign_regions(regions: Regions, labels: LabelMap) -> tuple[list[list[int]], list[str]]:
-    """The numbers of the regions of each label, in the order of the map, by number or name, and remarks.
+    """Return the numbers of the regions of each label, in the order of the map, by number or name, and remarks.
 
     Raises:
         BadInput: no label has a region, or a label is any region of a structure set, which has all kinds of them.

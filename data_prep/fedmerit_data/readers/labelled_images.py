@@ -17,21 +17,22 @@ from fedmerit_data.spatial.volumes import Volume
 
 @dataclass(frozen=True)
 class Allowed:
-    """What is done to images and masks only if it is asked for."""
+    """An allowance: what is done to images and masks only on request."""
 
     fill: float | None = None  # the value for voxels of an image that have none; None: such an image is refused
     resample: bool = False  # bring a mask on another grid of the same scan to the grid of its image
 
 
 def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Allowed = Allowed()) -> Decoded:
-    """One volume as its slices, or one photograph as one slice; labels in the order of the map.
+    """Decode one volume as its slices, or one photograph as one slice, with labels in the order of the map.
 
-    Values that the map ignores count as background, with a remark. `load_levels` says which levels a photograph's mask
-    has, `read_layers` how labels that overlap are stored.
+    Values that the map ignores count as background, with a remark.
 
     Args:
-        labels: Name and mask values of each label, and those of `IGNORE`.
+        case: The files.
+        labels: Name and mask values of each label, and those of `fedmerit_data.readers.label_map.IGNORE`.
         channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel, or files, for a volume.
+        allowed: What is done only on request.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
@@ -75,7 +76,7 @@ def _volume(case: RawCase, labels: LabelMap, channels: int, allowed: Allowed) ->
 
 
 def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> tuple[list[Volume], list[str]]:
-    """The mask of each label, and remarks."""
+    """Return the mask of each label, and remarks."""
     if is_dicom(case.label) and (regions := read_regions(case.label)):
         numbers, remarks = assign_regions(regions, labels)
         drawn = [regions.draw(image, one) for one in numbers]
@@ -89,7 +90,7 @@ def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) 
 
 
 def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], list[str]]:
-    """The volumes with ``value`` where they have none, and a remark on how many voxels that were."""
+    """Return the volumes with ``value`` where they have none, and a remark on how many voxels that were."""
     gaps = [~np.isfinite(volume.voxels) for volume in volumes]
     if not (missing := sum(int(gap.sum()) for gap in gaps)):
         return volumes, []
@@ -107,7 +108,7 @@ def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], l
 
 
 def _channel_files(case: RawCase, channels: int) -> tuple[Path, ...]:
-    """The files of an image; `BadInput` if it has several, and not as many as channels."""
+    """Return the files of an image; `BadInput` if it has several, and not as many as channels."""
     files = (case.image, *case.channels)
     if len(files) not in (1, channels):
         raise BadInput(
@@ -118,7 +119,7 @@ def _channel_files(case: RawCase, channels: int) -> tuple[Path, ...]:
 
 
 def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
-    """A volume for each channel, from one file or several."""
+    """Return a volume for each channel, from one file or several."""
     files = _channel_files(case, channels)
     if len(files) == 1:
         return read_channels(case.image, channels)

@@ -37,7 +37,7 @@ class Entry:
 
 
 def find_lists(source: Path) -> list[Path]:
-    """The lists in a folder: ``dataset.json``, else ``pairs.csv``, else every data list that MONAI reads."""
+    """Return the lists in a folder: ``dataset.json``, else ``pairs.csv``, else every data list that MONAI reads."""
     for name in (DATASET, PAIRS):
         if os.path.lexists(source / name):
             return [source / name]
@@ -58,12 +58,15 @@ def _parsed(path: Path) -> Any:
 
 
 def read_list(path: Path) -> list[RawSite]:
-    """The sites of a list: one of a JSON file, named by it, its folder or itself; those that ``pairs.csv`` names."""
+    """Return the sites of a list.
+
+    One of a JSON file, named by it, its folder or itself; those that ``pairs.csv`` names.
+    """
     return _read_pairs(path) if path.name == PAIRS else [_read_json(path)]
 
 
 def stated_labels(source: Path) -> LabelMap | None:
-    """The labels of a ``dataset.json``, if there is one that states any.
+    """Return the labels of a ``dataset.json``, if there is one that states any.
 
     Raises:
         BadInput: they have another form than nnU-Net or the Decathlon documents.
@@ -72,12 +75,14 @@ def stated_labels(source: Path) -> LabelMap | None:
 
 
 def stated_channels(source: Path) -> int | None:
-    """The number of channels, likewise."""
+    """Return the number of channels, likewise."""
     return len(channel_names(source / DATASET, _stated(source))) or None
 
 
 def _stated(source: Path) -> Mapping[str, Any]:
-    """The content of a ``dataset.json``; nothing if there is none, or it cannot be read: `read_list` says why."""
+    """Return the content of a ``dataset.json``; nothing if there is none, or it cannot be read: `read_list` says
+    why.
+    """
     try:
         content = _parsed(source / DATASET) if (source / DATASET).is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -86,7 +91,7 @@ def _stated(source: Path) -> Mapping[str, Any]:
 
 
 def _read_labels(file: Path, stated: object) -> LabelMap | None:
-    """``{"edema": 1, "tumour": [1, 2]}`` as of nnU-Net v2, or ``{"1": "edema"}`` as of v1 and the Decathlon."""
+    """Return ``{"edema": 1, "tumour": [1, 2]}`` as of nnU-Net v2, or ``{"1": "edema"}`` as of v1 and the Decathlon."""
     if not stated:
         return None
     labels = defaultdict[str, tuple[int, ...]](tuple)
@@ -108,7 +113,7 @@ def _read_labels(file: Path, stated: object) -> LabelMap | None:
 
 
 def _read_json(path: Path) -> RawSite:
-    """A dataset.json lists files, as those of the Decathlon and MONAI, or none, as nnU-Net's."""
+    """Return a dataset.json lists files, as those of the Decathlon and MONAI, or none, as nnU-Net's."""
     try:
         content = _parsed(path)
         name = content.get("name") or (path.resolve().parent.name if path.name == DATASET else path.stem)
@@ -140,13 +145,13 @@ def _read_json(path: Path) -> RawSite:
 
 
 def _paths(stated: Any) -> tuple[str, ...]:
-    """One path or a list of them; `IndexError` for an empty list."""
+    """Return one path or a list of them; `IndexError` for an empty list."""
     files = stated if isinstance(stated, list) else [stated]
     return (str(Path(files[0])), *(str(Path(file)) for file in files[1:]))
 
 
 def _numbered(listing: Path, images: tuple[str, ...]) -> tuple[str, ...]:
-    """The files of a listed image; of nnU-Net v1, which lists p.nii.gz for p_0000.nii.gz and so on, those."""
+    """Return the files of a listed image; of nnU-Net v1, which lists p.nii.gz for p_0000.nii.gz and so on, those."""
     if len(images) > 1 or _exists(listing.parent / images[0]):
         return images
     folder = Path(images[0]).parent
@@ -175,7 +180,7 @@ def _read_pairs(path: Path) -> list[RawSite]:
 
 
 def _cases(listing: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase, ...]:
-    """Cases named by the first file of the image; without a patient each case is a patient.
+    """Return cases named by the first file of the image; without a patient each case is a patient.
 
     Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
     ``P2-t2``.
@@ -204,7 +209,7 @@ def _cases(listing: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase,
 
 
 def _within(listing: Path, image: str) -> Path:
-    """The normalised path of a listed file, relative to the list's folder if it is within."""
+    """Return the normalised path of a listed file, relative to the list's folder if it is within."""
     path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
@@ -217,7 +222,7 @@ def _exists(path: Path) -> bool:
 
 
 def unlisted(lists: Sequence[Path], sites: Sequence[RawSite]) -> tuple[tuple[str, str], ...]:
-    """The files beside lists that neither they nor a listed header names."""
+    """Return the files beside lists that neither they nor a listed header names."""
     root = lists[0].parent
     cases = [case for site in sites for case in site.cases]
     named = {path for case in cases for path in (case.image, case.label, *case.more, *case.channels)}

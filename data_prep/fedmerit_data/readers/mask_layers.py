@@ -23,7 +23,7 @@ Read = tuple[list[Layer], list[str]]  # layers and remarks
 
 
 def read_layers(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> Read:
-    """The layers, voxels in the order of ``image``, and remarks.
+    """Return the layers, voxels in the order of ``image``, and remarks.
 
     With ``resample``, a mask on another grid of the same scan is brought to the image's by nearest neighbour.
 
@@ -51,7 +51,7 @@ def read_layers(case: RawCase, image: Volume, labels: LabelMap, resample: bool) 
 
 
 def _number(path: Path, layer: Layer, number: int) -> Layer:
-    """A mask of 0 and 1 as one of 0 and ``number``."""
+    """Return a mask of 0 and 1 as one of 0 and ``number``."""
     if layer.index.max(initial=0) > 1:
         raise BadInput(
             f"{path}: has values up to {layer.index.max():g}; expected 0 and 1, as masks of several layers have"
@@ -81,7 +81,7 @@ def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -
 
 
 def _place(case: RawCase, image: Volume, mask: Volume, resample: bool) -> tuple[Volume, tuple[str, ...]]:
-    """The mask on the grid of its image; Slicer stores the part of that grid that holds segments."""
+    """Return the mask on the grid of its image; Slicer stores the part of that grid that holds segments."""
     try:
         return align_axes(case, image, mask), ()
     except BadInput as error:

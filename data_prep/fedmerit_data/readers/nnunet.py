@@ -15,7 +15,7 @@ COLOURS = 3  # channels that one photograph has in one file
 
 
 def channel_names(file: Path, content: Mapping[str, Any]) -> dict[int, str]:
-    """The names of the channels by number: ``channel_names`` of v2, ``modality`` of v1; empty if none is stated.
+    """Return the names of the channels by number: ``channel_names`` of v2, ``modality`` of v1; empty if none is stated.
 
     Raises:
         BadInput: they have another form.
@@ -34,7 +34,7 @@ def channel_names(file: Path, content: Mapping[str, Any]) -> dict[int, str]:
 
 
 def numbered_files(image: Path) -> list[Path]:
-    """The files of the channels of an image that a list of v1 names without the numbers."""
+    """Return the files of the channels of an image that a list of v1 names without the numbers."""
     stem, suffix = name_and_suffix(image)
     try:
         beside = sorted(image.parent.iterdir())
@@ -45,7 +45,7 @@ def numbered_files(image: Path) -> list[Path]:
 
 
 def read_nnunet(listing: Path, content: Mapping[str, Any], site: str) -> RawSite:
-    """The cases of v2's folders beside a ``dataset.json``.
+    """Return the cases of v2's folders beside a ``dataset.json``.
 
     One photograph in colours holds the three channels that the list names. ``file_ending`` says which files are meant;
     with which program nnU-Net reads them (``overwrite_image_reader_writer``) does not matter here.

@@ -30,7 +30,7 @@ from fedmerit_data.spatial.volumes import read_volume
 
 
 def decode(case: RawCase, zones: int | None = None, channel: int | None = None) -> Decoded:
-    """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_volume`."""
+    """Return the T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_volume`."""
     return slice_volume(case, read_volume(case.image, channel), read_volume(case.label), zones=zones)
 
 
@@ -43,7 +43,7 @@ PROMISE12_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>_segmentation)?\.(?P<suf
 
 
 def find_promise12(source: Path) -> list[RawSite]:
-    """The hospitals that cases below ``source`` come from, at any depth, sorted by name."""
+    """Return the hospitals that cases below ``source`` come from, at any depth, sorted by name."""
     require_folder(source, "CaseNN.mhd and CaseNN_segmentation.mhd with their .raw files")
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
@@ -94,7 +94,10 @@ NVFLARE_SPLITS = ("training", "validation", "testing")
 
 
 def find_nvflare(source: Path) -> list[RawSite]:
-    """Every site of ``dataset_2D``, one case per case folder; cases that its data list does not name are left out."""
+    """Return every site of ``dataset_2D``, one case per case folder.
+
+    Cases that its data list does not name are left out.
+    """
     folders, strays = find_site_folders(source / "dataset_2D", NVFLARE_LAYOUT)
     return add_left_out([_read_nvflare(source, folder) for folder in folders], strays)
 
@@ -123,7 +126,7 @@ def _read_nvflare(source: Path, folder: Path) -> RawSite:
 
 
 def _listed(datalist: Path, folder: Path) -> set[str]:
-    """The case folders, of images and of masks, that a data list names, relative to ``dataset_2D``."""
+    """Return the case folders, of images and of masks, that a data list names, relative to ``dataset_2D``."""
     require_file(datalist)
     try:
         lists = read_json(datalist)
@@ -137,7 +140,7 @@ def _listed(datalist: Path, folder: Path) -> set[str]:
 
 
 def decode_nvflare(case: RawCase) -> Decoded:
-    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate."""
+    """Return the slices of one case from foot to head, sorted by number; mask values above 127 are the prostate."""
     images, masks = (_numbered(folder) for folder in (case.image, case.label))
     slices = pair_files(images, masks, case.image)
     for name, image, _ in slices:

@@ -28,7 +28,9 @@ from fedmerit_data.spatial.volumes import read_itk
 
 
 def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | None = None) -> Path:
-    """The folder of the series ``uid``; without a uid the only one of a patient's series, or the one that has ``name``.
+    """Return the folder of the series ``uid``.
+
+    Without a uid the only one of a patient's series, or the one that has ``name``.
 
     Raises:
         BadInput: several series match, or none.
@@ -47,7 +49,9 @@ def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | N
 
 
 def list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
-    """Files and folders left out, by path in ``source``, except those within a series, which belong to its case."""
+    """Return files and folders left out, by path in ``source``, except those within a series, which belong to its
+    case.
+    """
     folders = set(series)
     found = []
     for path, reason in left_out:
@@ -67,7 +71,7 @@ NCI_ISBI_T2 = re.compile("t2", re.IGNORECASE)
 
 
 def find_nci_isbi(source: Path) -> list[RawSite]:
-    """The collections, whichever of the two ``source`` holds at any depth, sorted by name.
+    """Return the collections, whichever of the two ``source`` holds at any depth, sorted by name.
 
     A corrected mask replaces the one that it corrects. Patients without a mask are not part of the challenge and are
     left out.
@@ -111,7 +115,7 @@ def find_nci_isbi(source: Path) -> list[RawSite]:
 
 
 def decode_nci_isbi(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented by `slice_volume`."""
+    """Return the T2 slices and the gland, both zones merged, oriented by `slice_volume`."""
     return slice_volume(case, read_series(case.image), read_itk(case.label), zones=2)
 
 
@@ -133,7 +137,7 @@ I2CVB_LEFT = "not the T2 series or the prostate ground truth"
 
 
 def find_i2cvb(source: Path) -> list[RawSite]:
-    """The scanners that ``source`` holds, patients sorted; other series are left out by folder."""
+    """Return the scanners that ``source`` holds, patients sorted; other series are left out by folder."""
     require_folder(source, "GE and Siemens")
     folders = [path for path in list_visible(source) if path.name in I2CVB_SITES and path.is_dir()]
     if not folders:
@@ -173,7 +177,7 @@ def _read_i2cvb(folder: Path) -> RawSite:
 
 
 def decode_i2cvb(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_volume`."""
+    """Return the T2 slices and the gland, all ground truth above 0, oriented by `slice_volume`."""
     label = read_series(case.label)
     require_few_labels(case.label, label.voxels)
     return slice_volume(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))
@@ -198,7 +202,7 @@ PROSTATEX_T2 = re.compile("t2.*tra", re.IGNORECASE)
 
 
 def find_prostatex(source: Path) -> list[RawSite]:
-    """The one site that the set is; patients without zones, which are most of the set, are left out.
+    """Return the one site that the set is; patients without zones, which are most of the set, are left out.
 
     A DICOM-SEG file may lie in a folder of its patient at any depth.
     """
@@ -228,7 +232,7 @@ def find_prostatex(source: Path) -> list[RawSite]:
 
 
 def decode_prostatex(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, its zones merged, oriented by `slice_volume`.
+    """Return the T2 slices and the gland, its zones merged, oriented by `slice_volume`.
 
     The mask may lie on another grid than the image: it is brought onto the image's by nearest neighbour, with a
     remark where that moved voxels.

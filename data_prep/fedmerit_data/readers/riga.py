@@ -34,7 +34,7 @@ GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the o
 
 
 def find_sites(source: Path, part: str, expert: int | None = None) -> list[RawSite]:
-    """The cases below ``source``/``part``, or below ``source`` if that is the part itself, as one site.
+    """Return the cases below ``source``/``part``, or below ``source`` if that is the part itself, as one site.
 
     With an ``expert``, 1 to 6, only those with contours by this one.
     """
@@ -71,7 +71,9 @@ def find_sites(source: Path, part: str, expert: int | None = None) -> list[RawSi
 
 
 def decode(case: RawCase, expected: int = EXPERTS) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup: pixels that more than half of its experts enclosed.
+    """Return one photograph as a case of one slice, labels disc and cup.
+
+    Pixels that more than half of its experts enclosed.
 
     Remarks say whose contours do not close and are left out, and that there are fewer experts than ``expected``.
     """
@@ -102,7 +104,7 @@ def decode(case: RawCase, expected: int = EXPERTS) -> Decoded:
 
 
 def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mask:
-    """(height, width) pixels drawn on ``copy``; ``lossy`` allows for the noise of compression."""
+    """Return (height, width) pixels drawn on ``copy``; ``lossy`` allows for the noise of compression."""
     difference = _difference(image, copy)
     changed = difference > (JPEG_NOISE if lossy else LOSSLESS_NOISE)
     if lossy and changed.any():
@@ -115,12 +117,12 @@ def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mas
 
 
 def _difference(image: NDArray[np.uint8], copy: NDArray[np.uint8]) -> NDArray[np.int16]:
-    """(height, width) difference in grey levels, the maximum over colours."""
+    """Return (height, width) difference in grey levels, the maximum over colours."""
     return np.asarray(np.abs(image.astype(np.int16) - copy).max(axis=2))
 
 
 def enclosed(line: Mask) -> tuple[Mask, Mask] | None:
-    """Disc and cup, both (height, width), within the outer and the inner of the closed curves of ``line``.
+    """Return disc and cup, both (height, width), within the outer and the inner of the closed curves of ``line``.
 
     Both reach to the middle of their curve, however thick. The cup is empty if only one curve closes;
     `None` if none does, or if the line continues outside the one that does.
@@ -157,7 +159,7 @@ def _curves(line: Mask) -> tuple[Mask, Mask] | None:
 
 
 def _cup(regions: NDArray[Any], inner: Mask, line: Mask) -> Mask:
-    """The region within the inner curve: it contains no other region, and is convex, unlike a crescent rim."""
+    """Return the region within the inner curve: it contains no other region, and is convex, unlike a crescent rim."""
     large = [part for part in regionprops(regions * inner) if part.area >= SMALLEST * inner.sum()]
     cups = [
         part
@@ -173,7 +175,7 @@ def _cup(regions: NDArray[Any], inner: Mask, line: Mask) -> Mask:
 
 
 def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
-    """``inside`` and the pixels of the line that are nearer to it than to ``outside``, and the middle ones."""
+    """Return ``inside`` and the pixels of the line that are nearer to it than to ``outside``, and the middle ones."""
     nearer = distance_transform_edt(~inside) < distance_transform_edt(~outside) + 1
     return np.asarray(inside | (line & nearer))
 

@@ -1,4 +1,4 @@
-"""DICOM images: series of single slices, enhanced multi-frame files, X-rays. Masks are in `segmentations`."""
+"""DICOM images: series of single slices, enhanced multi-frame files, X-rays; masks have a module of their own."""
 
 import struct
 import zlib
@@ -58,7 +58,7 @@ class Regions:
 
 @contextmanager
 def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
-    """`report_damage`; `BadInput`, too, if the file unpacks to more than `MOST_INFLATED` or `MOST_DECODED`."""
+    """Turn errors of a damaged file into `BadInput`; so is one beyond `MOST_INFLATED` or `MOST_DECODED`."""
     with report_damage(path, what):
         stated = read_file_meta_info(path)
         if stated.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
@@ -83,20 +83,24 @@ def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
 
 
 def frame_remarks(image: Volume, frame: object) -> tuple[str, ...]:
-    """A remark if a mask states another frame of reference than its image, so that their coordinates may differ."""
+    """Return a remark if a mask states another frame of reference than its image, so that their coordinates may
+    differ.
+    """
     own = image.header[0].get("FrameOfReferenceUID") if isinstance(image.header, tuple) else None
     differs = own is not None and str(frame) != str(own)
     return ("its frame of reference is not that of its image: placed by its coordinates",) if differs else ()
 
 
 def is_slice(path: Path) -> bool:
-    """Whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
+    """Return whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
     plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
     return plain or path.suffix.lower() in (".dcm", ".ima")
 
 
 def read_dicom(path: Path) -> Volume:
-    """The one series of a folder, or one file: enhanced multi-frame, one slice, or a picture without a place: an X-ray.
+    """Return the one series of a folder, or one file.
+
+    Enhanced multi-frame, one slice, or a picture without a place: an X-ray.
 
     Raises:
         BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
@@ -141,12 +145,12 @@ def _read_file(path: Path) -> Volume:
 
 
 def place_slices(path: Path, volume: Any, **more: Any) -> Volume:
-    """The volume of highdicom's, whose axes are slice, row, column; ``more`` are further fields of `Volume`."""
+    """Return the volume of highdicom's, whose axes are slice, row, column; ``more`` are further fields of `Volume`."""
     return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]], **more)
 
 
 def read_series(folder: Path) -> Volume:
-    """The one DICOM series of a folder, its slices sorted by position.
+    """Return the one DICOM series of a folder, its slices sorted by position.
 
     Raises:
         BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
@@ -212,7 +216,7 @@ def _header(path: Path) -> pydicom.Dataset:
 
 
 def _require_pixels(header: pydicom.Dataset) -> None:
-    """`ValueError` unless a slice has all its pixels, since ITK fills in missing ones; drops them from memory."""
+    """Raise `ValueError` unless a slice has all its pixels, since ITK fills in missing ones; drops them from memory."""
     pixels = header.pop("PixelData", None)
     there = len(pixels.value or b"") if pixels else 0
     promised = 1 if header.file_meta.TransferSyntaxUID.is_compressed else get_expected_length(header)
@@ -221,7 +225,7 @@ def _require_pixels(header: pydicom.Dataset) -> None:
 
 
 def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -> None:
-    """`BadInput` unless neighbours along the normal have equal distances."""
+    """Raise `BadInput` unless neighbours along the normal have equal distances."""
     steps = np.diff(places)
     at = int(np.argmin(steps))
     if steps[at] < POSITION_TOLERANCE:
@@ -236,5 +240,5 @@ def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -
 
 
 def read_series_uid(folder: Path) -> str:
-    """The SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
+    """Return the SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
     return str(_header(next(path for path in list_visible(folder) if is_slice(path))).SeriesInstanceUID)

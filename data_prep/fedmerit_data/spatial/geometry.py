@@ -22,7 +22,7 @@ SQUARE = 0.01  # share by which sides of square pixels may differ
 
 
 def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
-    """``label`` on the grid of ``image`` by nearest neighbour, and a remark if that moved voxels.
+    """Return ``label`` on the grid of ``image`` by nearest neighbour, and a remark if that moved voxels.
 
     A mask that only lacks slices, or is stored in another order, loses nothing and gets no remark.
 
@@ -51,7 +51,7 @@ def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]
 
 
 def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
-    """``label`` with its axes in the order and direction of those of ``image``, without resampling.
+    """Return ``label`` with its axes in the order and direction of those of ``image``, without resampling.
 
     A file may state two places; one of each that agree are enough.
 
@@ -81,7 +81,7 @@ def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
 
 
 def find_plane(image: Volume) -> str | None:
-    """The plane of `PLANES` that the slices of ``image`` are nearest to; `None` if the file states no place.
+    """Return the plane of `PLANES` that the slices of ``image`` are nearest to; `None` if the file states no place.
 
     Pixels of a slice are square, so the axis of another size is that along which slices are stacked, wherever the file
     has it; if none is square the longest. Voxels of one size along all axes were acquired in no plane: axial.
@@ -100,25 +100,27 @@ def find_plane(image: Volume) -> str | None:
 
 
 def _directions(image: Volume) -> str:
-    """The direction nearest to each axis, such as LPS, as ITK finds them: the closest of all is assigned first."""
+    """Return the direction nearest to each axis, such as LPS, as ITK finds them: the closest of all is assigned
+    first.
+    """
     cosines = FROM_LPS[:3, :3] @ image.affine[:3, :3] / voxel_sizes(image.affine)
     return str(ITK.DICOMOrientImageFilter_GetOrientationFromDirectionCosines(cosines.ravel().tolist()))
 
 
 def _tilt(affine: NDArray[np.float64]) -> float:
-    """Degrees between the normal of the slices (x, y) and the nearest axis of the body."""
+    """Return degrees between the normal of the slices (x, y) and the nearest axis of the body."""
     normal = np.cross(affine[:3, 0], affine[:3, 1])
     return float(np.degrees(np.arccos(np.abs(normal).max() / np.linalg.norm(normal))))
 
 
 def _orders(image: Volume, plane: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """nibabel's orientations of the stored axes, and of columns, rows and slices of the plane."""
+    """Return nibabel's orientations of the stored axes, and of columns, rows and slices of the plane."""
     stored, wanted = (orientations.axcodes2ornt(tuple(axes)) for axes in (_directions(image), PLANES[plane]))
     return stored, wanted
 
 
 def restore_axes(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Voxels (x, y, z) in the order of ``image`` from the slices (slices, height, width) of `slice_volume`."""
+    """Return voxels (x, y, z) in the order of ``image`` from the slices (slices, height, width) of `slice_volume`."""
     voxels, plane = slices.transpose(2, 1, 0), find_plane(image)
     if plane is not None:
         stored, sliced = _orders(image, plane)
@@ -129,7 +131,8 @@ def restore_axes(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def slice_volume(
     case: RawCase, image: Volume, label: Volume, *, zones: int | None = None, remarks: tuple[str, ...] = ()
 ) -> Decoded:
-    """The slices of the plane that a volume was acquired in, in one order and direction however its file stores them.
+    """Return the slices of the plane that a volume was acquired in, in one order and direction however its file stores
+    them.
 
     Axial slices go from foot to head, their rows from front to back, their columns from the patient's right to left.
     Rows of sagittal and coronal slices go from head to foot, the other directions are those of `PLANES`.
@@ -183,7 +186,7 @@ def slice_volume(
 
 
 def _spacing_from(image: Volume) -> str | None:
-    """The part of a file that states the size of voxels."""
+    """Return the part of a file that states the size of voxels."""
     header = image.header
     if not image.is_measured:
         return None

@@ -13,7 +13,7 @@ from fedmerit_data.spatial.volumes import ITK, Volume, with_place_of
 
 
 def mask_suffix(image: Volume) -> str:
-    """The ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
+    """Return the ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
     own = image.path.suffix.lower()
     joined = {".mhd": ".mha", ".nhdr": ".nrrd", ".mgh": ".mgz", ".tiff": ".tif"}
     joined |= {suffix: suffix for suffix in (".mha", ".nrrd", ".mgz", ".tif")}
@@ -21,7 +21,8 @@ def mask_suffix(image: Volume) -> str:
 
 
 def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
-    """A file with ``mask`` (x, y, z) in the format of `mask_suffix`, at the place where the header of ``image`` is.
+    """Return a file with ``mask`` (x, y, z) in the format of `mask_suffix`, at the place where the header of ``image``
+    is.
 
     A NIfTI header is taken over with both forms, their codes and the unit; extensions may name a patient and are not.
     """

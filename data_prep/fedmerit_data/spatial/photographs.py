@@ -33,7 +33,7 @@ Levels = NDArray[Any]  # (height, width) grey levels of a mask
 
 @contextmanager
 def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
-    """An image whatever format its name says, of one picture, stored upright, of one of ``modes``.
+    """Open an image whatever format its name says, of one picture, stored upright, of one of ``modes``.
 
     Raises:
         BadInput: the file is not such an image, damaged, or larger than any photograph.
@@ -60,7 +60,7 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
 
 
 def load(path: Path, mode: str) -> NDArray[np.uint8]:
-    """The pixels of an image, (height, width) or (height, width, colours), converted to Pillow's ``mode``.
+    """Return the pixels of an image, (height, width) or (height, width, colours), converted to Pillow's ``mode``.
 
     Raises:
         BadInput: the file is not an image of 8 bits, damaged, or larger than any photograph; or viewers turn it.
@@ -70,7 +70,7 @@ def load(path: Path, mode: str) -> NDArray[np.uint8]:
 
 
 def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
-    """As `load`, but grey levels of 16 or 32 bits are read too, as stored."""
+    """Return the pixels of a photograph as `load` does, but read grey levels of 16 or 32 bits too, as stored."""
     with _opened(path, (*MODES, *DEEP)) as file:
         if file.mode not in DEEP:
             return np.array(file.convert(mode), dtype=np.float32)
@@ -79,7 +79,7 @@ def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
 
 
 def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]:
-    """The levels of a mask, and remarks on how they were found.
+    """Return the levels of a mask, and remarks on how they were found.
 
     A palette of greys gives its greys, one of colours its indices. If only 255 is ``wanted``, or nothing is, a mask of
     black and white with soft edges, and any of a format that does not store exact levels, is cut at `HALF`.
@@ -135,7 +135,7 @@ def _read_palette(path: Path, index: Levels, palette: NDArray[Any]) -> tuple[Lev
 
 
 def _require_two_levels(path: Path, levels: Levels, wanted: Collection[int], stored_as: str) -> None:
-    """`BadInput` unless a mask of inexact levels is black and white, and has no other meaning."""
+    """Raise `BadInput` unless a mask of inexact levels is black and white, and has no other meaning."""
     highest = int(levels.max())
     if 0 < highest <= HALF:
         raise BadInput(
@@ -151,14 +151,14 @@ def _require_two_levels(path: Path, levels: Levels, wanted: Collection[int], sto
 
 
 def _has_areas(levels: Levels, tolerance: int) -> bool:
-    """Whether 3 x 3 pixels together have one level between black and white, as those of an edge do not."""
+    """Return whether 3 x 3 pixels together have one level between black and white, as those of an edge do not."""
     lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
     even = highest.astype(np.int64) - lowest <= tolerance
     return bool((even & (lowest > NEAR) & (highest < 255 - NEAR)).any())
 
 
 def _has_soft_edges(levels: Levels) -> bool:
-    """Whether a mask is black and white, with levels in between that are only those of edges."""
+    """Return whether a mask is black and white, with levels in between that are only those of edges."""
     if levels.dtype != np.uint8 or levels.min() > NEAR:
         return False
     if (levels > 255 - NEAR).sum() <= ((levels > 0) & (levels < NEAR)).sum():
@@ -173,14 +173,16 @@ def _has_soft_edges(levels: Levels) -> bool:
 
 
 def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The grey levels (height, width) of one of a case's masks; `BadInput` unless it has the shape of its image."""
+    """Return the grey levels (height, width) of one of a case's masks; `BadInput` unless it has the shape of its
+    image.
+    """
     grey = load(path, "L")
     require_same_shape(replace(case, label=path), image[..., 0], grey)
     return grey
 
 
 def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """The bright pixels of a mask of 0 and 255, whose edges may be soft.
+    """Return the bright pixels of a mask of 0 and 255, whose edges may be soft.
 
     Raises:
         BadInput: too many grey levels are in between, as in a photograph.
@@ -192,13 +194,13 @@ def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def make_case(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[str, ...] = ()) -> Decoded:
-    """A photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
+    """Return a photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
     colours = image.transpose(2, 0, 1).astype(np.float32)
     return Decoded(colours[None], np.stack(masks).astype(np.uint8)[None], remarks=remarks)
 
 
 def decode_rings(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice; its mask is 0 in the cup, 128 in the rim and 255 outside.
+    """Return one photograph as a case of one slice; its mask is 0 in the cup, 128 in the rim and 255 outside.
 
     The labels are the disc, with the cup in it, and the cup.
 

@@ -25,7 +25,7 @@ EXACT = 1_000_000  # voxels; with more, MONAI computes percentiles by NumPy inst
 
 
 def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
-    """MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1.
+    """Return MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1.
 
     Equal to the bit to MONAI's ScaleIntensityRangePercentiles, which sorts all voxels twice, a quarter of the time of a
     preparation.
@@ -51,7 +51,7 @@ WINDOWS: Mapping[str, tuple[float, float]] = {
 
 
 def make_normaliser(modality: str, channels: int) -> Normalise:
-    """The normalisation of a modality, for images with slices and channels as one axis.
+    """Return the normalisation of a modality, for images with slices and channels as one axis.
 
     Args:
         modality: One of `fedmerit.schema.configuration.data.NORMALISATIONS`.
@@ -65,7 +65,7 @@ def make_normaliser(modality: str, channels: int) -> Normalise:
 
 
 def _windowed(modality: str, image: NDArray[np.float32] | Tensor) -> Tensor:
-    """`BadInput` if no value is within the window: the image would be of one value."""
+    """Raise `BadInput` if no value is within the window: the image would be of one value."""
     low, high = WINDOWS[modality]
     lowest, highest = float(image.min()), float(image.max())
     if highest <= low or lowest >= high:
@@ -78,7 +78,7 @@ def _windowed(modality: str, image: NDArray[np.float32] | Tensor) -> Tensor:
 
 
 def window_remarks(modality: str, case: Decoded) -> list[str]:
-    """A remark on a CT without air: if the rescale intercept was lost, tissue is beyond the window."""
+    """Return a remark on a CT without air: if the rescale intercept was lost, tissue is beyond the window."""
     if modality not in WINDOWS or case.image.min() < 0:
         return []
     beyond = np.mean(case.image > WINDOWS[modality][1])
@@ -105,7 +105,7 @@ class Box:
 
 
 def central_box(case: Decoded, field_of_view: float | None) -> Box:
-    """The central square of ``field_of_view`` mm, or the whole frame made square if there is no size in mm.
+    """Return the central square of ``field_of_view`` mm, or the whole frame made square if there is no size in mm.
 
     Raises:
         BadInput: the box would cut off labelled pixels; the message has the field of view that they need.
@@ -135,7 +135,9 @@ def central_box(case: Decoded, field_of_view: float | None) -> Box:
 
 
 def box_around(mask: NDArray[Any], multiple: float) -> Box | None:
-    """The square about the middle of ``mask`` (height, width), ``multiple`` times its larger extent; `None` if empty.
+    """Return the square about the middle of ``mask`` (height, width), ``multiple`` times its larger extent.
+
+    `None` if empty.
 
     The middle is that of the mask's bounding box, so a multiple of 1 or more cuts off nothing.
     """
@@ -148,7 +150,7 @@ def box_around(mask: NDArray[Any], multiple: float) -> Box | None:
 
 
 def count_slices(case: Decoded, distance: float | None) -> int:
-    """How many slices a case has at so many mm from one to the next; None: its own.
+    """Return how many slices a case has at so many mm from one to the next; None: its own.
 
     Raises:
         BadInput: its file does not state how far its slices are apart.
@@ -167,7 +169,9 @@ def count_slices(case: Decoded, distance: float | None) -> int:
 def preprocess(
     case: Decoded, size: int, box: Box, normalise: Normalise, slices: int | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label.
+    """Return image and label of ``box`` on a ``size`` x ``size`` grid.
+
+    Beyond the border lies the darkest value, no label.
 
     Of so many ``slices`` (None: its own): images linear between slices, labels of the nearest.
     """
@@ -181,7 +185,7 @@ def preprocess(
 
 
 def resample_slices(volume: NDArray[np.float32], slices: int | None) -> NDArray[np.float32]:
-    """(``slices``, channels, height, width), linear between those of a volume alike; None: the volume."""
+    """Return (``slices``, channels, height, width), linear between those of a volume alike; None: the volume."""
     if slices is None or slices == len(volume):
         return volume
     with _without_records():
@@ -191,7 +195,9 @@ def resample_slices(volume: NDArray[np.float32], slices: int | None) -> NDArray[
 
 
 def resize_label(label: NDArray[np.uint8], size: int, box: Box, slices: int | None = None) -> NDArray[np.uint8]:
-    """The label (slices, labels, height, width) of ``box`` on a ``size`` x ``size`` grid, of so many ``slices``."""
+    """Return the label (slices, labels, height, width) of ``box`` on a ``size`` x ``size`` grid, of so many
+    ``slices``.
+    """
     if slices is not None and slices != len(label):  # the slice in which the middle of each lies
         label = label[((np.arange(slices) + 0.5) * len(label) / slices).astype(int)]
     crop, beyond = _window(label, box)
@@ -201,7 +207,9 @@ def resize_label(label: NDArray[np.uint8], size: int, box: Box, slices: int | No
 
 
 def _window(stack: NDArray[Any], box: Box) -> tuple[SpatialCrop, list[int]]:
-    """The crop to the part of ``box`` that is within (..., height, width), and the pixels to add on each side."""
+    """Return the crop to the part of ``box`` that is within (..., height, width), and the pixels to add on each
+    side.
+    """
     height, width = stack.shape[-2:]
     bottom, right = box.top + box.height, box.left + box.width
     crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
@@ -209,7 +217,7 @@ def _window(stack: NDArray[Any], box: Box) -> tuple[SpatialCrop, list[int]]:
 
 
 def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
-    """The part of (..., height, width) that is within ``box``."""
+    """Return the part of (..., height, width) that is within ``box``."""
     bottom, right = box.top + box.height, box.left + box.width
     return stack[..., max(box.top, 0) : max(bottom, 0), max(box.left, 0) : max(right, 0)]
 
@@ -221,7 +229,8 @@ def _sampled(planes: NDArray[Any] | Tensor, size: int) -> Tensor:
 
 
 def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int], int]:
-    """The voxels of each connected piece of a label that `preprocess` leaves nothing of, and the number of pieces.
+    """Return the voxels of each connected piece of a label that `preprocess` leaves nothing of, and the number of
+    pieces.
 
     Args:
         mask: (slices, height, width) of 0 and 1, not all 0, before resizing.
@@ -256,7 +265,7 @@ def _without_records() -> Iterator[None]:
 
 
 def _percentile(values: NDArray[np.float32], percent: float) -> float:
-    """One percentile, interpolated between its two neighbours, found without sorting all values."""
+    """Return one percentile, interpolated between its two neighbours, found without sorting all values."""
     if values.size > EXACT:
         return float(np.float32(np.percentile(values, percent)))
     rank = torch.tensor(percent / 100, dtype=torch.float32) * (values.size - 1)
@@ -266,17 +275,17 @@ def _percentile(values: NDArray[np.float32], percent: float) -> float:
 
 
 def _planes(stack: NDArray[Any]) -> NDArray[Any]:
-    """Slices and channels as one axis, the channels of MONAI's two-dimensional transforms."""
+    """Return slices and channels as one axis, the channels of MONAI's two-dimensional transforms."""
     return stack.reshape(-1, *stack.shape[2:])
 
 
 def _central_start(length: int, extent: int) -> int:
-    """The first pixel of a centred window of ``extent`` pixels; negative if it is longer than ``length``."""
+    """Return the first pixel of a centred window of ``extent`` pixels; negative if it is longer than ``length``."""
     return length // 2 - extent // 2 if length > extent else -((extent - length) // 2)
 
 
 def _field_needed(label: NDArray[np.uint8], spacing: Sequence[float]) -> float:
-    """Side in mm of the centred square that contains every labelled pixel."""
+    """Return side in mm of the centred square that contains every labelled pixel."""
     needed = 0.0
     for axis in (0, 1):
         marked = np.flatnonzero(label.any(axis=(0, 1, 3 - axis)))

@@ -1,6 +1,6 @@
 """How a case was read, and what cropping, resizing and the window of intensities left of it.
 
-`prepare` writes these into site.json; its table and `check` say what they hold.
+The preparation writes these into site.json; its table and the checks print what they hold.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ UNKNOWN = "not stated"
 
 
 class Reading(BaseModel, frozen=True):
-    """Of one case; lengths in mm, shares from 0 to 1."""
+    """A reading of one case; lengths in mm, shares from 0 to 1."""
 
     case: str
     plane: str | None = None  # of `geometry.PLANES`; None: a photograph, or the file states no place
@@ -37,7 +37,7 @@ class Reading(BaseModel, frozen=True):
 def read_case(
     name: str, labels: Sequence[str], decoded: Decoded, stored: NDArray[np.uint8], box: "Box", modality: str
 ) -> tuple[Reading, list[str]]:
-    """The reading of a case, and remarks on labels that it lacks and on pieces that resizing leaves nothing of.
+    """Return the reading of a case, and remarks on labels that it lacks and on pieces that resizing leaves nothing of.
 
     Args:
         decoded: The case before, and its window ``box``.
@@ -73,7 +73,7 @@ def read_case(
 
 
 def stated_readings(info: Mapping[str, Any]) -> list[Reading]:
-    """Those in site.json; none if it has none of this form."""
+    """Return the readings in site.json; none if it has none of this form."""
     try:
         return [Reading.model_validate(one) for one in info.get("readings", ())]
     except (TypeError, ValidationError):
@@ -81,7 +81,10 @@ def stated_readings(info: Mapping[str, Any]) -> list[Reading]:
 
 
 def summarise(readings: Sequence[Reading], labels: Sequence[str]) -> dict[str, str]:
-    """One cell by heading for a site: planes, orientation, spacing and its source, values cut, label volume kept."""
+    """Return one cell by heading for a site.
+
+    Planes, orientation, spacing and its source, values cut, label volume kept.
+    """
     cells = {
         "plane": _counted(one.plane for one in readings),
         "axes": _counted(one.stored for one in readings),

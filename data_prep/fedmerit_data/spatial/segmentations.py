@@ -37,7 +37,7 @@ LISTED_AS = {"Tumor": "Neoplasm", "Tumour": "Neoplasm"}
 
 
 def read_segmentation(path: Path) -> Regions:
-    """The segments of a DICOM segmentation: binary, a label map, or fractional, which is cut at half.
+    """Return the segments of a DICOM segmentation: binary, a label map, or fractional, which is cut at half.
 
     Raises:
         BadInput: the file is unreadable or has no segments.
@@ -57,7 +57,7 @@ def read_segmentation(path: Path) -> Regions:
 
 
 def _draw(path: Path, file: Any, image: Volume, numbers: Collection[int]) -> tuple[Volume, tuple[str, ...]]:
-    """Each frame where its own header puts it: segments leave out empty frames, and store them in any order."""
+    """Return each frame where its own header puts it: segments leave out empty frames, and store them in any order."""
     from highdicom.spatial import PixelToReferenceTransformer
 
     with report_damage(path, "DICOM segmentation"):
@@ -96,7 +96,7 @@ def _draw(path: Path, file: Any, image: Volume, numbers: Collection[int]) -> tup
 
 
 def _marked_frames(file: Any, numbers: Collection[int]) -> Iterable[tuple[int, NDArray[np.bool_]]]:
-    """The number of each frame, from 1, that has pixels of these segments, and where."""
+    """Return the number of each frame, from 1, that has pixels of these segments, and where."""
     stored = file.pixel_array.reshape(-1, file.Rows, file.Columns)
     for index, pixels in enumerate(stored):
         if file.SegmentationType == "LABELMAP":
@@ -111,7 +111,7 @@ def _marked_frames(file: Any, numbers: Collection[int]) -> Iterable[tuple[int, N
 
 
 def _group(file: Any, index: int, name: str) -> Any:
-    """A functional group of a frame, stated for the frame or for all."""
+    """Return a functional group of a frame, stated for the frame or for all."""
     own = file.PerFrameFunctionalGroupsSequence[index]
     return (own if name in own else file.SharedFunctionalGroupsSequence[0])[name].value[0]
 
@@ -128,14 +128,18 @@ def _union(path: Path, file: Any, numbers: Collection[int]) -> Volume:
 
 
 def read_referenced_series(path: Path) -> str | None:
-    """The series that a DICOM segmentation was drawn on, if it names one; `BadInput` if the file is unreadable."""
+    """Return the series that a DICOM segmentation was drawn on, if it names one; `BadInput` if the file is
+    unreadable.
+    """
     with report_dicom_damage(path, "DICOM segmentation"):
         named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None
 
 
 def missing_reference(image: Volume) -> str | None:
-    """An attribute without one value for all slices of a DICOM image, so that no segmentation can refer to it."""
+    """Return an attribute without one value for all slices of a DICOM image, so that no segmentation can refer to
+    it.
+    """
     slices = image.header
     needed = [*REFERRED, *["FrameOfReferenceUID"] * (image.is_located or slices[0].get("SOPClassUID") in IN_PLACE)]
     for name in needed:
@@ -145,7 +149,7 @@ def missing_reference(image: Volume) -> str | None:
 
 
 def pack_segmentation(image: Volume, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> bytes:
-    """A DICOM segmentation, with a segment of each label, of the patient and study of its image.
+    """Return a DICOM segmentation, with a segment of each label, of the patient and study of its image.
 
     Args:
         image: A volume of DICOM without a `missing_reference`.
@@ -206,7 +210,7 @@ def _pack(image: Volume, labels: Sequence[str], masks: NDArray[np.uint8], model:
 
 
 def _frame_order(image: Volume) -> list[int]:
-    """The slice of a volume that each frame of its file is."""
+    """Return the slice of a volume that each frame of its file is."""
     from highdicom.spatial import PixelToReferenceTransformer
 
     (file,) = image.header
@@ -217,7 +221,10 @@ def _frame_order(image: Volume) -> list[int]:
 
 
 def _describe(number: int, label: str, maker: Any) -> Any:
-    """A segment with the codes of its category and type; a name that DICOM does not list is a tissue of that name."""
+    """Return a segment with the codes of its category and type.
+
+    A name that DICOM does not list is a tissue of that name.
+    """
     import highdicom
     from pydicom.sr.codedict import codes
 

@@ -24,13 +24,13 @@ Steps = tuple[float, float, float]  # mm between slices, rows and columns
 
 @dataclass(frozen=True)
 class StackHeader:
-    """What a mask of a stack takes over: its steps, if it states them."""
+    """A stack's header that a mask takes over: its steps, if it states them."""
 
     steps: Steps | None
 
 
 def is_stack(path: Path) -> bool:
-    """Whether a TIFF file has several grey pictures of one size; False if it cannot be read."""
+    """Return whether a TIFF file has several grey pictures of one size; False if it cannot be read."""
     if path.suffix.lower() not in TIFF or not path.is_file():
         return False
     try:
@@ -41,7 +41,7 @@ def is_stack(path: Path) -> bool:
 
 
 def read_stack(path: Path) -> Volume:
-    """The volume of a TIFF file, whose pictures are its slices, at no place.
+    """Return the volume of a TIFF file, whose pictures are its slices, at no place.
 
     Spacing is what ImageJ wrote with a unit, OME's physical size, or a ``NAME.json`` beside it with
     ``{"spacing": [slices, rows, columns]}`` in mm, as nnU-Net has it. TIFF's own resolution states no distance of
@@ -68,13 +68,15 @@ def read_stack(path: Path) -> Volume:
 
 
 def _read_pictures(path: Path) -> NDArray[Any]:
-    """(slices, height, width) by Pillow, which knows more ways to compress."""
+    """Return (slices, height, width) by Pillow, which knows more ways to compress."""
     with Image.open(path, formats=["TIFF"]) as pictures:
         return np.stack([np.array(picture) for picture in ImageSequence.Iterator(pictures)])
 
 
 def _read_json(path: Path) -> Steps | None:
-    """The spacing in the file beside a stack, whose name lacks the number of the channel that nnU-Net's images have."""
+    """Return the spacing in the file beside a stack, whose name lacks the number of the channel that nnU-Net's images
+    have.
+    """
     for stem in (path.stem, re.sub(r"_\d{4}$", "", path.stem)):
         if (file := path.with_name(f"{stem}.json")).is_file():
             try:
@@ -91,7 +93,7 @@ def _read_json(path: Path) -> Steps | None:
 
 
 def _read_ome(text: str | None) -> Steps | None:
-    """The physical size of a voxel in OME-XML, in micrometres unless it names another unit."""
+    """Return the physical size of a voxel in OME-XML, in micrometres unless it names another unit."""
     try:
         pixels = tifffile.xml2dict(text or "")["OME"]["Image"]["Pixels"]
         units = [MILLIMETRES[pixels.get(f"PhysicalSize{axis}Unit", "µm")] for axis in "ZYX"]
@@ -111,7 +113,7 @@ def _read_imagej(said: dict[str, object], resolution: tuple[float, float]) -> St
 
 
 def pack_stack(image: Volume, mask: NDArray[np.uint8]) -> bytes:
-    """A TIFF stack with ``mask`` (x, y, z), and the spacing of ``image``."""
+    """Return a TIFF stack with ``mask`` (x, y, z), and the spacing of ``image``."""
     steps = image.header.steps
     stated = {"spacing": steps[0], "unit": "mm", "axes": "ZYX"} if steps else {"axes": "ZYX"}
     resolution = (1 / steps[2], 1 / steps[1]) if steps else None

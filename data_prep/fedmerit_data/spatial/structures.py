@@ -29,7 +29,7 @@ Contours = list[NDArray[np.float64]]  # (points, 3) in mm, each closed
 
 
 def read_structures(path: Path) -> Regions:
-    """The regions of a DICOM structure set; `BadInput` if the file is unreadable or has no regions."""
+    """Return the regions of a DICOM structure set; `BadInput` if the file is unreadable or has no regions."""
     require_file(path, MOST_BYTES)
     with report_dicom_damage(path, "DICOM structure set"):
         file = pydicom.dcmread(path)
@@ -62,7 +62,7 @@ def _draw(
 
 
 def _read_contours(path: Path, region: Any) -> tuple[Contours, int]:
-    """The closed contours of a region, and how many others it has."""
+    """Return the closed contours of a region, and how many others it has."""
     contours, others = [], 0
     for item in (region.get("ContourSequence") if region is not None else None) or ():
         stored = item.get_item("ContourData").value  # as bytes: pydicom makes an object of each number
@@ -108,7 +108,7 @@ def _fill(path: Path, name: str, contours: Contours, image: Volume, mask: NDArra
 
 
 def _inside(path: Path, outlines: Contours, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Pixels whose centre an odd number of outlines (points, 2) surround, so that holes and keyholes stay open.
+    """Return pixels whose centre an odd number of outlines (points, 2) surround, so that holes and keyholes stay open.
 
     Along each row, every crossing of an outline changes inside to outside or back.
     """
@@ -129,7 +129,9 @@ def _inside(path: Path, outlines: Contours, shape: tuple[int, ...]) -> NDArray[n
 
 
 def read_regions(path: Path) -> Regions | None:
-    """The regions of a DICOM segmentation or structure set, or of the only file in a folder; `None` if it is an image.
+    """Return the regions of a DICOM segmentation or structure set, or of the only file in a folder.
+
+    `None` if it is an image.
 
     Raises:
         BadInput: the file is unreadable.

@@ -1,4 +1,4 @@
-"""Volumes of every file format as one type: NIfTI, MetaImage and NRRD here, DICOM in `dicom`.
+"""Volumes of every file format as one type: NIfTI, MetaImage and NRRD here, DICOM in `fedmerit_data.spatial.dicom`.
 
 A volume's affine maps voxel indices to millimetres towards the patient's right, front and head, as in nibabel, for
 every file format.
@@ -53,7 +53,7 @@ ITK: Any = SimpleITK  # a library without type annotations
 
 @dataclass(frozen=True)
 class Volume:
-    """Voxels (x, y, z) float32 and what the file says of their place.
+    """A volume: voxels (x, y, z) float32 and what the file says of their place.
 
     ``affine`` (4, 4) is the first place that the file states, ``places`` are all of them: a NIfTI file may state two.
     ``is_located`` and ``is_measured`` say whether the file states the position of its voxels, and their size.
@@ -88,7 +88,7 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
 
 
 def require_sane(path: Path, shape: Collection[int], stored: int | None = None) -> None:
-    """`BadInput` unless ``shape`` is that of one volume that fits in memory; called before voxels are read.
+    """Raise `BadInput` unless ``shape`` is that of one volume that fits in memory; called before voxels are read.
 
     ``stored`` is the size of its file in bytes, compressed or not.
     """
@@ -115,7 +115,7 @@ def require_sane(path: Path, shape: Collection[int], stored: int | None = None) 
 def place_volume(
     path: Path, voxels: NDArray[Any], affine: NDArray[Any], is_located: bool = True, **more: Any
 ) -> Volume:
-    """The volume of these voxels; `BadInput` unless its affine gives each a different position.
+    """Return the volume of these voxels; `BadInput` unless its affine gives each a different position.
 
     ``more`` are further fields of `Volume`. Without a stated position the size of voxels is known if it is not 1
     along all axes, which writers put that know none.
@@ -143,14 +143,16 @@ def place_volume(
 
 
 def read_volume(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
-    """One file by `read_nifti` or `read_itk`, by its name."""
+    """Return one file by `read_nifti` or `read_itk`, by its name."""
     if path.name.lower().endswith(NIFTI):
         return read_nifti(path, channel, colours)
     return read_itk(path, channel)
 
 
 def _require_short_header(path: Path) -> None:
-    """`BadInput` if voxels begin beyond `MOST_HEADER`: what lies before them nibabel reads as it opens the file."""
+    """Raise `BadInput` if voxels begin beyond `MOST_HEADER`: what lies before them nibabel reads as it opens the
+    file.
+    """
     with Opener(path) as file:
         head = file.read(HEADER)
     if (begins := BEGINS.get(head[:4])) and not struct.unpack_from(begins[0], head, begins[1])[0] <= MOST_HEADER:
@@ -158,7 +160,9 @@ def _require_short_header(path: Path) -> None:
 
 
 def read_nifti(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
-    """One NIfTI file or another format of nibabel; of several numbers per voxel the given ``channel``, or the only one.
+    """Return one NIfTI file or another format of nibabel.
+
+    Of several numbers per voxel the given ``channel``, or the only one.
 
     The sform is its place if it states one, as in nibabel, else the qform. ``colours``: whether red, green and blue
     are channels, too; they are no measured intensities.
@@ -200,7 +204,7 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
 
 
 def drop_axes_of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape as three axes or, if there are several numbers per voxel, four; also of a file of two axes."""
+    """Return the shape as three axes or, if there are several numbers per voxel, four; also of a file of two axes."""
     sides = [*shape, *[1] * (3 - len(shape))]
     while len(sides) > 3 and sides[-1] == 1:
         sides.pop()
@@ -210,12 +214,12 @@ def drop_axes_of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def distance(first: NDArray[np.float64], second: NDArray[np.float64], shape: Collection[int]) -> float:
-    """The largest distance in mm of the corners of a volume at two places."""
+    """Return the largest distance in mm of the corners of a volume at two places."""
     return float(np.linalg.norm((corners(shape) @ (first - second).T)[:, :3], axis=1).max())
 
 
 def corners(shape: Collection[int]) -> NDArray[np.float64]:
-    """The eight corners of a grid in voxels, (8, 4) with a last column of 1."""
+    """Return the eight corners of a grid in voxels, (8, 4) with a last column of 1."""
     return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
 
 
@@ -233,7 +237,10 @@ def _require_honest_name(path: Path) -> None:
 
 
 def _read_forms(header: Any) -> list[NDArray[np.float64]]:
-    """The sform and the qform, those that a NIfTI header states; an invalid qform does not matter beside an sform."""
+    """Return the sform and the qform, those that a NIfTI header states.
+
+    An invalid qform does not matter beside an sform.
+    """
     forms = [form for form, code in [header.get_sform(coded=True)] if code > 0]
     try:
         forms += [form for form, code in [header.get_qform(coded=True)] if code > 0]
@@ -251,7 +258,7 @@ def _unit(header: Any) -> str:
 
 
 def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """An affine of a file of two axes, which may state no distance of slices, with 1 mm."""
+    """Return an affine of a file of two axes, which may state no distance of slices, with 1 mm."""
     affine = np.array(affine, np.float64)
     if len(shape) == 2 and not affine[:3, 2].any():
         affine[2, 2] = 1
@@ -259,7 +266,7 @@ def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def read_itk(path: Path, channel: int | None = None) -> Volume:
-    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels); a ``channel`` as of `read_volume`.
+    """Return one MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels); a ``channel`` as of `read_volume`.
 
     Raises:
         BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
@@ -285,7 +292,10 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
 
 
 def open_itk(path: Path) -> tuple[Any, bytes, Path]:
-    """The reader of a MetaImage or NRRD file that has read its header, and what `_head` gives; or any error of ITK."""
+    """Return the reader of a MetaImage or NRRD file that has read its header, and what `_head` gives.
+
+    Or any error of ITK.
+    """
     head, voxel_file = _head(path)
     reader = ITK.ImageFileReader()
     reader.SetFileName(str(path))
@@ -294,7 +304,7 @@ def open_itk(path: Path) -> tuple[Any, bytes, Path]:
 
 
 def _head(path: Path) -> tuple[bytes, Path]:
-    """The first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
+    """Return the first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
     with path.open("rb") as file:
         head = file.read(2**16)
     named = ITK_VOXELS.search(head)
@@ -318,7 +328,7 @@ def _head(path: Path) -> tuple[bytes, Path]:
 
 
 def with_place_of(source: Any, image: Any) -> Any:
-    """An ITK image with spacing, origin and direction of ``source``, an image or reader."""
+    """Return an ITK image with spacing, origin and direction of ``source``, an image or reader."""
     image.SetSpacing(source.GetSpacing())
     image.SetOrigin(source.GetOrigin())
     image.SetDirection(source.GetDirection())

@@ -22,7 +22,7 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Camera:
-    """What makes a site: its colours, its flaws and the discs it sees."""
+    """A site's camera: its colours, its flaws and the discs it sees."""
 
     share: float  # patients, relative to the mean over sites
     background: Colour
@@ -62,7 +62,7 @@ def generate(raw: Path, seed: int, patients: int | None) -> None:
 
 
 def photograph(camera: Camera, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """One image (height, width, 3) and its mask (height, width) of 0 cup, 128 rim, 255 background."""
+    """Return one image (height, width, 3) and its mask (height, width) of 0 cup, 128 rim, 255 background."""
     line = np.linspace(-0.5, 0.5, PIXELS)
     y, x = np.meshgrid(line, line, indexing="ij")
     y, x = y + rng.normal(0, 0.02), x + rng.normal(0, 0.02)
@@ -88,7 +88,7 @@ def photograph(camera: Camera, rng: np.random.Generator) -> tuple[NDArray[np.uin
 
 
 def _ellipse(x: Array, y: Array, width: float, height: float, rng: np.random.Generator) -> Array:
-    """Below 1 inside an ellipse of these half axes with a slightly wavy outline."""
+    """Return below 1 inside an ellipse of these half axes with a slightly wavy outline."""
     around = (x + 1j * y) / (np.hypot(x, y) + 1e-9)
     waves, turned = np.zeros_like(x), around
     for _ in range(3):
@@ -105,7 +105,7 @@ def _blend(image: Array, outline: Array, colour: Colour, softness: float) -> Arr
 
 
 def _vessels(radius: float, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Depth of vessels, 0 to 1: wandering lines from the disc's centre up and down, some to the sides."""
+    """Return depth of vessels, 0 to 1: wandering lines from the disc's centre up and down, some to the sides."""
     lines = {thickness: np.zeros_like(x) for thickness in (1.3, 2.0, 3.0)}
     for _ in range(rng.integers(7, 11)):
         heading = rng.choice([-1, 1]) * np.pi / 2 + rng.normal(0, 0.5)
@@ -121,7 +121,7 @@ def _vessels(radius: float, x: Array, y: Array, rng: np.random.Generator) -> Arr
 
 
 def _smooth(rng: np.random.Generator, cells: int) -> Array:
-    """Random field of deviation about 1 that varies over 1/``cells`` of the frame."""
+    """Return random field of deviation about 1 that varies over 1/``cells`` of the frame."""
     return np.asarray(zoom(rng.normal(size=(cells, cells)), PIXELS / cells, order=1, mode="nearest"))
 
 

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scanner:
-    """What makes a site: its grid, its contrast, its flaws and the glands it sees."""
+    """A site's scanner: its grid, its contrast, its flaws and the glands it sees."""
 
     share: float  # patients, relative to the mean over sites
     pixels: int
@@ -62,7 +62,7 @@ def generate(raw: Path, seed: int, patients: int | None) -> None:
 
 
 def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
-    """One patient's volume (x, y, z) and its mask: 0, or the zone 1 or 2."""
+    """Return one patient's volume (x, y, z) and its mask: 0, or the zone 1 or 2."""
     half = scanner.pixels * scanner.spacing / 2
     line = np.linspace(-half, half, scanner.pixels)
     x, y, z = np.meshgrid(line, line, (np.arange(SLICES) - (SLICES - 1) / 2) * scanner.thickness, indexing="ij")
@@ -82,7 +82,7 @@ def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int1
 def _pelvis(
     x: Array, y: Array, z: Array, scanner: Scanner, rng: np.random.Generator
 ) -> tuple[Array, NDArray[np.uint8], Array]:
-    """Brightness, gland zones and distance in mm from where a coil would lie; x to the left, y to the back."""
+    """Return brightness, gland zones and distance in mm from where a coil would lie; x to the left, y to the back."""
     gland = scanner.gland * rng.normal(1, 0.10)
     width, depth, height = gland * np.array([26, 20, 19]) * rng.normal(1, 0.06, 3)
     # The rectum behind the gland: collapsed around gas, or blown up by the coil's balloon that dents the gland.
@@ -125,7 +125,7 @@ def _pelvis(
 
 
 def _solid(x: Array, y: Array, z: Array, width: float, depth: float, height: float) -> Array:
-    """Below 1 inside the ellipsoid of these half axes, 1 on its surface."""
+    """Return below 1 inside the ellipsoid of these half axes, 1 on its surface."""
     return np.sqrt((x / width) ** 2 + (y / depth) ** 2 + (z / height) ** 2)
 
 
@@ -135,7 +135,7 @@ def _paint(signal: Array, where: Array, brightness: Array | float) -> None:
 
 
 def _smooth(rng: np.random.Generator, shape: tuple[int, ...], pixels: float) -> Array:
-    """Random field of mean 0 and deviation 1 that varies over ``pixels``, slices apart included."""
+    """Return random field of mean 0 and deviation 1 that varies over ``pixels``, slices apart included."""
     coarse = (*(max(4, round(n / pixels)) for n in shape[:2]), SLICES)
     field = rng.normal(size=coarse)
     rows, columns = (np.linspace(0, n - 1, m) for n, m in zip(coarse[:2], shape[:2], strict=True))
