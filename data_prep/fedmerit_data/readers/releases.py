@@ -5,10 +5,9 @@ The releases that need more than patterns have modules of their own.
 
 from functools import partial
 
-from fedmerit_data.readers.fundus import decode_binary, decode_disc_index, decode_stereo
 from fedmerit_data.readers.kind import Layout, disc_kind, fundus_kind, prostate_kind
 from fedmerit_data.readers.prostate import decode
-from fedmerit_data.spatial.photographs import EYE, decode_rings
+from fedmerit_data.spatial.photographs import EYE, decode_binary, decode_disc_index, decode_rings, decode_stereo
 
 ANY = ".*"  # pattern of every file
 BELOW = "(.*/)?"  # pattern of any folders

@@ -29,8 +29,8 @@ from fedmerit.tensor_files import load_state, load_tensors
 from fedmerit.trainers.factory import load_network
 from fedmerit.trainers.saved_networks import read_description
 from fedmerit_data.checking.integrity import check_readings
+from fedmerit_data.readers.labelled_images import read_segments
 from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
-from fedmerit_data.readers.mask_layers import read_segments
 from fedmerit_data.spatial.dicom import read_dicom
 from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.stacks import read_stack
