@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
 SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "deploy", "data_prep", "evaluation", "cli"))
 LAB = ROOT / "evaluation" / "fedmerit_lab"
+OPERATIONS = ROOT / "deploy" / "fedmerit_deploy"
 BASE = ("client", "machine", "seeds", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
@@ -132,9 +133,10 @@ def test_no_file_imports_from_above():
     assert named(MODULES, from_above) == {}
 
 
-def test_only_the_command_line_knows_the_laboratory():
-    product = [file for file in MODULES if LAB not in file.parents]
-    assert set(named(product, lambda file: packages(file) & {"fedmerit_lab"})) == {"cli/fedmerit_cli/main.py"}
+@pytest.mark.parametrize(("room", "owner"), [("fedmerit_lab", LAB), ("fedmerit_deploy.commands", OPERATIONS)])
+def test_commands_of_others_come_only_by_entry_point(room, owner):
+    others = [file for file in MODULES if owner not in file.parents]
+    assert named(others, lambda file: {module for module in imports(file) if within(module, {room})}) == {}
 
 
 PEER = {"nvflare_peer.py", "nvflare_client.py", "client.py"}  # the benchmarks' peer; calls of a script of NVFlare's

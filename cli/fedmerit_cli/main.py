@@ -1,30 +1,36 @@
 """The ``fedmerit`` command: everyday commands, then groups, in the order of ``--help``.
 
 ``--help`` answers at once, since no file of commands loads anything heavy at its head: torch, NVFlare and the like are
-imported inside a command's function, when it is called.
+imported inside a command's function, when it is called. Commands of the laboratory and of operations come by entry
+point: a group by its name, further commands of a group as GROUP.NAME, and everyday ones, which are no group.
 """
+
+from importlib.metadata import distribution
 
 from fedmerit_cli import data, methods, models, results, runs, sites, values
 from fedmerit_cli.terminal import Commands, set_up
-from fedmerit_deploy.commands import deploy, jobs
-from fedmerit_lab.commands import demo, partitions, studies
 
-GROUPS = {
-    "data": data.commands,
-    "value": values.commands,
-    "job": jobs.commands,
-    "deploy": deploy.commands,
-    "model": models.group,
-    "lab": studies.commands,
-}
+ENTRY_POINTS = "fedmerit.commands"
+ORDER = ("data", "value", "job", "deploy", "model", "lab")
+
+everyday = [sites.commands, runs.commands, results.commands, models.commands, methods.commands]
+groups = {"data": data.commands, "value": values.commands, "model": models.group}
+for entry in distribution("fedmerit").entry_points.select(group=ENTRY_POINTS):
+    commands: Commands = entry.load()
+    group, _, is_addition = entry.name.partition(".")
+    if is_addition:
+        groups[group].add_typer(commands)
+    elif commands.is_group:
+        groups[group] = commands
+    else:
+        everyday.insert(0, commands)
 
 app = Commands()
 app.callback()(set_up)
-for file in (demo, sites, runs, results, models, methods):
-    app.add_typer(file.commands)
-data.commands.add_typer(partitions.commands)
-for name, group in GROUPS.items():
-    app.add_typer(group, name=name, rich_help_panel="Groups")
+for commands in everyday:
+    app.add_typer(commands)
+for group in ORDER:
+    app.add_typer(groups[group], name=group, rich_help_panel="Groups")
 
 if __name__ == "__main__":
     app()

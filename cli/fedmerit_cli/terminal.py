@@ -136,6 +136,7 @@ class Commands(typer.Typer):
     def __init__(self, help: str = ""):
         stated = {"help": help} if help else {}
         super().__init__(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **stated)  # type: ignore[arg-type]
+        self.is_group = bool(help)
 
     def add(self, example: str, name: str | None = None, reads_records: bool = False) -> Callable[[Function], Function]:
         """Decorator: a function is the command ``name``; its help ends with the ``example``.

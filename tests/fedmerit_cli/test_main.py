@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from fedmerit.schema.configuration import run
+from fedmerit.schema.configuration import settings
 from fedmerit_cli.main import app
 from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console
@@ -21,7 +21,7 @@ GROUPS = {
     "data": ["survey", "plan", "partition", "shrink"],
     "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
-    "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "rehearse", "check"],
+    "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "check"],
     "model": ["export"],
     "lab": ["paper", "run", "attacks", "protocols", "leaderboard", "inversion", "bench"],
 }
@@ -65,7 +65,7 @@ def test_examples_have_only_options_that_exist(command):
 
 
 def test_tasks_are_those_that_there_are():
-    assert tuple(run.TASKS) == TASKS
+    assert tuple(settings.TASKS) == TASKS
 
 
 @pytest.mark.parametrize(

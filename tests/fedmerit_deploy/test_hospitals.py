@@ -54,7 +54,7 @@ def test_a_site_tells_what_it_does_not_hide_and_silence_is_seen(hospitals, wait_
 def test_a_rehearsal_says_which_site_would_fail_and_why(hospitals, fedmerit, tmp_path):
     asked = ("--method", "fedce", "--task", "prostate", "--rounds", 30, "--set", "width=4", "--set", "depth=3")
     assert fedmerit("job", "export", "--out", tmp_path / "job", *asked).exit_code == 0
-    command = ("deploy", "rehearse", tmp_path / "job", "--kit", hospitals.admin, "--out")
+    command = ("deploy", "check", "--job", tmp_path / "job", "--kit", hospitals.admin, "--out")
     result = fedmerit(*command, tmp_path / "fine")
     assert result.exit_code == 0, result.output
     assert result.output.count("received") == len(hospitals.names)

@@ -1,6 +1,6 @@
-"""``fedmerit deploy``: the machines of hospitals and server, and a rehearsal. Startup kits: `provisioning`."""
+"""``fedmerit deploy``: startup kits and certificates, the machines of hospitals and server, and their checks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,20 +8,146 @@ import typer
 from rich.text import Text
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.terminal import console, plain_table
-from fedmerit_deploy.commands import provisioning
+from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
     from fedmerit_deploy.checks import CheckResult
+    from fedmerit_deploy.provisioning import Kit
+
+DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
+RECIPIENTS: Mapping[str, str] = {
+    "server": "the server's machine",
+    "client": "the hospital",
+    "admin": "the admin, on any machine",
+}
+COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 Byoc = Annotated[
     bool, typer.Option("--byoc", help="Allow jobs with code of their own (`job export --byoc`): no rule binds it.")
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
 KitDevice = Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ... on this machine.")]
-commands = provisioning.commands
-COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
+Project = Annotated[Path, typer.Option(help="Folder that `deploy init` wrote.")]
+Requests = Annotated[Path | None, typer.Option(help="Folder of requests, NAME.csr, of sites that made their own keys.")]
+
+commands = Commands("A federation of separate machines: startup kits, hospitals, server.")
+
+
+@commands.add("deploy init --out federation --sites HK,BIDMC --server fed.example.org")
+def init(
+    out: Annotated[Path, typer.Option(help="Folder to write; with --add, the existing project.")],
+    sites: Annotated[
+        str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, one each.")
+    ],
+    server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
+    org: Annotated[
+        str | None, typer.Option(help="Organisation of server and admins.", show_default=DEFAULT_NAME)
+    ] = None,
+    admin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; may be repeated."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the federation.", show_default=DEFAULT_NAME)] = None,
+    ports: Annotated[
+        str | None,
+        typer.Option(metavar="PORT[,PORT]", help="One for sites and admins, or one each.", show_default=DEFAULT_PORT),
+    ] = None,
+    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`job export --privacy he`).")] = False,
+    requests: Requests = None,
+    add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
+) -> None:
+    """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
+    from fedmerit.ciphertexts import require_tenseal
+    from fedmerit_deploy import provisioning
+
+    stated = _split_pairs(sites, "--sites", "names such as A,B or A:ORG,B:ORG, each once")
+    if add:
+        if he or admin or not all(option is None for option in (server, org, name, ports)):
+            raise BadInput("--add: only adds sites; leave out --server, --org, --admin, --name, --ports and --he")
+        kits = provisioning.add_sites(out, stated, requests)
+    else:
+        if server is None:
+            raise BadInput("--server: missing; name the host at which the sites reach the server")
+        org = org or DEFAULT_NAME
+        people = ",".join(admin or [f"admin@{org.replace('_', '-')}.org:project_admin"])
+        admins = _split_pairs(people, "--admin", "EMAIL:ROLE, every address once", needs_value=True)
+        if he:
+            require_tenseal("--he")
+        organisations = provisioning.organisations(stated)
+        project = provisioning.make_project(
+            organisations,
+            server,
+            org,
+            admins,
+            name or DEFAULT_NAME,
+            _read_ports(ports or DEFAULT_PORT),
+            {} if he else None,
+        )
+        kits = provisioning.init(out, project, requests)
+    _print_kits(kits)
+    console.print(f"project: {out / provisioning.PROJECT_FILE}", soft_wrap=True)
+    private = kits[0].path.parents[1] / provisioning.STATE
+    console.print(f"keep private, it holds the keys that sign certificates: {private}", soft_wrap=True)
+
+
+@commands.add("deploy renew --out federation --names HK")
+def renew(
+    out: Project,
+    names: Annotated[str, typer.Option(metavar="A,B", help="Sites, the server or admins, by the names of their kits.")],
+    requests: Requests = None,
+) -> None:
+    """Make new keys and certificates for some participants, before the old ones expire; all others are unchanged.
+
+    The old certificates go on the list of revoked ones, which the server's operator puts into force.
+    """
+    from fedmerit_deploy import provisioning
+
+    kits = provisioning.renew(out, _split_names(names), requests)
+    _print_kits(kits)
+    console.print(
+        "each participant replaces startup/ by the new kit's and restarts; local/, runs and logs stay", soft_wrap=True
+    )
+    if any(kit.kind == "server" for kit in kits):
+        console.print("after the server has a new key, every site has to restart, renewed or not", soft_wrap=True)
+    _print_revoked(kits[0].path.parents[1] / provisioning.STATE / provisioning.REVOKED)
+
+
+@commands.add("deploy request --name HK --out request")
+def request(
+    name: Annotated[str, typer.Option(help="Name of the site, as of its site folder.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the key and the request into.")],
+) -> None:
+    """At a hospital: make its own private key, which stays there, and a request for a certificate."""
+    from fedmerit.files import sha256
+    from fedmerit_deploy.provisioning import write_request
+
+    path = write_request(name, out)
+    console.print(f"send to the coordinator: {path}\n  SHA-256 {sha256(path)}", soft_wrap=True)
+    console.print(f"keep, for `deploy site --key`: {path.with_suffix('.key')}", soft_wrap=True)
+    console.print("tell the coordinator the SHA-256 by another channel, such as by telephone")
+
+
+@commands.add("deploy revoke --out federation --names HK --server-kit fed.example.org")
+def revoke(
+    out: Project,
+    names: Annotated[str, typer.Option(metavar="A,B", help="Sites or admins that leave the federation.")],
+    server_kit: Annotated[Path | None, typer.Option(help="The server's kit, if it is on this machine.")] = None,
+) -> None:
+    """Take sites and admins out of a federation: the server refuses their kits. All other kits stay valid."""
+    from shutil import copy
+
+    from fedmerit_deploy import provisioning
+    from fedmerit_deploy.kit_files import require_kind
+
+    if server_kit is not None:
+        require_kind(server_kit, "server")
+    path = provisioning.revoke(out, _split_names(names))
+    if server_kit is None:
+        _print_revoked(path)
+    else:
+        copy(path, server_kit / "local" / path.name)
+        console.print("revoked: the server refuses these kits from their next heartbeat on, within a minute")
 
 
 @commands.add("deploy site --kit HK --sites-folder /data/sites")
@@ -67,11 +193,12 @@ def site(
     if (sites_folder is not None and site_folder is not None) or not (sites_folder or site_folder or script):
         raise BadInput("--sites-folder, --site-folder or --script: expected one, or a folder and a script")
     folder = site_folder or (sites_folder / read_name(kit) if sites_folder else None)
-    own = approve_script(script, script_args, script_command) if script else None
-    prepare_site(kit, folder and folder.resolve(), device, byoc, surveys, evaluations, key=key, script=own)
-    _report([*check_machine(kit, offline), *(_data(folder.resolve()) if folder else [])])
-    if own:
-        console.print(f"script: {own.file}, SHA-256 {own.sha256}; what it imports is not covered", soft_wrap=True)
+    approved = approve_script(script, script_args, script_command) if script else None
+    prepare_site(kit, folder and folder.resolve(), device, byoc, surveys, evaluations, key=key, script=approved)
+    _report([*check_machine(kit, offline), *(_check_images(folder.resolve()) if folder else [])])
+    if approved:
+        text = f"script: {approved.file}, SHA-256 {approved.sha256}; what it imports is not covered"
+        console.print(text, soft_wrap=True)
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
@@ -106,75 +233,91 @@ def approve(
     from fedmerit.plugins import approvable
     from fedmerit_deploy.kits import approve as approve_parts
 
-    found = [approvable(text) for text in parts]
-    for part in found:
+    references = [approvable(text) for text in parts]
+    for part in references:
         if sha256 not in (None, part.digest):
             raise BadInput(f"{part}: has SHA-256 {part.digest}, not {sha256}; review what is installed here")
-    approve_parts(kit, found)
-    for part in found:
+    approve_parts(kit, references)
+    for part in references:
         console.print(f"approved: {part}, SHA-256 {part.digest}", soft_wrap=True)
-
-
-@commands.add("deploy rehearse jobs/fedce --kit admin@example.org")
-def rehearse(
-    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")],
-    kit: Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to keep job and run folder in.", show_default="nothing is kept")
-    ] = None,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds for the sites to answer.")] = 150.0,
-) -> None:
-    """One short round of a job with all connected sites, real messages both ways; exits with 1 if a site fails."""
-    from tempfile import TemporaryDirectory
-
-    from fedmerit_deploy.rehearsal import rehearse as rehearsed
-
-    if out is not None and out.exists():
-        raise BadInput(f"{out}: exists already; choose another --out")
-    with TemporaryDirectory(prefix="rehearsal-") as folder:
-        _report(rehearsed(kit, job, out or Path(folder), wait))
 
 
 @commands.add("deploy check --kit HK", "check")
 def check_kit(
-    kit: AnyKit,
+    kit: Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The startup kit, unpacked.")],
     offline: Offline = False,
     digest: Annotated[
         str | None,
         typer.Option(metavar="SHA256", help="Of the kit, as the coordinator tells it; of a new kit only this."),
     ] = None,
+    connected: Annotated[
+        bool, typer.Option("--connected", help="Only whether server or site has its connection: for health checks.")
+    ] = False,
+    job: Annotated[
+        Path | None,
+        typer.Option(help="With an admin's kit: rehearse this job folder, one short round with all connected sites."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to keep the rehearsal in.", show_default="nothing is kept")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds for the sites to answer a rehearsal.")] = 150.0,
 ) -> None:
-    """Check a kit against its SHA-256, and a prepared machine again; changes nothing."""
-    from fedmerit_deploy.checks import check_machine
-    from fedmerit_deploy.kit_files import require_digest
-    from fedmerit_deploy.kits import is_prepared, read_manifest
+    """Check a kit, a prepared machine, or all machines by a job; exits with 1 if something would fail.
+
+    A rehearsal has real messages both ways. Nothing that is checked is changed.
+    """
+    from fedmerit_deploy.kit_files import read_kind, require_digest
 
     if digest is not None:
         require_digest(kit, digest)
         console.print(f"{kit}: unchanged since the coordinator wrote it", soft_wrap=True)
-        if not is_prepared(kit):
-            return
-    folder = read_manifest(kit).site_folder
-    _report([*check_machine(kit, offline), *(_data(Path(folder)) if folder else [])])
+    if connected:
+        from fedmerit_deploy.processes import is_connected
+
+        if not is_connected(kit):
+            raise typer.Exit(1)
+    elif job is not None:
+        _rehearse(kit, job, out, wait)
+    elif digest is None and read_kind(kit) == "admin":
+        raise BadInput(f"{kit}: an admin's kit; name a job folder to rehearse with --job, or the kit of a machine")
+    else:
+        from fedmerit_deploy.checks import check_machine
+        from fedmerit_deploy.kits import is_prepared, read_manifest
+
+        if digest is None or is_prepared(kit):
+            folder = read_manifest(kit).site_folder
+            _report([*check_machine(kit, offline), *(_check_images(Path(folder)) if folder else [])])
 
 
-def _data(folder: Path) -> list["CheckResult"]:
-    """The findings of `fedmerit check` on only this site folder, in a line or two."""
+def _rehearse(kit: Path, job: Path, out: Path | None, wait: float) -> None:
+    from tempfile import TemporaryDirectory
+
+    from fedmerit_deploy.rehearsal import rehearse
+
+    if out is not None and out.exists():
+        raise BadInput(f"{out}: exists already; choose another --out")
+    with TemporaryDirectory(prefix="rehearsal-") as folder:
+        _report(rehearse(kit, job, out or Path(folder), wait))
+
+
+def _check_images(folder: Path) -> list["CheckResult"]:
+    """Return the findings of `fedmerit check` on only this site folder, in a line or two."""
     from fedmerit_data.check import examine_folders
     from fedmerit_data.checking.findings import Severity
     from fedmerit_deploy.checks import CheckResult, State
 
     # The folder may have another name than the site, which is compared with the kit's.
-    found = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]
+    findings = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]
     lines = []
     for severity, state in ((Severity.error, State.fail), (Severity.warning, State.warn)):
-        if chosen := [finding for finding in found if finding.severity == severity]:
+        if chosen := [finding for finding in findings if finding.severity == severity]:
             text = f"{len(chosen)} {severity}s, the first: {chosen[0]}; `fedmerit check {folder.parent}` lists them"
             lines.append(CheckResult("data", state, text))
     return lines or [CheckResult("data", State.ok, f"{folder}: nothing wrong")]
 
 
-def _report(lines: list["CheckResult"]) -> None:
+def _report(lines: Sequence["CheckResult"]) -> None:
+    """Print the lines of a check; exit with 1 if one is a failure."""
     table = plain_table("", "", "")
     table.show_header = False
     for line in lines:
@@ -183,3 +326,52 @@ def _report(lines: list["CheckResult"]) -> None:
     if failed := sum(line.state == "fail" for line in lines):
         typer.echo(f"not ready: {failed} {'problem' if failed == 1 else 'problems'}", err=True)
         raise typer.Exit(1)
+
+
+def _print_kits(kits: Sequence["Kit"]) -> None:
+    from fedmerit_deploy.kit_files import kit_digest
+
+    table = plain_table("kit", "of", "organisation", "send securely to")
+    for kit in kits:
+        owner = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
+        table.add_row(kit.name, owner, kit.org, RECIPIENTS[kit.kind])
+    console.print(table)
+    for kit in kits:
+        console.print(f"{kit.name}: {kit.path}\n  SHA-256 {kit_digest(kit.path)}", soft_wrap=True)
+    console.print(
+        "tell each recipient the SHA-256 of its kit by another channel than the kit, such as by telephone; "
+        "`fedmerit deploy check --kit KIT --digest SHA256` compares",
+        soft_wrap=True,
+    )
+
+
+def _print_revoked(path: Path) -> None:
+    console.print(
+        f"revoked certificates: {path}; copied to local/ of the server's kit, it is in force within a minute",
+        soft_wrap=True,
+    )
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _split_pairs(text: str, option: str, expected: str, needs_value: bool = False) -> dict[str, str]:
+    """Return the values by name of ``NAME:VALUE,NAME``; "" of a name without a value."""
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, colon, value = part.strip().partition(":")
+        if not name or name in pairs or (needs_value and not colon):
+            raise BadInput(f"{option} {text}: expected {expected}")
+        pairs[name] = value
+    return pairs
+
+
+def _read_ports(text: str) -> tuple[int, int]:
+    try:
+        ports = [int(part) for part in text.split(",")]
+    except ValueError:
+        ports = []
+    if len(ports) not in (1, 2):
+        raise BadInput(f"--ports {text}: expected one port, or two such as 8002,8003")
+    return ports[0], ports[-1]

@@ -76,43 +76,43 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write it as a page that refreshes itself, until Ctrl-C.")] = None,
     metrics: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Serve it to Prometheus on this machine, until Ctrl-C.")
+        Path | None,
+        typer.Option(metavar="FILE.prom", help="Write it for Prometheus, whose node exporter reads it, until Ctrl-C."),
     ] = None,
     every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
 ) -> None:
     """Sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
     from fedmerit_deploy import session
-    from fedmerit_deploy.commands.federation_status import print_federation
+    from fedmerit_deploy.commands.status_output import print_federation
     from fedmerit_deploy.job_ends import explain_end
     from fedmerit_deploy.status import read_federation
 
     state = read_federation(kit, job)
     if html is not None or metrics is not None:
         _keep_showing(kit, job, state, html, metrics, every)
-        return
-    if as_json:
+    elif as_json:
         console.print_json(data=state.to_dict(), default=str)
-        return
-    print_federation(state)
-    for text in (*session.explain_refusal(state.jobs[0]), *explain_end(state.jobs[0])) if job else ():
-        print_line(text)
+    else:
+        print_federation(state)
+        for text in (*session.explain_refusal(state.jobs[0]), *explain_end(state.jobs[0])) if job else ():
+            print_line(text)
 
 
 def _keep_showing(
-    kit: Path, job: str | None, state: "FederationState", html: Path | None, metrics: int | None, every: int
+    kit: Path, job: str | None, state: "FederationState", html: Path | None, metrics: Path | None, every: int
 ) -> None:
-    """The page and the metrics, again and again; while the server does not answer, what it said last."""
+    """Write page and metrics again and again; while the server does not answer, with the last state."""
     from fedmerit.errors import RunFailed
-    from fedmerit_deploy.commands.federation_status import serve_metrics, write_status_page
+    from fedmerit.files import write_text
+    from fedmerit_deploy.commands.status_output import describe_metrics, write_status_page
     from fedmerit_deploy.status import read_federation
 
-    show = serve_metrics(metrics) if metrics is not None else None
     problem = ""
     while True:
         if html is not None:
             write_status_page(html, state, every, problem)
-        if show and not problem:
-            show(state)
+        if metrics is not None:
+            write_text(metrics, describe_metrics(state))
         if not every:
             return
         time.sleep(every)

@@ -1,11 +1,13 @@
-"""What ``fedmerit job status`` shows of a federation: tables on the terminal, a page, metrics for Prometheus."""
+"""The output of ``fedmerit job status``: tables on the terminal, a page, metrics for Prometheus.
 
-from collections.abc import Callable, Mapping
+NVFlare's metric publishers count its own events and send them to a StatsD server; how sites are is known only here.
+"""
+
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmerit.errors import BadInput
 from fedmerit_cli.terminal import console, last_round, plain_table, print_line
 
 if TYPE_CHECKING:
@@ -13,25 +15,24 @@ if TYPE_CHECKING:
 
 PRINTED = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the columns, on the terminal
 JOB_COLUMNS = ("job", "name", "status", "submitted", "by", "took")
-SITE_METRICS: Mapping[str, str] = {
-    "connected": "1 if the site is connected and not silent",
-    "silent_seconds": "seconds since the site's last word",
-    "clock_offset_seconds": "the site's clock minus the admin's",
-    "disk_gib": "GiB free on the disk of the site's kit",
-    "memory_gib": "GiB of memory available at the site",
-    "certificate_days": "days until the site's certificate ends",
-    "flags": "how many things at the site need a look",
-}
-JOB_METRICS: Mapping[str, str] = {
-    "round": "complete rounds of the run",
-    "rounds": "rounds to train",
-    "absent": "sites that lack in rounds of the run",
+METRICS: Mapping[str, str] = {  # what each is, by its name
+    "fedmerit_site_connected": "1 if the site is connected and not silent",
+    "fedmerit_site_silent_seconds": "seconds since the site's last word",
+    "fedmerit_site_clock_offset_seconds": "the site's clock minus the admin's",
+    "fedmerit_site_disk_gib": "GiB free on the disk of the site's kit",
+    "fedmerit_site_memory_gib": "GiB of memory available at the site",
+    "fedmerit_site_certificate_days": "days until the site's certificate ends",
+    "fedmerit_site_flags": "how many things at the site need a look",
+    "fedmerit_job_round": "complete rounds of the run",
+    "fedmerit_job_rounds": "rounds to train",
+    "fedmerit_job_absent": "sites that lack in rounds of the run",
+    "fedmerit_status_timestamp_seconds": "when the server last answered",
 }
 DAY = 86400.0  # seconds
 
 
 def site_cells(site: str, state: "SiteState") -> dict[str, str]:
-    """One row of the table of sites, by column."""
+    """Return one row of the table of sites, by column."""
     facts = state.facts
     versions = [f"{name} {facts[name]}" for name in ("fedmerit", "nvflare", "torch", "python") if name in facts]
     counts = [f"{facts[name]} {name}" for name in ("patients", "slices") if name in facts]
@@ -51,7 +52,7 @@ def site_cells(site: str, state: "SiteState") -> dict[str, str]:
 
 
 def job_cells(job: Mapping[str, Any]) -> list[str]:
-    """One row of the table of jobs, by `JOB_COLUMNS`."""
+    """Return one row of the table of jobs, by `JOB_COLUMNS`."""
     when = datetime.fromisoformat(job["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
     name = job["name"] if "name" in job else job["job_name"]
     took = str(job.get("duration", "")).partition(".")[0]
@@ -59,7 +60,7 @@ def job_cells(job: Mapping[str, Any]) -> list[str]:
 
 
 def print_federation(state: "FederationState") -> None:
-    """On the terminal: a line for each site, then for each thing that needs a look, then the jobs."""
+    """Print a line for each site, then for each thing that needs a look, then the jobs."""
     connected = ", ".join(site for site, one in state.sites.items() if one.silent is not None)
     console.print(f"connected sites: {connected or 'none'}", soft_wrap=True)
     table = plain_table(*PRINTED)
@@ -80,12 +81,12 @@ def print_federation(state: "FederationState") -> None:
 
 
 def list_flags(state: "FederationState") -> list[str]:
-    """What needs a look, each with its site's name."""
+    """Return what needs a look, each with its site's name."""
     return [f"{site}: {flag}" for site, one in state.sites.items() for flag in one.flags]
 
 
 def describe_progress(state: "FederationState") -> list[str]:
-    """A sentence for each job at work."""
+    """Return a sentence for each job at work."""
     lines = []
     for name, progress in state.progress.items():
         if record := progress["record"]:
@@ -96,7 +97,14 @@ def describe_progress(state: "FederationState") -> list[str]:
 
 
 def write_status_page(out: Path, state: "FederationState", every: int, problem: str = "") -> None:
-    """A page that loads itself again every so many seconds; ``problem``: why the state is not that of now."""
+    """Write a page that loads itself again every so many seconds.
+
+    Args:
+        out: the page.
+        state: what the server last said.
+        every: seconds between two looks; 0: the page does not load itself again.
+        problem: why the state is an old one; "": it is not.
+    """
     import pandas as pd
 
     from fedmerit_data.pages import write_page
@@ -111,49 +119,28 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     write_page(out, "fedmerit_cli", "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
 
 
-def serve_metrics(port: int) -> Callable[["FederationState"], None]:
-    """Serve metrics for Prometheus on a ``port`` of this machine only; what to call with each new state.
-
-    Raises:
-        BadInput: the package prometheus-client is not installed, or the port cannot be listened on.
-    """
-    try:
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
-    except ImportError as error:
-        raise BadInput("--metrics: needs prometheus-client; pip install 'fedmerit[metrics]'") from error
-
-    registry = CollectorRegistry()
-    of_sites = {
-        name: Gauge(f"fedmerit_site_{name}", text, ["site"], registry=registry) for name, text in SITE_METRICS.items()
-    }
-    of_jobs = {
-        name: Gauge(f"fedmerit_job_{name}", text, ["job"], registry=registry) for name, text in JOB_METRICS.items()
-    }
-    looked = Gauge("fedmerit_status_timestamp_seconds", "when the server last answered", registry=registry)
-
-    def show(state: "FederationState") -> None:
-        for gauge in (*of_sites.values(), *of_jobs.values()):
-            gauge.clear()
-        for site, one in state.sites.items():
-            for name, value in _measure_site(one, state.when).items():
-                of_sites[name].labels(site).set(value)
-        for job, progress in state.progress.items():
-            done = progress["record"]["round"] + 1 if progress["record"] else 0
-            values = {"round": done, "rounds": progress["rounds"], "absent": len(progress["absent"])}
-            for name, value in values.items():
-                of_jobs[name].labels(job).set(value)
-        looked.set(state.when)
-
-    try:
-        start_http_server(port, "127.0.0.1", registry)
-    except OSError as error:
-        raise BadInput(f"--metrics {port}: cannot be listened on ({error.strerror}); choose another port") from error
-    return show
+def describe_metrics(state: "FederationState") -> str:
+    """Return the state in Prometheus's text format, as the node exporter's textfile collector reads it."""
+    samples: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+    for site, one in state.sites.items():
+        for name, value in _measure_site(one, state.when).items():
+            samples[f"fedmerit_site_{name}"][f'{{site="{site}"}}'] = value
+    for job, progress in state.progress.items():
+        done = progress["record"]["round"] + 1 if progress["record"] else 0
+        counts = {"round": done, "rounds": progress["rounds"], "absent": len(progress["absent"])}
+        for name, value in counts.items():
+            samples[f"fedmerit_job_{name}"][f'{{job="{job}"}}'] = value
+    samples["fedmerit_status_timestamp_seconds"][""] = state.when
+    lines = []
+    for name, values in samples.items():
+        lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{labels} {value}" for labels, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _measure_site(state: "SiteState", now: float) -> dict[str, float]:
-    """Numbers of a site, by `SITE_METRICS`; those that are not known are left out."""
-    known: dict[str, float | None] = {
+    """Return the numbers of a site that are known, by name."""
+    numbers: dict[str, float | None] = {
         "connected": float(state.connection == "connected"),
         "silent_seconds": state.silent,
         "clock_offset_seconds": state.clock_offset,
@@ -162,7 +149,7 @@ def _measure_site(state: "SiteState", now: float) -> dict[str, float]:
         "flags": float(len(state.flags)),
     }
     if "certificate" in state.facts:
-        known["certificate_days"] = (
+        numbers["certificate_days"] = (
             datetime.fromisoformat(f"{state.facts['certificate']}T00:00+00:00").timestamp() - now
         ) / DAY
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in numbers.items() if value is not None}
