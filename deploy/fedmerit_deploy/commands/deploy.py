@@ -102,6 +102,7 @@ def renew(
     The old certificates go on the list of revoked ones, which the server's operator puts into force.
     """
     from fedmerit_deploy import provisioning
+    from fedmerit_deploy.revocation import REVOKED
 
     kits = provisioning.renew(out, _split_names(names), requests)
     _print_kits(kits)
@@ -110,7 +111,7 @@ def renew(
     )
     if any(kit.kind == "server" for kit in kits):
         console.print("after the server has a new key, every site has to restart, renewed or not", soft_wrap=True)
-    _print_revoked(kits[0].path.parents[1] / provisioning.STATE / provisioning.REVOKED)
+    _print_revoked(kits[0].path.parents[1] / provisioning.STATE / REVOKED)
 
 
 @commands.add("deploy request --name HK --out request")
