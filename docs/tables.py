@@ -75,20 +75,36 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
-TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by page: the name of its table, and what makes it
-    "methods.md": ("methods", methods_table)
+def record_table(*names: str) -> str:
+    """Return the fields of kinds of records, as `fedmerit.schema.records` declares them."""
+    from fedmerit.schema import records
+
+    sections = []
+    for name in names:
+        kind = getattr(records, name)
+        rows = [[f"`{field}`", about] for field, about in records.describe_fields(kind)]
+        sections.append(f"{(kind.__doc__ or '').splitlines()[0]}\n\n{_table(['field', 'content'], rows)}")
+    return "\n\n".join(sections)
+
+
+LEDGER = ("RoundRecord", "InputsRecord", "RatingRecord", "GuardRecord", "EnrolmentRecord", "DepartureRecord")
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by name: the page that holds a table, and what makes it
+    "methods": ("methods.md", methods_table),
+    "ledger": ("files.md", lambda: record_table(*LEDGER)),
+    "site log": ("files.md", lambda: record_table("LogEntry")),
+    "closing record": ("files.md", lambda: record_table("ClosingRecord")),
 }
 
 
-def filled(page: str) -> str:
-    """The text of a page with its table as the code has it now."""
-    name, make = TABLES[page]
+def filled(name: str) -> str:
+    """Return the text of a table's page with the table as the code has it now."""
+    page, make = TABLES[name]
     pattern = rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)"
     text = (DOCS / page).read_text(encoding="utf-8")
-    return re.sub(pattern, lambda found: found[1] + make() + found[2], text, count=1, flags=re.DOTALL)
+    return re.sub(pattern, lambda match: match[1] + make() + match[2], text, count=1, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
     CATALOGUE.write_text(methods_catalogue(), encoding="utf-8")
-    for page in TABLES:
-        (DOCS / page).write_text(filled(page), encoding="utf-8")
+    for name, (page, _) in TABLES.items():
+        (DOCS / page).write_text(filled(name), encoding="utf-8")
