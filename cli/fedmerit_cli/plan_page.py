@@ -7,11 +7,12 @@ from rich.text import Text
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.machine_settings import follow_approvals
 from fedmerit.site.policy import Manifest
+from fedmerit.trainers.factory import count_images
 from fedmerit_cli.terminal import console, plain_table
 from fedmerit_deploy.job_plan import describe_job, read_configuration, read_job
 from fedmerit_deploy.kit_files import require_kind
 from fedmerit_deploy.kits import read_manifest
-from fedmerit_deploy.site_policy import RuleCheck, check_rules, count_images
+from fedmerit_deploy.site_policy import RuleCheck, check_rules
 
 FORESEEN = "nobody can tell from the job what such code does"
 

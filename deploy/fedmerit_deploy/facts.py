@@ -118,7 +118,7 @@ def _read_counts(site_folder: Path) -> Mapping[str, Any]:
 
 def batch_at_work(kit: Path) -> str:
     """Return the batch of a training of the last minutes, and how many it has; "" if none is at work."""
-    from fedmerit.trainers.monai.training_checkpoint import PROGRESS
+    from fedmerit.trainers.training_checkpoint import PROGRESS
 
     notes = [path for path in kit.glob(f"runs/*/sites/*/{PROGRESS}") if time.time() - path.stat().st_mtime < STALE]
     return notes[0].read_text() if notes else ""

@@ -24,11 +24,10 @@ from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
 from fedmerit.schema.scores import EVALUATED
-from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.evaluation_budget import most_evaluations
 from fedmerit.site.machine_settings import site_folder
 from fedmerit.site.policy import MANIFEST, JobRules, Manifest, read_manifest_file
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.factory import count_images
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
 LONGEST = 300  # characters of what a plan asks for: others chose them
@@ -133,15 +132,6 @@ def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images
         *_check_evaluations(rules, config, sites),
         _check_study(rules, config.study),
     ]
-
-
-def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
-    """Return the number of training images, or patches, of a site for a plan.
-
-    Only those with a label count if the plan prefers these.
-    """
-    samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
-    return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
 
 
 def images_per_round(config: RunConfiguration, images: int | None) -> int | None:

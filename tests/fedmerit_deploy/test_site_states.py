@@ -9,7 +9,7 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import NoConnection
 
-from fedmerit.trainers.monai.training_checkpoint import PROGRESS
+from fedmerit.trainers.training_checkpoint import PROGRESS
 from fedmerit_deploy import status
 from fedmerit_deploy.facts import LISTED, SiteFacts, batch_at_work, clear_facts, count_bin, last_error
 from fedmerit_deploy.status import ask_sites, judge_sites, parse_facts, places_in_round

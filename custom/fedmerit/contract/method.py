@@ -28,6 +28,7 @@ class Layout:
     norms: tuple[bool, ...] = ()  # of those tensors: whether it is γ or β of a normalisation layer; empty: none is
     outputs: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))  # (labels, m) places in the
     # vector of the output layer's parameters, by the label whose logits they make
+    buffer_owners: Mapping[str, Tensor] = field(default_factory=dict)  # by buffer: the neuron of each entry, -1: none
 
     @classmethod
     def of(cls, *tensor_sizes: int) -> "Layout":
@@ -35,6 +36,11 @@ class Layout:
         size = sum(tensor_sizes)
         outputs = torch.arange(size - tensor_sizes[-1], size)[None]
         return cls(tensor_sizes, torch.full((size,), -1, dtype=torch.int32), outputs=outputs)
+
+    @property
+    def neurons(self) -> int:
+        """H, the number of neurons."""
+        return int(self.owners.max()) + 1
 
     @property
     def in_norms(self) -> Tensor:

@@ -5,13 +5,10 @@ Of a method that pools images (centralised training), the sites share one traini
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.machine import cores, give_back_memory
@@ -22,12 +19,8 @@ from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.site.machine_settings import SERVER
 from fedmerit.site.site import Site, image_site
-from fedmerit.trainers.memory import Learned, Memory
-from fedmerit.trainers.monai.patches import build_samples
-from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.monai.trainer import ImageTrainer
+from fedmerit.trainers.factory import pool_trainers
 
-RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
 
 
@@ -75,7 +68,8 @@ def run_local(
         own, more = devices.get(name, "auto"), {"ask_peer": ask_peer, "key": key, "participants": names}
         sites[name] = wrap_site(image_site(folder, config, run / "sites" / name, own, **more))
     if federation.can.pools_images:
-        pool_sites(list(sites.values()))
+        for site, trainer in zip(sites.values(), pool_trainers([site.trainer for site in sites.values()]), strict=True):
+            site.trainer = trainer
     threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:
@@ -107,56 +101,3 @@ def carry_out(
         for exchange in federation.exchanges():
             carry(exchange)
             give_back_memory()
-
-
-def pool_sites(sites: Sequence[Site]) -> None:
-    """Have every site train on the training images of all; they share one training a round."""
-    trainers = [site.trainer for site in sites if isinstance(site.trainer, ImageTrainer)]
-    cases = [case for trainer in trainers for case in trainer.folder.cases("training")]
-    everything = build_samples(cases, sites[0].config.network.patch)
-    training = _SharedTraining()
-    for site, trainer in zip(sites, trainers, strict=True):
-        site.trainer = PooledTrainer(trainer, everything, training, len(sites))
-
-
-class _SharedTraining:
-    """That of the last round, done by the site that comes first."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._last: tuple[int, Learned] | None = None
-
-    def learn_once(self, round: int, learn: Callable[[], Learned]) -> Learned:
-        with self._lock:
-            if self._last is None or self._last[0] != round:
-                self._last = round, learn()
-            return self._last[1]
-
-
-class PooledTrainer(ImageTrainer):
-    """Validates and tests on a site's own images, and trains on those of all.
-
-    Args:
-        everything: all sites' training images.
-        number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
-    """
-
-    def __init__(self, own: ImageTrainer, everything: Samples, training: _SharedTraining, number: int):
-        vars(self).update(vars(own))
-        settings = self.config.training
-        self.config = replace(self.config, training=replace(settings, steps=settings.steps * number))
-        self._own, self.samples, self._training = own, everything, training
-        self.training_seed_site = RANDOM_STREAM
-
-    @property
-    def num_samples(self) -> int:
-        """Its own."""
-        return self._own.num_samples
-
-    def learn(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
-        """What the one training gives."""
-
-        def learn() -> Learned:
-            return super(PooledTrainer, self).learn(task, received, memory, question)
-
-        return self._training.learn_once(task.round, learn)

@@ -29,8 +29,7 @@ from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digest
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.site.machine_settings import SERVER, assign_devices, configured_device, require_known_sites
 from fedmerit.site.site import Site
-from fedmerit.trainers.factory import build_network, initial_network
-from fedmerit.trainers.monai.network_checks import check_image_size, require_repeatable
+from fedmerit.trainers.factory import build_network, check_network
 from fedmerit.trainers.monai.step_time import measure_precision
 from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
 
@@ -172,8 +171,7 @@ def configuration_for(
     config = make_configuration(
         method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing, fold
     )
-    check_image_size(config.network, first.image_size)
-    require_repeatable(config.network, initial_network(config.network, seed))
+    check_network(config.network, first.image_size, seed)
     return config
 
 

@@ -27,9 +27,9 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.seeds import random_seed
 from fedmerit.server.requirements import require_sites
 from fedmerit.server.server import Federation
-from fedmerit.server.server_models import FIRST_MODEL
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
+from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.named_tensors import load_weights
 from fedmerit.trainers.script.trainer import ScriptTrainer
 from fedmerit.trust import allow, allow_script, require_trusted_script

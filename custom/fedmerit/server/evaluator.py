@@ -4,38 +4,28 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, ImportanceRequest
+from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.method import Outcome, Reports
 from fedmerit.guard.admission import Admission
-from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.inspection import check_evaluated
-from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
+from fedmerit.schema.messages import Evaluated, Evaluation, Purpose, payload_bytes
 from fedmerit.schema.scores import SERVER_SPLIT
-from fedmerit.schema.site_folder import Case
 from fedmerit.server.exchange import Clock, Exchange, MessageCheck, Moment
-from fedmerit.server.network_layout import Submodels, mean_importance
+from fedmerit.server.models import Models, ModelsInTheClear
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
 from fedmerit.server.round_updates import RoundReplies
 from fedmerit.server.run_guard import RunGuard
-from fedmerit.server.server_models import ModelsInTheClear
-from fedmerit.server.unseen_models import Models
-from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.evaluation import (
-    Evaluations,
+from fedmerit.trainers.statistics import (
     RoundStatistics,
     candidate_statistics,
     candidate_statistics_rule,
     candidate_task,
     estimates_statistics,
-    evaluate_models,
-    measure_importance,
 )
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.trainer import Evaluator as ModelEvaluator
 
 
 @dataclass(frozen=True)
@@ -46,10 +36,8 @@ class Evaluator:
     sites: Sequence[str]
     models: Models  # that the sites were sent
     run_guard: RunGuard  # judges the sites' evaluations of candidates
-    cases: Sequence[Case]  # the server's own images; none: the sites evaluate on the images set aside for it
-    device: str  # on which the server evaluates on its own images
+    images: ModelEvaluator | None  # the server's own; None: the sites evaluate on the images set aside for it
     now: Callable[[], Moment]
-    evaluations: Evaluations  # of models on the server's own images
 
     def candidates(
         self, method: EvaluatesCandidates | None, state: Any, admission: Admission, replies: RoundReplies, clock: Clock
@@ -81,7 +69,7 @@ class Evaluator:
         candidates = self.run_guard.leave_one_out_models(self.now().round, outcome, admission, received)
         if candidates is None:
             return replies
-        split = SERVER_SPLIT if self.cases else self.run_guard.split
+        split = SERVER_SPLIT if self.images else self.run_guard.split
         make_task = self._tasks(candidates, admission, split, outcome.weights)
         ratings, replies = yield from self._rate(LEAVE_ONE_OUT, make_task, replies, admission, clock)
         self.run_guard.take_leave_one_out(admission, ratings)
@@ -97,8 +85,8 @@ class Evaluator:
     ) -> Generator[Exchange, None, tuple[Ratings, RoundReplies]]:
         """Ratings by the server on its own images, or by the participants; also the replies with them."""
         usable: Mapping[str, Evaluated]
-        if self.cases:
-            usable = {SERVER: self._evaluate_here(make_task(None))}
+        if self.images:
+            usable = {SERVER: self.images.evaluate(make_task(None))}
         else:
             usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
         ratings = {by: Rating.of(answer) for by, answer in usable.items()}
@@ -131,21 +119,6 @@ class Evaluator:
         bounded, admission = self.run_guard.bound_estimates(admission, estimated, received)
         models.take_estimates(bounded, admission.site_reports.num_samples)
         return admission
-
-    def importance(self, request: ImportanceRequest, submodels: Submodels) -> Generator[Exchange, None, Tensor]:
-        """(H,) how much the loss rises without each neuron; measured by the sites that have the common model."""
-        models, now = self.models, self.now()
-        assert isinstance(models, ModelsInTheClear)
-        if not request.images:
-            return torch.zeros(neurons.count(submodels.network), dtype=torch.float64)
-        task = ImportanceTask(
-            now.round, SERVER_SPLIT, request.model, models.statistics, request.order, request.images, now.ledger_head
-        )
-        if self.cases:
-            return mean_importance([measure_importance(self._network(), self.cases, task)])
-        rows = [row for row, site in enumerate(self.sites) if self.run_guard.accepts(site)]
-        asked = [self.sites[row] for row in rows if row not in models.separate]
-        return (yield from submodels.ask(task, asked, now))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """The sites' answers to their tasks, in site order."""
@@ -199,11 +172,3 @@ class Evaluator:
             return self.run_guard.check_cases(site, task.split, answer.overlaps[0])  # the other models' are the same
 
         return check_message
-
-    def _evaluate_here(self, task: Evaluation) -> Evaluated:
-        training, patch = self.config.training, self.config.network.patch
-        images = build_samples(self.cases, patch) if estimates_statistics(training) else None
-        return evaluate_models(self._network(), self.cases, task, self.config, images, self.evaluations)
-
-    def _network(self) -> nn.Module:
-        return build_network(self.config.network, pick_device(self.device, "the server"))

@@ -17,10 +17,9 @@ from fedmerit.schema.configuration.run import RunConfiguration, tests_all_models
 from fedmerit.schema.messages import Evaluated, Evaluation, Purpose, payload_bytes
 from fedmerit.schema.scores import mean_dice
 from fedmerit.server.exchange import Exchange
+from fedmerit.server.models import Models, ModelsInTheClear
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.round_updates import Replies
-from fedmerit.server.server_models import ModelsInTheClear
-from fedmerit.server.unseen_models import Models
 from fedmerit.tensor_files import load_tensors
 
 # in the run folder, until the run ends: of the best round and, until the next checkpoint, of the one before

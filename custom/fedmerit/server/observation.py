@@ -19,9 +19,8 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import split_spec
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Exchange
+from fedmerit.server.models import Models, ModelsInTheClear
 from fedmerit.server.recorder import Recorder
-from fedmerit.server.server_models import ModelsInTheClear
-from fedmerit.server.unseen_models import Models
 from fedmerit.tensor_files import load_tensors
 
 

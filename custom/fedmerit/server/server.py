@@ -9,7 +9,7 @@ import torch
 from cryptography.x509 import Certificate
 from torch import Tensor
 
-from fedmerit.contract.capabilities import AllocatesNeurons, capabilities
+from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer
@@ -22,17 +22,16 @@ from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Clock, Exchange, Moment
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.membership import admit_sites, departures, join_sites
-from fedmerit.server.network_layout import Submodels, read_layout
+from fedmerit.server.models import ModelsInTheClear, build_models
 from fedmerit.server.observation import RoundObservation, RunObservers
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.requirements import require_finite, require_sites
 from fedmerit.server.round_inputs import RoundInputs
 from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
-from fedmerit.server.server_models import build_models, first_network
+from fedmerit.server.submodels import Submodels
 from fedmerit.site.enrolment import may_train_on
-from fedmerit.trainers.monai.evaluation import Evaluations
-from fedmerit.trainers.monai.network_checks import require_compatible_images
+from fedmerit.trainers.factory import build_server_images, first_network, read_layout
 
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
@@ -79,26 +78,22 @@ class Federation:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         require_sites(config, self.sites)
-        for folder in server_sites:
-            require_compatible_images(config, folder)
-        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
-        require_sharing(config, bool(cases))
+        images = build_server_images(config, server_sites, device)
+        require_sharing(config, images is not None)
         self.network = first_network(config, run)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
-        self.models = build_models(config, self.can, self.network, self.sites, context)
-        rates = (bool(cases) or config.share_models) and config.can_evaluate
+        self.layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
+        self.submodels = Submodels(self.can.neurons, self.layout, images)
+        self.models = build_models(config, self.can, self.network, self.sites, context, self.submodels)
+        rates = (images is not None or config.share_models) and config.can_evaluate
         self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
-        self.submodels = Submodels(self.network)
-        self.evaluator = Evaluator(
-            config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
-        )
+        self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, images, self.now)
         self.best = BestRound(run, config.can_evaluate)
         observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
         self.round = 0
-        self.layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
         self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self._notes = [cannot_join] if cannot_join else []  # of the operator's, for the next record
@@ -140,9 +135,9 @@ class Federation:
             yield from self._enrol(self.sites, least=0 if self.run_guard.enrolments else self.min_sites)
         while self.round < self.config.rounds:
             if self.can.neurons:
-                yield from self._allocate(self.can.neurons)
+                yield from self._allocate()
             sharing = self.can.peers.sharing(self.state) if self.can.peers else None
-            tasks = self.models.tasks(self.now(), sharing, self.submodels.held)
+            tasks = self.models.tasks(self.now(), sharing)
             asked = {site: task for site, task in tasks.items() if site not in self.gone} or tasks
             training = self.now().exchange(asked, self._check_reply, "reply")
             yield training
@@ -162,17 +157,18 @@ class Federation:
         self.num_samples |= self.run_guard.num_samples
         self._checkpoint()
 
-    def _allocate(self, method: AllocatesNeurons) -> Iterator[Exchange]:
-        """Before a round: measure the neurons' importance if the method asks for it, and allocate them to the sites."""
-        request = method.importance_request(self.state)
-        if request is None:
-            return
-        importance = yield from self.evaluator.importance(request, self.submodels)
-        separate = torch.tensor([row in self.models.separate for row in range(len(self.sites))])
-        self.state, models, self.submodels.held = method.allocate(self.state, importance, separate)
-        self.submodels.importance = importance
-        self.models.replace(models)
-        self._checkpoint()
+    def _allocate(self) -> Iterator[Exchange]:
+        """Before a round: allocate neurons to the sites if that is due, by the sites that have the common model."""
+        models = self.models
+        assert isinstance(models, ModelsInTheClear)
+        keeping = torch.tensor([row in models.separate for row in range(len(self.sites))])
+        common = zip(self.sites, keeping.tolist(), strict=True)
+        sites = [site for site, keeps in common if self.run_guard.accepts(site) and not keeps]
+        allocated = yield from self.submodels.allocate(self.state, models.statistics, keeping, sites, self.now())
+        if allocated:
+            self.state, vectors = allocated
+            models.replace(vectors)
+            self._checkpoint()
 
     def _check_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
@@ -221,7 +217,7 @@ class Federation:
         if outcome.models is not given.models:
             self.state = self.method.restart_from(self.state, outcome.models)
 
-        models.advance(number, outcome, admission, replies.replies, self.submodels.held)
+        models.advance(number, outcome, admission, replies.replies)
         admission = yield from self.evaluator.recalibrate(admission, clock)
         replies = yield from self.evaluator.leave_one_out(given, received, admission, replies, clock)
         self.mean_update, evidence = measure_updates(
@@ -230,8 +226,7 @@ class Federation:
 
         seconds = {"server_seconds": torch.full_like(outcome.weights, clock.seconds)}
         outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities, **seconds, **evidence})
-        inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.importance)
-        self.submodels.importance = None
+        inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.take_importance())
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
         notes, self._notes = self._notes, []
         more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})

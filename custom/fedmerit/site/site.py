@@ -27,8 +27,8 @@ from fedmerit.site.step_products import measure_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.factory import build_trainer
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
-from fedmerit.trainers.monai.training_checkpoint import remove_checkpoints
 from fedmerit.trainers.trainer import Trainer
+from fedmerit.trainers.training_checkpoint import remove_checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A site's model: how the site receives it, what of it leaves, and which one it tests in the end.
 
-The counterparts at the server are `fedmerit.server.server_models` and `unseen_models`. `find_givers` and
+The counterparts at the server are `fedmerit.server.models` and `unseen_models`. `find_givers` and
 `shares_with` say which peers share models in a round, the same at the server and at every site.
 """
 

@@ -1,22 +1,29 @@
 """The trainer and the network of a plan: the one place that knows which kind a plan needs, and loads only that."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from fedmerit.contract.method import Layout
 from fedmerit.errors import BadInput
+from fedmerit.evidence.digests import state_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.script import NAMED_TENSORS
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.saved_networks import read_description
+from fedmerit.trainers.script import named_tensors
 from fedmerit.trainers.script.named_tensors import NamedTensors
+from fedmerit.trainers.trainer import Evaluator, Trainer
 
 if TYPE_CHECKING:
     from fedmerit.trainers.monai.trainer import ImageTrainer
+
+FIRST_MODEL = "first_model.pt"  # in the run folder: the state_dict that a script's run begins with
 
 
 def build_trainer(config: RunConfiguration, folder: SiteFolder, memory: Path, device: str = "auto") -> "ImageTrainer":
@@ -24,6 +31,42 @@ def build_trainer(config: RunConfiguration, folder: SiteFolder, memory: Path, de
     from fedmerit.trainers.monai.trainer import ImageTrainer  # loads MONAI, some 200 MB
 
     return ImageTrainer(folder, config, memory, device)
+
+
+def load_image_trainer() -> None:
+    """Load the trainer of images, and MONAI with it, so that processes that are forked later share it."""
+    import fedmerit.trainers.monai.trainer  # noqa: F401
+
+
+def pool_trainers(trainers: Sequence[Trainer]) -> Sequence[Trainer]:
+    """Return trainers of images that train on the training images of all sites; they share one training a round."""
+    from fedmerit.trainers.monai import trainer
+
+    return trainer.pool_trainers([one for one in trainers if isinstance(one, trainer.ImageTrainer)])
+
+
+def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
+    """Return the number of training images, or patches, of a site for a plan.
+
+    Only those with a label count if the plan prefers these.
+    """
+    from fedmerit.trainers.monai import trainer
+
+    return trainer.count_images(folder, config)
+
+
+def build_server_images(config: RunConfiguration, folders: Sequence[SiteFolder], device: str) -> Evaluator | None:
+    """Return what evaluates models on the server's own images, in ``folders``; None if these hold none.
+
+    Raises:
+        BadInput: the images do not fit the run's network.
+    """
+    if not any(folder.splits.values() for folder in folders):
+        return None
+    from fedmerit.trainers.monai.trainer import ServerImages
+
+    images = ServerImages(folders, config, device)
+    return images if images.cases else None
 
 
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
@@ -46,6 +89,53 @@ def initial_network(network: Network, seed: int) -> nn.Module:
     from fedmerit.trainers.monai import networks
 
     return networks.initial_network(network, seed)
+
+
+def first_network(config: RunConfiguration, run: Path) -> nn.Module:
+    """Return the network that all sites of a run start from: by the seed, or the weights in a script's run folder.
+
+    Raises:
+        BadInput: layers of it drop at random, or the weights are not those that the plan names.
+    """
+    network = initial_network(config.network, config.seed)
+    if not config.script:
+        from fedmerit.trainers.monai.network_checks import require_repeatable
+
+        require_repeatable(config.network, network)
+        return network
+    weights = load_state(run / FIRST_MODEL)
+    if state_digest(weights) != config.script.start:
+        raise BadInput(f"{run / FIRST_MODEL}: not the weights that the plan names; export the job again")
+    named_tensors.load_weights(network, weights)
+    return network
+
+
+def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
+    """Return the layout of a network's trainable parameters; ``with_neurons``: a forward pass finds their owners."""
+    if isinstance(network, NamedTensors):
+        return named_tensors.read_layout(network)
+    from fedmerit.trainers.monai import neurons
+
+    return neurons.read_layout(network, with_neurons)
+
+
+def check_network(network: Network, image_size: tuple[int, int], seed: int) -> None:
+    """Check that a network of images can be trained on images of a size, and that its training can be repeated.
+
+    Raises:
+        BadInput: it cannot; the message says which setting to change.
+    """
+    from fedmerit.trainers.monai.network_checks import check_image_size, require_repeatable
+
+    check_image_size(network, image_size)
+    require_repeatable(network, initial_network(network, seed))
+
+
+def estimate_model_memory(config: RunConfiguration, image_size: tuple[int, int]) -> tuple[int, float]:
+    """Return the bytes of a model, and of the feature maps of a batch of images of a size."""
+    from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
+
+    return 4 * count_parameters(config), 4 * count_feature_maps(config, image_size)
 
 
 def load_network(folder: Path, name: str = "global") -> nn.Module:

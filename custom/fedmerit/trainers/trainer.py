@@ -40,7 +40,17 @@ class Holdings:
     secret: str = ""  # what only this site knows, for sites without a key
 
 
-class Trainer(Protocol):
+class Evaluator(Protocol):
+    """What evaluates models on images: a site's trainer, or the server on its own images."""
+
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """Return scores of every model of ``task``, from 0 to 1."""
+
+    def measure_importance(self, task: ImportanceTask) -> Importance:
+        """Return how much the loss on one split rises without each neuron of a model."""
+
+
+class Trainer(Evaluator, Protocol):
     """What trains and evaluates at one site.
 
     Every trainer trains. A run asks it for nothing that it is known not to do.
@@ -58,9 +68,6 @@ class Trainer(Protocol):
             question: digest of all that the answer depends on.
         """
 
-    def evaluate(self, task: Evaluation) -> Evaluated:
-        """Scores of every model of ``task``, from 0 to 1."""
-
     def holdings(self, round: int) -> Holdings:
         """Return what the site commits to when it enrols in ``round``."""
 
@@ -69,9 +76,6 @@ class Trainer(Protocol):
 
     def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
         """Select the site's final model, ``given`` being the one received; save it in folder ``below``."""
-
-    def measure_importance(self, task: ImportanceTask) -> Importance:
-        """How much the loss on one split rises without each neuron of a model."""
 
     def save(self, folder: Path, name: str, model: Model) -> None:
         """Save a model as ``name``.pt in a folder."""

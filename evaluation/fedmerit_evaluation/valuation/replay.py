@@ -11,7 +11,6 @@ from fedmerit.contract.observers import OBSERVERS, Observation
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import write_text
-from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.requirements import ENCRYPTED, UPDATES, can_observe, parse_observer, require_observer
 from fedmerit.schema.configuration.run import RunConfiguration, read_plan
 from fedmerit.schema.configuration.specs import HE
@@ -21,16 +20,13 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
 from fedmerit.server.recorder import observed_rows
-from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai.evaluation import (
+from fedmerit.trainers.factory import build_trainer
+from fedmerit.trainers.statistics import (
     RoundStatistics,
     candidate_statistics,
     candidate_statistics_rule,
     candidate_task,
-    estimates_statistics,
-    evaluate_models,
 )
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 
@@ -124,21 +120,15 @@ def _evaluated(
     folders: Sequence[SiteFolder],
     device: str,
 ) -> list[Row]:
-    number, candidates, network = kept.view.round, observation.candidates, config.network
+    number, candidates = kept.view.round, observation.candidates
     there = RoundStatistics(kept.buffers, kept.statistics, weights=kept.view.weights)
     rule = candidate_statistics_rule(config.training, number, config.build_method())
     torch.set_num_threads(config.training.cpu_threads)
-    built = build_network(network, pick_device(device, "values"))
     answers = {}
     for row, folder in enumerate(folders):
         if kept.counted[row]:
             task = candidate_task(candidates, candidate_statistics(candidates, there, rule, row), number, "validation")
-            own = (
-                build_samples(folder.cases("training"), network.patch)
-                if estimates_statistics(config.training)
-                else None
-            )
-            answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
+            answers[folder.name] = build_trainer(config, folder, run / FOLDER, device).evaluate(task)
     sites = [folder.name for folder in folders]
     coalitions = expand_groups(observation.coalitions, kept.first, kept.counted)
     head = run.name, config.method, config.seed, number

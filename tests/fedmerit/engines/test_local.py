@@ -11,7 +11,6 @@ from chains import verify
 
 from fedmerit.contract import flat
 from fedmerit.engines import runs
-from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import digest
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -21,9 +20,10 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.seeds import random_seed
 from fedmerit.site.site import image_site
-from fedmerit.trainers.factory import build_network, initial_network, load_network
+from fedmerit.trainers.factory import build_network, initial_network, load_network, pool_trainers
 from fedmerit.trainers.monai.local_training import learning_rate, train
 from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.monai.trainer import POOLED
 
 NAMES = ["site1", "site2", "site3"]
 PAIR = ["site1", "site2"]
@@ -247,7 +247,7 @@ def test_it_is_one_training_on_all_images(trained, model, sites):
     network.load_state_dict(initial_network(config.network, config.seed).state_dict())
     for round in range(config.rounds):
         rate = learning_rate(config.training, round, config.rounds)
-        train(network, slices, config.training, rate, random_seed(config.seed, RANDOM_STREAM, round))
+        train(network, slices, config.training, rate, random_seed(config.seed, POOLED, round))
     found, expected = model(run), network.state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
@@ -257,8 +257,8 @@ def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tm
     config = RunConfiguration.from_dict(read_run(trained("optimizer=sgd", method="pooled", rounds=2))["plan"])
     config = replace(config, training=replace(config.training, steps=3))
     own = [image_site(folder, config, tmp_path / folder.name) for folder in open_sites(sites)]
-    pool_sites(own)
-    assert {site.trainer.config.training.steps for site in own} == {3 * len(own)}
+    pooled = pool_trainers([site.trainer for site in own])
+    assert {trainer.config.training.steps for trainer in pooled} == {3 * len(own)}
     assert own[0].config is config
 
 

@@ -23,8 +23,8 @@ from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.results import ResultsFile
 from fedmerit.server.checkpoint import is_finished
+from fedmerit.server.models import ModelsInTheClear
 from fedmerit.server.server import Federation
-from fedmerit.server.server_models import ModelsInTheClear
 from fedmerit.site.site import Site
 
 

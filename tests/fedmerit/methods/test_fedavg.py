@@ -18,8 +18,7 @@ from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, Sil
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.server.network_layout import read_layout
-from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.factory import build_network, read_layout
 
 
 def test_every_site_goes_on_from_its_own_model_and_an_absent_one_keeps_what_it_has():

@@ -11,18 +11,18 @@ from stepping import Stepped as Federation
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import Candidates, ImportanceRequest, capabilities
-from fedmerit.contract.method import Reports
+from fedmerit.contract.method import Layout, Reports
 from fedmerit.errors import RunFailed
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, payload_bytes
 from fedmerit.schema.results import read_results
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
-from fedmerit.server import evaluator
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Moment
+from fedmerit.server.models import ModelsInTheClear
 from fedmerit.server.round_inputs import SERVER
 from fedmerit.server.round_updates import RoundReplies
-from fedmerit.server.server_models import ModelsInTheClear
+from fedmerit.server.submodels import Submodels
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:
@@ -128,14 +128,14 @@ def calls():
 
 
 @pytest.fixture
-def build(calls, monkeypatch):
-    """An evaluator in round 1; ``cases`` of the server's own are said to have Dice of 40 and 60 percent."""
+def build(calls):
+    """Return a function that makes an evaluator in round 1; images of the server's own give Dice of 40 and 60 %."""
 
-    def here(network, cases, task, config, images, found):
-        calls.append(("here", cases, task.split, images))
+    def evaluate(task):
+        calls.append(("here", task.split))
         return said(40, 60, losses=((1, 2), (3, 4)))
 
-    def make(cases=(), on=False, fault=None, **settings):
+    def make(own=False, on=False, fault=None, **settings):
         config = tiny_plan("fedavg", **settings)
         run_guard = SimpleNamespace(
             on=on,
@@ -147,9 +147,8 @@ def build(calls, monkeypatch):
         )
         models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
         moment = Moment(1, "round 1", "head", 1)
-        monkeypatch.setattr(evaluator, "evaluate_models", here)
-        monkeypatch.setattr(evaluator, "build_samples", lambda cases, patch: ("samples", cases))
-        return Evaluator(config, SITES, models, run_guard, cases, "cpu", lambda: moment, "found")
+        images = SimpleNamespace(evaluate=evaluate) if own else None
+        return Evaluator(config, SITES, models, run_guard, images, lambda: moment)
 
     return make
 
@@ -220,21 +219,14 @@ def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count
 
 def test_on_its_own_images_a_server_asks_nobody(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = ask_candidates(build(cases=("mine",)), there, calls)
+    steps = ask_candidates(build(own=True), there, calls)
     (reports, counted), exchanges = run_through(steps, {})
     results = reports.candidates
     assert exchanges == []
     assert results.dice.tolist() == pytest.approx([0.4, 0.6])
     assert results.losses.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert (counted.received, list(counted.ratings["candidates"])) == (there.received, [SERVER])
-    assert calls == [("here", ("mine",), SERVER_SPLIT, None)]
-
-
-def test_it_estimates_statistics_on_its_own_images_where_the_run_has_it_so(build, calls):
-    there = admitted(2.0, None, 3.0)
-    evaluates = build(cases=("mine",), statistics="recalibrated")
-    run_through(ask_candidates(evaluates, there, calls), {})
-    assert calls == [("here", ("mine",), SERVER_SPLIT, ("samples", ("mine",)))]
+    assert calls == [("here", SERVER_SPLIT)]
 
 
 def test_where_sites_judge_each_other_the_guard_says_what_came_of_it(build, calls):
@@ -273,10 +265,10 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
 
 def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = leave_one_out(build(cases=("mine",), on=True), there, calls)
+    steps = leave_one_out(build(own=True, on=True), there, calls)
     counted, exchanges = run_through(steps, {})
     assert (counted.received, exchanges, list(counted.ratings)) == (there.received, [], ["leave_one_out"])
-    assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", [SERVER])]
+    assert calls == [("here", SERVER_SPLIT), ("measured", [SERVER])]
 
 
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):
@@ -321,12 +313,16 @@ def test_by_the_methods_weights_are_the_statistics_of_models_made_after_a_round(
         assert torch.cat(means).unique().tolist() == pytest.approx([2.5])
 
 
-def test_importance_on_its_own_images_is_the_mean_over_them(build, monkeypatch):
-    def measure(network, cases, task):
-        assert cases == ("mine",)
-        return Importance(1, torch.tensor([2.0, -4.0], dtype=torch.float64), 4)
+def test_importance_on_images_of_server_is_mean_over_them():
+    def measure(task):
+        return Importance(task.round, torch.tensor([2.0, -4.0], dtype=torch.float64), 4)
 
-    monkeypatch.setattr(evaluator, "measure_importance", measure)
     request = ImportanceRequest(torch.zeros(SIZE), "exact", 4)
-    found, exchanges = run_through(build(cases=("mine",)).importance(request, None), {})
-    assert (found.tolist(), exchanges) == ([0.5, -1.0], [])
+    method = SimpleNamespace(
+        importance_request=lambda state: request,
+        allocate=lambda state, importance, keeping: (state, importance, torch.ones(3, 2, dtype=torch.bool)),
+    )
+    submodels = Submodels(method, Layout.of(1), SimpleNamespace(measure_importance=measure))
+    moment, keeping = Moment(1, "round 1", "head", 1), torch.zeros(3, dtype=torch.bool)
+    (_, importance), exchanges = run_through(submodels.allocate("state", {}, keeping, SITES, moment), {})
+    assert (importance.tolist(), exchanges) == ([0.5, -1.0], [])

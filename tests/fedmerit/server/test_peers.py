@@ -26,7 +26,7 @@ from fedmerit.schema.messages import Evaluation, Failure, PeerModel, Reply, Task
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
-from fedmerit.server.unseen_models import ModelsAtSites
+from fedmerit.server.models import ModelsAtSites
 from fedmerit.site.site import image_site
 from fedmerit.site.site_models import find_givers, shares_with
 from fedmerit.trainers.factory import build_network

@@ -214,15 +214,14 @@ def test_what_the_others_lose_without_a_site(tmp_path):
 def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expected):
     asked = []
 
-    def on_its_images(network, cases, task, *others):
+    def evaluate(task):
         asked.append((task.round, task.split, len(task.mixtures)))
         dice = [60, 75, 85, 80][: len(task.mixtures)]  # without each; with all, where that is compared
         overlaps = tuple((Overlap("000", "prostate", tp, 100 - tp, 100 - tp),) for tp in dice)
         return Evaluated(task.round, overlaps, torch.zeros(len(dice), task.bins))
 
-    monkeypatch.setattr("fedmerit.server.evaluator.evaluate_models", on_its_images)
     federation = Federation(plan(error=error, share=True), SITES, tmp_path / "run")
-    federation.evaluator = replace(federation.evaluator, cases=["an image of the server's"])
+    federation.evaluator = replace(federation.evaluator, images=SimpleNamespace(evaluate=evaluate))
     while federation.work:
         assert not (federation.training and any(isinstance(task, Evaluation) for task in federation.tasks().values()))
         federation.take(answers(federation))

@@ -15,9 +15,11 @@ from fedmerit.contract.method import Outcome, Reports
 from fedmerit.evidence.digests import digest
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.messages import Purpose, Reply, SparseUpdate
-from fedmerit.server import unseen_models
-from fedmerit.server.server_models import ModelsInTheClear, build_models
-from fedmerit.server.unseen_models import EncryptedModels, Models, ModelsAtSites
+from fedmerit.server import encryption
+from fedmerit.server.encryption import EncryptedModels
+from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear, build_models
+from fedmerit.server.submodels import Submodels
+from fedmerit.trainers.factory import read_layout
 from fedmerit.trainers.monai import neurons
 
 IMAGES = torch.tensor([10.0, 20.0, 10.0], dtype=torch.float64)  # shares 1/4, 1/2, 1/4
@@ -71,7 +73,7 @@ def admission_of(replies, withheld=()):
 
 def advance(models, parameters, round=0, means=MEANS, rule="models", withheld=()):
     sent = replies_of(*means)
-    models.advance(round, outcome(parameters, rule=rule), admission_of(sent, withheld), sent, None)
+    models.advance(round, outcome(parameters, rule=rule), admission_of(sent, withheld), sent)
 
 
 def means_of(models):
@@ -115,7 +117,7 @@ def test_statistics_by_weights_are_a_mean_whatever_the_weights():
     models = clear(statistics="weights")
     weighed = outcome(START, weights=(-0.5, 1.0, 0.5))
     sent = replies_of(*MEANS)
-    models.advance(0, weighed, admission_of(sent), sent, None)
+    models.advance(0, weighed, admission_of(sent), sent)
     assert means_of(models) == [5.0] * 3  # (3 * 1 + 9 * .5) / 1.5
 
 
@@ -290,15 +292,16 @@ def test_ciphertexts_are_refused_where_models_are_in_the_clear():
 def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_does():
     """Alder and Birch hold neuron 0: (1/4 + 3/2) / (3/4) = 7/3; nobody neuron 1; all the others: 4, as by images."""
     config = tiny_plan("fedsac")
-    models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
-    held = torch.ones(3, neurons.count(NETWORK), dtype=torch.bool)
+    can, submodels = capabilities(config.build_method()), Submodels(None, read_layout(NETWORK, with_neurons=True))
+    models = ModelsInTheClear(config, NETWORK, SITES, can, submodels)
+    submodels.held = held = torch.ones(3, neurons.count(NETWORK), dtype=torch.bool)
     held[2, 0], held[:, 1] = False, False
     name, owner = next((n, o) for n, o in neurons.buffer_owners(NETWORK).items() if n.endswith("running_mean"))
     assert owner[:2].tolist() == [0, 1]
     models.statistics = {name: torch.full_like(value, 50) for name, value in models.statistics.items()}
     trained = [{name: torch.full_like(value, mean) for name, value in models.statistics.items()} for mean in MEANS]
     replies = [Reply(0, torch.zeros(SIZE), buffers, 10, ()) for buffers in trained]
-    models.advance(0, outcome(models.parameters), admission_of(replies), replies, held)
+    models.advance(0, outcome(models.parameters), admission_of(replies), replies)
     assert models.statistics[name].tolist() == pytest.approx([7 / 3, 50.0, *[4.0] * (len(owner) - 2)])
 
 
@@ -338,7 +341,7 @@ def added(monkeypatch):
         assert (context, parameters, len(buffers)) == (b"context", 5, 3)
         return SimpleNamespace(add=add, fault=lambda sent: None if sent else "not encrypted")
 
-    monkeypatch.setattr(unseen_models, "Adder", build)
+    monkeypatch.setattr(encryption, "Adder", build)
     return calls
 
 
@@ -351,7 +354,7 @@ def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
     given = outcome(torch.empty(0))
     for number, means in enumerate([(1.0, 1.0, 1.0), (1.0, None, 1.0)]):
         replies = replies_of(*means, ciphertexts=sent)
-        models.advance(number, given, admission_of(replies), replies, None)
+        models.advance(number, given, admission_of(replies), replies)
     assert models.total.update == (b"0+a+b+c+a+c",)
     assert added == [([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]), ([0.5, 0.25], [0.5, 0.5])]
     parts = models.task_parts(2)

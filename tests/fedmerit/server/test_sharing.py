@@ -25,7 +25,7 @@ from fedmerit.schema.messages import (
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.schema.site_folder import open_sites
-from fedmerit.server.evaluator import Evaluator
+from fedmerit.trainers.monai.trainer import ServerImages
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm")
 IMAGES = dict(zip(SITES, (10, 14, 9, 21, 12), strict=True))
@@ -132,7 +132,7 @@ def test_no_site_is_sent_what_another_trained(tmp_path, monkeypatch, method):
             overlaps = tuple((Overlap("000", "prostate", 50 + row, 5, 5),) for row in range(len(task.mixtures)))
             return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
-        monkeypatch.setattr(Evaluator, "_evaluate_here", evaluate_here)
+        monkeypatch.setattr(ServerImages, "evaluate", evaluate_here)
         with pytest.raises(BadInput, match=r"single sites are evaluated; .*--server-sites, or add --share-models"):
             deployed(method)
         with pytest.raises(BadInput, match=r"--server-sites, or add --share-models"):

@@ -13,6 +13,7 @@ from stepping import Stepped as Federation
 from torch import nn
 
 from fedmerit.contract import flat
+from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.engines.nvflare.translation import model_to_task, task_to_model
 from fedmerit.errors import RunFailed
@@ -35,9 +36,9 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.server.network_layout import read_layout
+from fedmerit.server.submodels import Submodels
 from fedmerit.site.site import Site
-from fedmerit.trainers.factory import initial_network, load_network
+from fedmerit.trainers.factory import initial_network, load_network, read_layout
 from fedmerit.trainers.monai import neurons
 from fedmerit.trainers.monai.neurons import loss_increases
 from fedmerit.trainers.monai.samples import Slices
@@ -310,3 +311,34 @@ def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finis
     assert is_finished(run, 3)
     held = read_results(run).query("quantity == 'neuron_share' and round == 0")["value"].tolist()
     assert held[0] < held[2] < held[1] == 1
+
+
+def test_statistics_of_neuron_are_mean_of_sites_that_hold_it():
+    owners = {
+        "hidden.running_mean": torch.tensor([0, 1, 2], dtype=torch.int32),
+        "last.running_mean": torch.tensor([-1], dtype=torch.int32),
+        "hidden.num_batches_tracked": torch.tensor(-1, dtype=torch.int32),
+    }
+    before = {"hidden.running_mean": torch.full((3,), 9.0), "last.running_mean": torch.zeros(1)}
+    before["hidden.num_batches_tracked"] = torch.tensor(0)
+    buffers = [
+        {
+            "hidden.running_mean": torch.tensor([1.0, 2.0, 3.0]) * site,
+            "last.running_mean": torch.tensor([float(site)]),
+            "hidden.num_batches_tracked": torch.tensor(site),
+        }
+        for site in (1, 2, 4)
+    ]
+    shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    held = torch.tensor([[True, True, False], [False, True, False], [True, True, False]])
+    submodels = Submodels(None, replace(Layout.of(1), buffer_owners=owners))
+    submodels.held, present = held, torch.tensor([True, True, True])
+    mean = submodels.average_statistics(buffers, shares, present, before)
+    first, all_three = (0.5 * 1 + 0.2 * 4) / 0.7, 0.5 * 1 + 0.3 * 2 + 0.2 * 4
+    assert mean["hidden.running_mean"].tolist() == pytest.approx([first, 2 * all_three, 9.0])
+    assert mean["last.running_mean"].tolist() == pytest.approx([all_three])
+    assert int(mean["hidden.num_batches_tracked"]) == 4
+    submodels.held = torch.ones_like(held)
+    every = submodels.average_statistics(buffers, shares, present, before)
+    for name, value in flat.average_buffers(buffers, shares).items():
+        assert torch.equal(value, every[name])

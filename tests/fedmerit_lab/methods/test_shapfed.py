@@ -14,8 +14,7 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes
 from fedmerit.contract import flat
 from fedmerit.contract.method import Layout
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.server.network_layout import read_layout
-from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.factory import build_network, read_layout
 from fedmerit_lab.methods.shapfed import ShapFed
 
 rounds_of_two_labels = st.builds(  # of two entries each or more: of one, cosines are 1 or -1, and cancel

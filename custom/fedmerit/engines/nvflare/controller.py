@@ -34,8 +34,8 @@ from fedmerit.schema.configuration.run import RunConfiguration, describe
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import payload_bytes
 from fedmerit.server.exchange import Exchange
-from fedmerit.server.server_models import FIRST_MODEL
 from fedmerit.site.machine_settings import RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.trainers.factory import FIRST_MODEL
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout

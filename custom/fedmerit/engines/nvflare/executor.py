@@ -44,7 +44,7 @@ from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerMode
 from fedmerit.site.machine_settings import configured_device, follow_manifest, run_folder, site_folder
 from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
-from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.factory import build_network, build_trainer
 from fedmerit.trainers.script.trainer import Question, Said, ScriptTrainer
 from fedmerit.trainers.trainer import Trainer
 
@@ -145,9 +145,7 @@ class MeritExecutor(Executor):
         if plan.script:
             trainer: Trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
             return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
-        from fedmerit.trainers.monai.trainer import ImageTrainer  # loads MONAI, some 200 MB
-
-        trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
+        trainer = build_trainer(plan, site_folder(name), own, configured_device(name))
         return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

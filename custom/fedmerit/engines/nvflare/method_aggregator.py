@@ -25,7 +25,7 @@ from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.messages import Failure, Reply
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
-from fedmerit.server.server_models import FIRST_MODEL
+from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.trainer import STEPS
 
 UNKNOWN = 1_000_000  # rounds: the workflow counts them

@@ -24,7 +24,7 @@ from fedmerit.schema.configuration.script import Script, find_names, find_uses
 from fedmerit.schema.configuration.settings import guarded
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.requirements import require_consistent
-from fedmerit.server.server_models import FIRST_MODEL
+from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.named_tensors import Model, describe, to_state
 
 EVALUATES = "is_evaluate"  # in a script that answers evaluations

@@ -11,7 +11,7 @@ from fedmerit.machine import free_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
 from fedmerit.site import machine_settings
-from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
+from fedmerit.trainers.factory import estimate_model_memory
 
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
 WAITING = 18  # vectors of the network's size that it holds besides; measured with 0.5 to 29 million parameters
@@ -83,6 +83,5 @@ def run_poc(
 
 def estimate_memory(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:
     """Bytes that processes of ``sites`` take together, estimated; of those at work a message of n + 1 models, twice."""
-    vector = 4 * count_parameters(config)
-    maps = 4 * count_feature_maps(config, read_run(run)["image_size"])
+    vector, maps = estimate_model_memory(config, read_run(run)["image_size"])
     return sites * (SITE_MEMORY + WAITING * vector) + at_work * (2 * (sites + 1) * vector + maps)

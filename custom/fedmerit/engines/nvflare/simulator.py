@@ -38,7 +38,6 @@ from nvflare.private.fed.utils.fed_utils import fobs_initialize, register_ext_de
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.security.security import EmptyAuthorizer
 
-import fedmerit.trainers.monai.trainer  # noqa: F401  # and MONAI with it, likewise
 from fedmerit.engines.nvflare import wake_up
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
 from fedmerit.engines.nvflare.executor import MeritExecutor
@@ -47,7 +46,10 @@ from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.trainers.factory import load_image_trainer
 from fedmerit.workers import end_with_parent
+
+load_image_trainer()  # here, so that the processes of the sites share what it loads
 
 EXPORTED = "exported"  # folder of the job in the simulator's workspace
 LONGEST = 1.0  # seconds that an idle site sleeps without a wake-up: an abort may come

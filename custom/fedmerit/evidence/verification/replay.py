@@ -89,8 +89,7 @@ class Replay:
     def _layout(self, network: Network, n: int) -> Layout:
         """Return a layout of n parameters; the network's own layout if neurons count."""
         if self.can.neurons:
-            from fedmerit.server.network_layout import read_layout  # it takes seconds to import MONAI
-            from fedmerit.trainers.factory import initial_network
+            from fedmerit.trainers.factory import initial_network, read_layout
 
             return read_layout(initial_network(network, self.config.seed), with_neurons=True)
         return Layout.of(n)

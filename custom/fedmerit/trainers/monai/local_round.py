@@ -19,13 +19,13 @@ from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.evaluation import estimates_statistics, statistics_rule
 from fedmerit.trainers.monai.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
 from fedmerit.trainers.monai.networks import build_network
 from fedmerit.trainers.monai.neurons import owned_parameters
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.monai.training_checkpoint import RoundCheckpoints
+from fedmerit.trainers.statistics import estimates_statistics, statistics_rule
+from fedmerit.trainers.training_checkpoint import RoundCheckpoints
 
 log = logging.getLogger(__name__)
 

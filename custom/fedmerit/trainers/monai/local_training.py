@@ -16,7 +16,7 @@ from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai.networks import split_levels
 from fedmerit.trainers.monai.prediction import autocast, choose_precision
 from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.monai.training_checkpoint import Restorable, TrainingCheckpoint
+from fedmerit.trainers.training_checkpoint import Restorable, TrainingCheckpoint
 
 
 def _dice() -> nn.Module:

@@ -6,7 +6,7 @@ labels themselves (in a U-Net of residual units the transposed convolution there
 without one of them a model knows nothing of that label.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -14,18 +14,20 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.utils.data import DataLoader, Dataset
 
 from fedmerit.contract import flat
-from fedmerit.contract.flat import Buffers
+from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.trainers.monai.networks import output_modules
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, soft_dice_losses
+from fedmerit.trainers.script.named_tensors import NORMS
 
 GATED = 16  # neurons at a time: as many copies of the activations after them are in memory
 TRANSPOSED = (nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, *TRANSPOSED)
-NORMS = (_NormBase, nn.GroupNorm)  # _NormBase: of batch and instance norms
+FOLLOWING = (_NormBase, nn.GroupNorm)  # norms whose channels are those of the convolution before
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _find_norms(network: nn.Module) -> dict[nn.Module, nn.Module]:
     convolutions = [module for module in network.modules() if isinstance(module, CONVOLUTIONS)]
     if not convolutions:  # a network of others may have none
         return {}
-    norms = [module for module in network.modules() if isinstance(module, NORMS)]
+    norms = [module for module in network.modules() if isinstance(module, FOLLOWING)]
     source: dict[int, nn.Module] = {}
     outputs: list[Tensor] = []  # kept, so that no other tensor takes an id
     found: dict[nn.Module, nn.Module] = {}
@@ -130,6 +132,41 @@ def _owners(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tens
     return result
 
 
+def read_layout(network: nn.Module, with_neurons: bool) -> Layout:
+    """Return the layout of the vector of trainable parameters.
+
+    A norm is any layer that normalises: batch, instance, group or layer norm. Without parameters, as MONAI's instance
+    norm has it by default, it leaves nothing in the vector. ``with_neurons``: one forward pass finds their parameters.
+    """
+    parts, modules = flat.trainable(network), dict(network.named_modules())
+    sizes = tuple(parameter.numel() for parameter in parts.values())
+    norms = tuple(isinstance(modules[name.rpartition(".")[0]], NORMS) for name in parts)
+    if not with_neurons:
+        no_owners = torch.full((sum(sizes),), -1, dtype=torch.int32)
+        return Layout(sizes, no_owners, tuple(parts), norms, _output_places(network))
+    return Layout(sizes, owners(network), tuple(parts), norms, _output_places(network), buffer_owners(network))
+
+
+def _output_places(network: nn.Module) -> Tensor:
+    """Return (labels, m) places in the vector of the last convolution's weights and bias, by its output channels.
+
+    The heads of deep supervision, which only training has, do not count.
+    """
+    names = {module: name for name, module in network.named_modules()}
+    blocks = (output_modules(network)[0].modules(), network.modules())
+    convolutions = ([module for module in block if isinstance(module, _ConvNd)] for block in blocks)
+    candidates = next(filter(None, convolutions), None)
+    if not candidates:  # a plug-in network may have none
+        return torch.empty(0, 0, dtype=torch.long)
+    last = candidates[-1]
+    places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
+    weight = places[f"{names[last]}.weight"]
+    rows = [(weight.transpose(0, 1) if last.transposed else weight).reshape(last.out_channels, -1)]
+    if last.bias is not None:
+        rows.append(places[f"{names[last]}.bias"][:, None])
+    return torch.cat(rows, dim=1)
+
+
 def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, Tensor]:
     """By trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
 
@@ -139,32 +176,6 @@ def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, 
     """
     held = flat.named(network, parameter_mask(neurons, owners(network)))
     return {parameter: held[name].to(parameter.device) for name, parameter in flat.trainable(network).items()}
-
-
-def average_buffers(
-    buffers: Sequence[Buffers], shares: Tensor, neurons: Tensor, owners: Mapping[str, Tensor], before: Buffers
-) -> dict[str, Tensor]:
-    """One set of buffers for all sites, every neuron's by those that hold it: without its filter, it has none.
-
-    Args:
-        buffers: those of k sites, in site order.
-        shares: (k,) sample shares, summing to 1.
-        neurons: (k, H) bool, which each of them holds.
-        owners: of `buffer_owners`.
-        before: what is kept of a neuron that nobody holds.
-    """
-    result = flat.average_buffers(buffers, shares)
-    for name, owner in owners.items():
-        if owner.ndim == 0 or (owner < 0).any():
-            continue
-        weights = shares.double()[:, None] * neurons[:, owner.long()]
-        total = weights.sum(dim=0)
-        mean = torch.zeros(owner.shape, dtype=torch.float64)
-        for weight, own in zip(weights, buffers, strict=True):
-            mean += weight * own[name].double()
-        mean /= total.where(total > 0, 1.0)
-        result[name] = mean.to(result[name].dtype).where(total > 0, before[name])
-    return result
 
 
 def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], order: str) -> Tensor:

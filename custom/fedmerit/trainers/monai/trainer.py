@@ -2,9 +2,11 @@
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 
 import monai  # noqa: F401  # here, though used below: processes that are forked later share it
 import numpy as np
@@ -23,7 +25,7 @@ from fedmerit.schema.scores import SERVER_SPLIT, Overlap, mean_dice
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
+from fedmerit.trainers.monai.evaluation import Evaluations, evaluate_models, measure_importance
 from fedmerit.trainers.monai.final_model_selection import FinalModelSelector
 from fedmerit.trainers.monai.local_round import LocalRound
 from fedmerit.trainers.monai.network_checks import require_compatible_images
@@ -31,9 +33,12 @@ from fedmerit.trainers.monai.networks import working_network
 from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Samples, Slices
-from fedmerit.trainers.monai.training_checkpoint import RoundCheckpoints
 from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.statistics import estimates_statistics
 from fedmerit.trainers.trainer import Holdings, Model, Trained
+from fedmerit.trainers.training_checkpoint import RoundCheckpoints
+
+POOLED = "pooled"  # part of the seeds of pooled training, instead of a site's name
 
 
 class ImageTrainer:
@@ -159,6 +164,102 @@ class ImageTrainer:
     def _validation_dice(self, network: torch.nn.Module) -> float:
         """Mean Dice of the network on the validation split."""
         return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)
+
+
+class ServerImages:
+    """The server's own images, on which it evaluates what the sites would evaluate on the images set aside for it.
+
+    Args:
+        folders: prepared folders, of which all splits count.
+        config: the run.
+        device: to work on, as of `ImageTrainer`.
+
+    Raises:
+        BadInput: the images do not fit the run's network.
+    """
+
+    def __init__(self, folders: Sequence[SiteFolder], config: RunConfiguration, device: str):
+        for folder in folders:
+            require_compatible_images(config, folder)
+        self.cases = [case for folder in folders for cases in folder.splits.values() for case in cases]
+        self.config, self.device, self._evaluations = config, device, Evaluations(config)
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """The network to load models into."""
+        return working_network(self.config.network, pick_device(self.device, "the server"))
+
+    def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
+        """Return Dice, and losses if asked for, of every model of ``task``."""
+        estimates, patch = estimates_statistics(self.config.training), self.config.network.patch
+        images = build_samples(self.cases, patch) if estimates else None
+        return evaluate_models(self.network, self.cases, task, self.config, images, self._evaluations)
+
+    def measure_importance(self, task: messages.ImportanceTask) -> messages.Importance:
+        """Return how much the loss rises without each neuron of a model."""
+        return measure_importance(self.network, self.cases, task)
+
+
+class SharedTraining:
+    """One training a round for all sites, done by the site that comes first."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: tuple[int, Learned] | None = None
+
+    def learn_once(self, round: int, learn: Callable[[], Learned]) -> Learned:
+        """Return what the round's training gave; the first call trains."""
+        with self._lock:
+            if self._last is None or self._last[0] != round:
+                self._last = round, learn()
+            return self._last[1]
+
+
+class PooledTrainer(ImageTrainer):
+    """A trainer that validates and tests on a site's own images, and trains on those of all sites.
+
+    Args:
+        site_trainer: of the site.
+        samples: all sites' training images.
+        training: that all sites share.
+        num_sites: whose steps of a round, if the run says how many, are taken one after the other.
+    """
+
+    def __init__(self, site_trainer: ImageTrainer, samples: Samples, training: SharedTraining, num_sites: int):
+        vars(self).update(vars(site_trainer))
+        settings = self.config.training
+        self.config = replace(self.config, training=replace(settings, steps=settings.steps * num_sites))
+        self._site_trainer, self.samples, self._training = site_trainer, samples, training
+        self.training_seed_site = POOLED
+
+    @property
+    def num_samples(self) -> int:
+        """Number of the site's own training images."""
+        return self._site_trainer.num_samples
+
+    def learn(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
+        """Return what the shared training gives."""
+
+        def learn() -> Learned:
+            return super(PooledTrainer, self).learn(task, received, memory, question)
+
+        return self._training.learn_once(task.round, learn)
+
+
+def pool_trainers(trainers: Sequence[ImageTrainer]) -> list[PooledTrainer]:
+    """Return trainers that train on the training images of all sites; they share one training a round."""
+    cases = [case for trainer in trainers for case in trainer.folder.cases("training")]
+    samples, training = build_samples(cases, trainers[0].config.network.patch), SharedTraining()
+    return [PooledTrainer(trainer, samples, training, len(trainers)) for trainer in trainers]
+
+
+def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
+    """Return the number of training images, or patches, of a site for a plan.
+
+    Only those with a label count if the plan prefers these.
+    """
+    samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
+    return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
 
 
 def read_holdings(folder: SiteFolder, num_samples: int) -> Holdings:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from fedmerit.contract import flat
+from fedmerit.contract.method import Layout
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.script import NamedTensor, read_tensors
 
@@ -95,3 +97,16 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if {name: value.shape for name, value in weights.items()} != {name: value.shape for name, value in own.items()}:
         raise BadInput("model: its weights have other names or shapes than the run's plan; export the job again")
     network.load_state_dict(dict(weights))
+
+
+def read_layout(network: NamedTensors) -> Layout:
+    """Return the layout of the vector of trainable parameters; a script's network has no neurons."""
+    places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
+    names, sizes = tuple(places), tuple(part.numel() for part in places.values())
+    norms = {one.name: one.norm for one in network.fedmerit_tensors}
+    weight, bias = (places.get(f"{network.fedmerit_output}.{part}") for part in ("weight", "bias"))
+    outputs = torch.empty(0, 0, dtype=torch.long)
+    if weight is not None:
+        outputs = torch.cat([weight.flatten(1)] + ([] if bias is None else [bias[:, None]]), dim=1)
+    no_owners = torch.full((sum(sizes),), -1, dtype=torch.int32)
+    return Layout(sizes, no_owners, names, tuple(norms[name] for name in names), outputs)

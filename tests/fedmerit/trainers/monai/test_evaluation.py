@@ -13,20 +13,21 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import TASKS, Network, Training
 from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
-from fedmerit.schema.scores import mean_dice
+from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import evaluation
-from fedmerit.trainers.monai.evaluation import (
-    Evaluations,
+from fedmerit.trainers.monai.evaluation import Evaluations, evaluate_models
+from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.trainer import ServerImages
+from fedmerit.trainers.statistics import (
     RoundStatistics,
     candidate_statistics,
     candidate_statistics_rule,
     estimates_statistics,
-    evaluate_models,
     statistics_rule,
 )
-from fedmerit.trainers.monai.prediction import evaluate
 
 NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms
 CONFIG = RunConfiguration("fedavg", "prostate", rounds=1, seed=0, network=NETWORK)
@@ -250,3 +251,19 @@ def test_coalitions_of_a_round_have_the_statistics_that_the_run_asks_for(tmp_pat
     ):
         frozen = [same(mixed(task, -1), began) for task in tasks.values()]
         assert frozen == [number == 1] * 3
+
+
+def test_server_images_with_recalibration_are_evaluated_with_statistics_of_their_own(sites):
+    network = initial_network(NETWORK, 0)
+    spoiled = {name: torch.full_like(value, 9) for name, value in flat.get_buffers(network).items()}
+    one = torch.eye(1, dtype=torch.float64)
+    asked = Evaluation(0, SERVER_SPLIT, flat.get_parameters(network)[None], one, (spoiled,), one, bins=4)
+    losses = {}
+    for statistics in ("recalibrated", "method"):
+        config = replace(CONFIG, training=replace(CONFIG.training, statistics=statistics))
+        images = ServerImages([SiteFolder(sites / "site1")], config, "cpu")
+        losses[statistics] = images.evaluate(asked).losses.tolist()
+        mine = {"estimate_on": build_samples(images.cases, ())} if statistics == "recalibrated" else {}
+        expected = evaluate_models(network, images.cases, asked, config, **mine)
+        assert losses[statistics] == expected.losses.tolist()
+    assert losses["recalibrated"] != losses["method"]

@@ -14,8 +14,9 @@ from fedmerit.contract import flat
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.site import image_site
+from fedmerit.trainers import training_checkpoint
 from fedmerit.trainers.factory import initial_network
-from fedmerit.trainers.monai import local_training, training_checkpoint
+from fedmerit.trainers.monai import local_training
 from fedmerit.trainers.monai.neurons import count
 from fedmerit.trainers.monai.trainer import ImageTrainer
 

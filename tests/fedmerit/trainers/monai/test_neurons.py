@@ -198,31 +198,3 @@ def test_what_a_site_does_not_hold_stays_zero_in_training(sites: Path, kind):
             means = network.get_buffer(name)
             assert (means[dropped] == 0).all()
             assert (means[~dropped] != 0).any()
-
-
-def test_statistics_are_averaged_over_the_sites_that_hold_their_neuron():
-    owners = {
-        "hidden.running_mean": torch.tensor([0, 1, 2], dtype=torch.int32),
-        "last.running_mean": torch.tensor([-1], dtype=torch.int32),
-        "hidden.num_batches_tracked": torch.tensor(-1, dtype=torch.int32),
-    }
-    before = {"hidden.running_mean": torch.full((3,), 9.0), "last.running_mean": torch.zeros(1)}
-    before["hidden.num_batches_tracked"] = torch.tensor(0)
-    buffers = [
-        {
-            "hidden.running_mean": torch.tensor([1.0, 2.0, 3.0]) * site,
-            "last.running_mean": torch.tensor([float(site)]),
-            "hidden.num_batches_tracked": torch.tensor(site),
-        }
-        for site in (1, 2, 4)
-    ]
-    shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    held = torch.tensor([[True, True, False], [False, True, False], [True, True, False]])
-    mean = neurons.average_buffers(buffers, shares, held, owners, before)
-    first, all_three = (0.5 * 1 + 0.2 * 4) / 0.7, 0.5 * 1 + 0.3 * 2 + 0.2 * 4
-    assert mean["hidden.running_mean"].tolist() == pytest.approx([first, 2 * all_three, 9.0])
-    assert mean["last.running_mean"].tolist() == pytest.approx([all_three])
-    assert int(mean["hidden.num_batches_tracked"]) == 4
-    every = neurons.average_buffers(buffers, shares, torch.ones_like(held), owners, before)
-    for name, value in flat.average_buffers(buffers, shares).items():
-        assert torch.equal(value, every[name])

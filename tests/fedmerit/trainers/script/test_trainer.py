@@ -25,10 +25,9 @@ from fedmerit.schema.configuration.run import RunConfiguration, configure_script
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
 from fedmerit.schema.inspection import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
-from fedmerit.server.network_layout import read_layout
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.policy import Manifest
-from fedmerit.trainers.factory import build_network
+from fedmerit.trainers.factory import build_network, read_layout
 from fedmerit.trainers.memory import Memory, MemoryFolder
 from fedmerit.trainers.script.named_tensors import describe, load_weights
 from fedmerit.trainers.script.trainer import (

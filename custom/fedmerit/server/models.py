@@ -1,5 +1,6 @@
-"""A run's models at the server that sees them: one for all sites, or one each, with their BatchNorm statistics."""
+"""A run's models at the server: seen there, one for all sites or one each; or not, as they stay at the sites."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -13,35 +14,142 @@ from torch import Tensor, nn
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import Capabilities, Sharing
 from fedmerit.contract.flat import Buffers
-from fedmerit.contract.method import Outcome
+from fedmerit.contract.method import Layout, Outcome
 from fedmerit.contract.vectors import share
-from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import digest, state_digest
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import Evaluation, PeerModel, Purpose, SparseUpdate
+from fedmerit.schema.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate, Task
+from fedmerit.server.exchange import Moment
 from fedmerit.server.round_updates import Replies
-from fedmerit.server.unseen_models import EncryptedModels, Models, ModelsAtSites
+from fedmerit.server.submodels import Submodels
 from fedmerit.site.site_models import find_givers
-from fedmerit.tensor_files import load_state
-from fedmerit.trainers.factory import initial_network
-from fedmerit.trainers.monai import neurons
-from fedmerit.trainers.monai.evaluation import statistics_rule
-from fedmerit.trainers.monai.network_checks import require_repeatable
 from fedmerit.trainers.saved_networks import save_network
-from fedmerit.trainers.script.named_tensors import load_weights
+from fedmerit.trainers.statistics import statistics_rule
+
+
+class Models:
+    """Models that the server does not see; what all kinds share."""
+
+    are_visible: ClassVar[bool] = False
+    parameters: Tensor  # (d,) one for all, or (n, d); d = 0: not seen here
+    buffers: list[Buffers]  # BatchNorm statistics of each site's model
+
+    def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str]):
+        self.config, self.network, self.sites = config, network, sites
+        self.parameters = torch.empty(0)
+        self.buffers = [{}] * len(sites)
+        self.separate: Sequence[int] = ()  # rows of sites that continue from their own model, whatever the others have
+        self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
+        self.data_share: Tensor | None = None  # (n,) likewise
+
+    def tasks(self, now: Moment, sharing: Sharing | None) -> dict[str, Task]:
+        """What each site receives: the model in whatever form, and the site's part in it.
+
+        Args:
+            now: the round.
+            sharing: which peers share with each other.
+        """
+        return {
+            site: Task(
+                round=now.round,
+                weight=_known(self.weights, row),
+                data_share=_known(self.data_share, row),
+                ledger=now.ledger_head,
+                **self.task_parts(row),
+                **(self.peer_parts(sharing, row, now.round) if sharing else {}),
+            )
+            for row, site in enumerate(self.sites)
+        }
+
+    def task_parts(self, row: int) -> dict[str, Any]:
+        """The fields of a `Task` that hold the model of the site at ``row``: nothing that is not here."""
+        return {"parameters": torch.empty(0), "buffers": self.buffers[row]}
+
+    def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
+        """The fields of a `Task` that bring the site at ``row`` to what its peers share with it."""
+        return {}
+
+    def check_message(self, reply: Reply) -> str | None:
+        """Why a reply's form cannot be used, beside `fedmerit.schema.inspection`; or None."""
+        return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
+
+    def digests(self) -> list[str]:
+        """Of the model that each site has."""
+        return [digest(self.parameters)] * len(self.sites)
+
+    def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
+        """The outcome with each site's own trained model, in the last round of a run with ``last_round=own``.
+
+        ``is_shared``: the method gave one model for all; ``updates``: (n, d) as sent.
+        """
+        return outcome
+
+    def advance(self, round: int, outcome: Outcome, admission: Admission, replies: Replies) -> None:
+        """Take over what a round gave."""
+        reports = admission.site_reports
+        self.parameters = outcome.models
+        self.weights = outcome.weights.masked_fill(~reports.present, math.nan)
+        self.data_share = reports.data_share.masked_fill(~reports.present, math.nan)
+
+    def replace(self, models: Tensor) -> None:
+        """Take other models (n, d), of which no site has any part yet."""
+        self.parameters = models
+
+    def ended(self) -> str:
+        """Digest of the model or models after a round."""
+        return digest(self.parameters)
+
+    def final_test(self, round: int, ledger: str) -> Evaluation:
+        """Each site tests the model that it has, and the server has not."""
+        return self.own_model(0, round, "testing", ledger)
+
+    def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
+        """The site at ``row`` evaluates its own final model."""
+        one = torch.eye(1, dtype=torch.float64)
+        return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, purpose=purpose)
+
+    @property
+    def tests_own_only(self) -> bool:
+        """Whether each site tests its own final model and no other."""
+        return True
+
+    def save(self, folder: Path) -> None:
+        """Save the final models that are here."""
+
+    def saved(self) -> dict[str, str]:
+        """By file name, the digest of each model that `save` writes."""
+        return {}
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        kept = {"buffers": self.buffers, "weights": self.weights, "data_share": self.data_share}
+        return {"models": self.parameters, "separate": list(self.separate), **kept}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        self.parameters, self.buffers, self.separate = (content[name] for name in ("models", "buffers", "separate"))
+        self.weights, self.data_share = content["weights"], content["data_share"]
 
 
 class ModelsInTheClear(Models):
     """One model for all, or one per site, and the BatchNorm statistics that belong to each site's.
 
-    ``can`` are the method's capabilities; the other arguments are those of `Models`.
+    ``can`` are the method's capabilities, ``submodels`` the sites' neurons; the other arguments are those of `Models`.
     """
 
     are_visible: ClassVar[bool] = True
 
-    def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str], can: Capabilities):
+    def __init__(
+        self,
+        config: RunConfiguration,
+        network: nn.Module,
+        sites: Sequence[str],
+        can: Capabilities,
+        submodels: Submodels | None = None,
+    ):
         super().__init__(config, network, sites)
+        self.submodels = submodels or Submodels(None, Layout.of(1))
         self.parameters = flat.get_parameters(network)
         self.buffers = [flat.get_buffers(network)] * len(sites)
         self.statistics: Buffers = self.buffers[0]  # the mean over the sites, for models that are no site's
@@ -73,7 +181,8 @@ class ModelsInTheClear(Models):
     def task_parts(self, row: int) -> dict[str, Any]:
         """The model, or only what changed, if that is smaller and the site has the rest."""
         vectors = {name: vector if vector.ndim == 1 else vector[row] for name, vector in self.vectors.items()}
-        return {"parameters": self._download(row), "buffers": self.buffers[row], "vectors": vectors}
+        model = {"parameters": self._download(row), "buffers": self.buffers[row], "vectors": vectors}
+        return model | self.submodels.task_parts(row)
 
     def _download(self, row: int) -> Tensor | SparseUpdate:
         if self.parameters.ndim == 1:
@@ -112,9 +221,7 @@ class ModelsInTheClear(Models):
             return outcome
         return replace(outcome, models=self.parameters + updates, statistics="models")
 
-    def advance(
-        self, round: int, outcome: Outcome, admission: Admission, replies: Replies, neurons: Tensor | None
-    ) -> None:
+    def advance(self, round: int, outcome: Outcome, admission: Admission, replies: Replies) -> None:
         """The models, and the statistics by the rule that the outcome names; `separate` sites keep what they trained.
 
         A separate site without a reply keeps the statistics that it had.
@@ -123,7 +230,7 @@ class ModelsInTheClear(Models):
         if outcome.models.ndim == 2:
             self.changed = outcome.models != self.parameters
             self.changed[~reports.present] = True  # such a site may hold anything: it gets the whole model
-        super().advance(round, outcome, admission, replies, neurons)
+        super().advance(round, outcome, admission, replies)
         self.vectors = outcome.vectors
         rule = statistics_rule(self.config.training, round, outcome.statistics)
         if rule == "initial":
@@ -132,7 +239,8 @@ class ModelsInTheClear(Models):
             shares = reports.data_share
             if rule == "weights":  # an update may be subtracted from the model, statistics not from their mean
                 shares = share(outcome.weights.clamp(min=0), reports.present)
-            self.statistics = self._mean_statistics(admission.statistics, shares, reports.present, neurons)
+            mean = self.submodels.average_statistics
+            self.statistics = mean(admission.statistics, shares, reports.present, self.statistics)
         self.buffers = [self.statistics] * len(replies)
         if rule == "own" or (rule == "models" and outcome.models.ndim == 2):
             known = zip(admission.statistics, reports.present.tolist(), received, strict=True)
@@ -155,15 +263,6 @@ class ModelsInTheClear(Models):
             shares = share(shares[there], torch.ones(len(there), dtype=torch.bool))  # equal if all were absent
             self.statistics = flat.average_buffers(known, shares)
             self.buffers = [self.statistics if row in shared else own for row, own in enumerate(self.buffers)]
-
-    def _mean_statistics(
-        self, statistics: Sequence[Buffers], shares: Tensor, present: Tensor, held: Tensor | None
-    ) -> Buffers:
-        trained = [one for one, there in zip(statistics, present.tolist(), strict=True) if there]
-        if held is None:
-            return flat.average_buffers(trained, shares[present])
-        owners = neurons.buffer_owners(self.network)
-        return neurons.average_buffers(trained, shares[present], held[present], owners, self.statistics)
 
     def replace(self, models: Tensor) -> None:
         """As `Models.replace` says."""
@@ -236,32 +335,33 @@ class ModelsInTheClear(Models):
             self.changed = torch.from_numpy(bits.astype(bool))
 
 
-FIRST_MODEL = "first_model.pt"  # in the run folder: the state_dict that a script's run begins with
+class ModelsAtSites(Models):
+    """Sites keep their models and ask each other for them."""
+
+    def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
+        """The peers that the site may ask, and the last known weights that it gives them."""
+        weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
+        return {"others": {site: weight for site, weight in weights if site != self.sites[row]}}
 
 
-def first_network(config: RunConfiguration, run: Path) -> nn.Module:
-    """The network that all sites start from: by the seed, or of a script's run the weights in the run folder.
-
-    Raises:
-        BadInput: layers of it drop at random, or these are not the weights that the plan names.
-    """
-    network = initial_network(config.network, config.seed)
-    if not config.script:
-        require_repeatable(config.network, network)
-        return network
-    weights = load_state(run / FIRST_MODEL)
-    if state_digest(weights) != config.script.start:
-        raise BadInput(f"{run / FIRST_MODEL}: not the weights that the plan names; export the job again")
-    load_weights(network, weights)
-    return network
+def _known(values: Tensor | None, row: int) -> float | None:
+    """An entry; None if it is NaN, or nothing is known."""
+    return None if values is None or bool(values[row].isnan()) else float(values[row])
 
 
 def build_models(
-    config: RunConfiguration, can: Capabilities, network: nn.Module, sites: Sequence[str], context: bytes | None
+    config: RunConfiguration,
+    can: Capabilities,
+    network: nn.Module,
+    sites: Sequence[str],
+    context: bytes | None,
+    submodels: Submodels | None = None,
 ) -> Models:
-    """The kind that a run needs; ``context`` is TenSEAL's, for encrypted runs."""
+    """Return the kind of models that a run needs; ``context`` is TenSEAL's, for encrypted runs."""
     if context is not None:
+        from fedmerit.server.encryption import EncryptedModels
+
         return EncryptedModels(config, network, sites, context)
     if can.exchanges_directly:
         return ModelsAtSites(config, network, sites)
-    return ModelsInTheClear(config, network, sites, can)
+    return ModelsInTheClear(config, network, sites, can, submodels)
