@@ -35,7 +35,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.schema.configuration"},
     {"fedmerit.schema.configuration.options"},
     {"fedmerit.schema"},
-    {"fedmerit.trainers.memory", "fedmerit.trainers.saved_networks"},
+    {f"fedmerit.trainers.{name}" for name in ("memory", "saved_networks", "statistics", "training_checkpoint")},
     {"fedmerit.trainers.trainer"},
     {"fedmerit.trainers.script"},
     {"fedmerit.trainers.monai"},
