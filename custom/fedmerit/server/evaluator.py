@@ -12,7 +12,7 @@ from fedmerit.contract.method import Outcome, Reports
 from fedmerit.guard.admission import Admission
 from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.inspection import check_evaluated
+from fedmerit.schema.expected import check_evaluated
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.schema.site_folder import Case

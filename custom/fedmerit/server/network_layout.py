@@ -9,7 +9,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedmerit.contract import flat
 from fedmerit.contract.method import Layout
-from fedmerit.schema.inspection import check_importance
+from fedmerit.schema.expected import check_importance
 from fedmerit.schema.messages import Importance, ImportanceTask, payload_bytes
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.trainers.monai import neurons

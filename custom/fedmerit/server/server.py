@@ -13,8 +13,9 @@ from fedmerit.contract.capabilities import AllocatesNeurons, capabilities
 from fedmerit.contract.method import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer
+from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
-from fedmerit.schema.inspection import check_countersigned, check_reply
+from fedmerit.schema.expected import check_countersigned, check_reply
 from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint
@@ -30,7 +31,6 @@ from fedmerit.server.round_inputs import RoundInputs
 from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.server.server_models import build_models, first_network
-from fedmerit.site.enrolment import may_train_on
 from fedmerit.trainers.monai.evaluation import Evaluations
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 
