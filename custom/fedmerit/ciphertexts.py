@@ -7,14 +7,16 @@ BatchNorm statistics are cut into pieces of `SLOTS` entries, a ciphertext each.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Strict
 from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput
+from fedmerit.schema.rules import About, Declared
 
 if TYPE_CHECKING:
     from tenseal import CKKSVector
@@ -23,15 +25,16 @@ DEGREE, PRIMES, SCALE_BITS = 8192, (60, 40, 40), 40  # NVFlare's choice: 128 bit
 SLOTS = DEGREE // 2  # entries in a ciphertext
 LARGEST = 1e5  # magnitude that is encrypted: beyond some 5e5 another number comes out
 KEYS = "keys"  # folder of both contexts, in the run folder of an encrypted run on one machine
+Piece = Annotated[bytes, Strict()]
 LEAST_WEIGHT = 1e-9  # below it a weight is 0 at this scale, by which TenSEAL cannot multiply
 
 
 @dataclass(frozen=True)
-class Ciphertexts:
-    """What a site trained, or the sum of what all did, as ciphertexts one after the other."""
+class Ciphertexts(Declared):
+    """The encrypted result of a site's training, or the sum of all sites' results."""
 
-    update: tuple[bytes, ...]  # of (d,)
-    statistics: tuple[bytes, ...]  # of all BatchNorm statistics and counters, (b,)
+    update: Annotated[tuple[Piece, ...], About("Ciphertexts of the update (d,), one after the other.")]
+    statistics: Annotated[tuple[Piece, ...], About("Ciphertexts of the BatchNorm statistics and counters (b,).")]
 
     @property
     def digest(self) -> str:

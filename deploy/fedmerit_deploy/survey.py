@@ -5,7 +5,7 @@ training names, so a site's list of allowed classes can refuse surveys and nothi
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,24 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 from nvflare.recipe.spec import Recipe
+from torch import nn
 
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.executor import report_error
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer, model_to_task
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.files import read_json, write_json
 from fedmerit.schema import survey
-from fedmerit.schema.egress_list import Withheld, clear_answer
+from fedmerit.schema.codec import decode, encode
+from fedmerit.schema.egress import Withheld, clear_message
 from fedmerit.schema.messages import EVALUATE, Failure, describe_failure
 from fedmerit.schema.site_folder import Case, SiteFolder, read_spacing
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
@@ -40,6 +43,7 @@ from fedmerit_deploy import session
 
 Counts = NDArray[np.int64]
 ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepared
+NO_NETWORK = nn.Identity()  # a survey has no vectors
 WAIT = 600  # seconds for a site to read its images
 NO_ANSWER = "no usable answer; its own log says why, such as a gate of its own that asks for a higher floor"
 
@@ -74,11 +78,11 @@ def local_survey(folders: Sequence[SiteFolder], question: survey.Question) -> su
             refused[folder.name] = answer.reason
             continue
         try:
-            _, passed = clear_answer({}, {"survey": answer.to_dict()}, least=question.floor)
+            passed = clear_message(*encode(answer, NO_NETWORK), least=question.floor)
         except Withheld as error:
             refused[folder.name] = str(error)
         else:
-            sites[folder.name] = survey.Surveyed.from_dict(passed["survey"])
+            sites[folder.name] = decode(*passed, NO_NETWORK, (Surveyed,))
     return survey.Survey(question.floor, sites, refused)
 
 
@@ -140,13 +144,14 @@ class SurveyExecutor(Executor):
         try:
             name = fl_ctx.get_identity_name()
             follow_manifest(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()), name)
-            question = Question(**FLModelUtils.from_shareable(shareable).meta["survey"])
-            answer = survey_site(site_folder(name), question)
+            question = model_to_task(FLModelUtils.from_shareable(shareable), NO_NETWORK)
+            if not isinstance(question, Question):
+                return make_reply(ReturnCode.TASK_UNKNOWN)
+            answer: Surveyed | Failure = survey_site(site_folder(name), question)
         except Exception as error:
             report_error(self, error, "survey failed", fl_ctx)
             answer = describe_failure(error)
-        meta = {"failure": answer.reason} if isinstance(answer, Failure) else {"survey": answer.to_dict()}
-        return FLModelUtils.to_shareable(FLModel(params_type=ParamsType.DIFF, params={}, meta=meta))
+        return FLModelUtils.to_shareable(message_to_model(answer, NO_NETWORK))
 
 
 class SurveyController(ModelController):
@@ -164,24 +169,22 @@ class SurveyController(ModelController):
     def run(self) -> None:
         """Ask the sites and write the answers; NVFlare calls it."""
         question = Question(**self.question)
-        message = FLModel(params_type=ParamsType.FULL, params={}, meta={"survey": self.question})
+        message = message_to_model(question, NO_NETWORK)
         sites = self.sample_clients()
         answers = self.send_model_and_wait(EVALUATE, message, targets=sites, timeout=self.wait)
-        read = {str(answer.meta["client_name"]): read_answer(answer.meta, question) for answer in answers}
+        read = {str(answer.meta["client_name"]): read_answer(answer, question) for answer in answers}
         surveyed = {name: one for name, one in sorted(read.items()) if isinstance(one, Surveyed)}
         refused = {name: one for name, one in read.items() if isinstance(one, str)}
         refused |= dict.fromkeys((name for name in sites if name not in read), NO_ANSWER)
         write_json(Path(self.get_run_dir()) / ANSWERS, Survey(question.floor, surveyed, refused).to_dict())
 
 
-def read_answer(meta: Mapping[str, Any], question: Question) -> Surveyed | str:
+def read_answer(model: FLModel, question: Question) -> Surveyed | str:
     """Return what a site answered, or why the answer cannot be used."""
-    try:
-        if "failure" in meta:
-            return printable(str(meta["failure"])[:LONGEST_REASON])
-        answer = Surveyed.from_dict(meta["survey"])
-    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
-        return "no answer to a survey"
+    answer = model_to_answer(model, NO_NETWORK)
+    if not isinstance(answer, Surveyed):
+        reason = answer.reason if isinstance(answer, Failure) else "no answer to a survey"
+        return printable(reason[:LONGEST_REASON])
     return "an answer below the floor" if answer.below(question.floor) else answer
 
 

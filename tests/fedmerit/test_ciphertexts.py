@@ -14,7 +14,7 @@ from fedmerit import ciphertexts as ciphertexts
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import aggregate
 from fedmerit.engines.nvflare.egress import EgressFilter
-from fedmerit.engines.nvflare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer, model_to_task
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.verification.run import verify_run
@@ -22,7 +22,7 @@ from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.schema.configuration.requirements import require_privacy
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
-from fedmerit.schema.egress_list import Withheld
+from fedmerit.schema.egress import Withheld
 from fedmerit.schema.messages import TRAIN, Reply, payload_bytes
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
@@ -257,10 +257,10 @@ def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     one = federation("fedavg", tmp_path / "run", made)
     one.take(encrypted_replies(one, key))
     task = one.tasks()["Alder"]
-    back = model_to_task(over_the_wire(task_to_model(task, one.network, 3)), one.network)
+    back = model_to_task(over_the_wire(message_to_model(task, one.network, 3)), one.network)
     assert back.ciphertexts == task.ciphertexts
     assert payload_bytes(task) == payload_bytes(back) == task.ciphertexts.size
-    answer = model_to_reply(over_the_wire(answer_to_model(reply, one.network)), one.network)
+    answer = model_to_answer(over_the_wire(message_to_model(reply, one.network)), one.network)
     assert isinstance(answer, Reply)
     assert digest(answer.ciphertexts) == digest(reply.ciphertexts)
 
@@ -270,10 +270,10 @@ def through_the_gate(answer, encrypted=False, **planted):
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
     network = initial_network(tiny_plan().network, 0)
-    model = answer_to_model(answer, network)
+    model = message_to_model(answer, network)
     model.meta |= planted
     left = EgressFilter(encrypted=encrypted).process(FLModelUtils.to_shareable(model), FLContext())
-    return model_to_reply(FLModelUtils.from_shareable(left), network)
+    return model_to_answer(FLModelUtils.from_shareable(left), network)
 
 
 @pytest.mark.parametrize(

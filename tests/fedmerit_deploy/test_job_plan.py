@@ -6,7 +6,9 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, OWN
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
-from fedmerit.schema.egress_list import LISTED
+from fedmerit.schema.messages import ANSWERS, ClosingReceipt, Enrolment, Evaluated, Failure, Importance, Reply
+from fedmerit.schema.rules import parts_of
+from fedmerit.schema.survey import Surveyed
 from fedmerit_deploy.job_plan import Job, describe_job, parts_at_the_end, parts_before, parts_each_round
 
 
@@ -38,5 +40,8 @@ def test_describe_job_names_every_part_of_egress_list():
                 assert dict(describe_job(job, config))["never leaves"]
     peers = plan("cycle", exchange="peer", warmup_by="own")
     named |= {name for name, _ in parts_each_round(Job("j", {}), peers)}
-    assert named == set(LISTED) - {"survey"}
+    whole = {Enrolment: "enrolment", ClosingReceipt: "countersigned", Failure: "failure"}
+    fields = {part.name for kind in (Reply, Evaluated, Importance) for part in parts_of(kind)} - {"round"}
+    assert set(ANSWERS) == {Reply, Evaluated, Importance, Surveyed, *whole}
+    assert named == fields | set(whole.values()) | {"model"}
     assert set(OWN) <= set(METHODS)

@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from torch import nn
 
-from fedmerit.schema.survey import Question, Surveyed
+from fedmerit.engines.nvflare.translation import message_to_model
+from fedmerit.schema.messages import ClosingReceipt, Failure
+from fedmerit.schema.survey import TOO_FEW, Question, Surveyed
 from fedmerit_deploy.kits import class_policy
 from fedmerit_deploy.survey import SURVEY_CLASSES, export_survey, read_answer
 
@@ -31,16 +34,15 @@ def test_a_site_may_refuse_surveys_and_nothing_else():
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({"failure": "no\nreply"}, "no"),
-        ({"survey": {"patients": 9}}, "no answer to a survey"),
-        ({"survey": "9"}, "no answer to a survey"),
-        ({}, "no answer to a survey"),
-        ({"survey": Surveyed(4, 40, {}, 5).to_dict()}, "below the floor"),
-        ({"survey": Surveyed(9, 90, {}, 4).to_dict()}, "below the floor"),
+        (Failure(TOO_FEW), TOO_FEW),
+        (Failure("no\nreply"), "expected a listed reason"),
+        (ClosingReceipt(0), "no answer to a survey"),
+        (Surveyed(4, 40, {}, 5), "below the floor"),
+        (Surveyed(9, 90, {}, 4), "below the floor"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):
-    found = read_answer(told, QUESTION)
+    found = read_answer(message_to_model(told, nn.Identity()), QUESTION)
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found

@@ -5,6 +5,7 @@ one score a site.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,17 +30,36 @@ ALL_EXCLUDED = (
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What the n sites committed to before round 0."""
+    """The commitments of n sites before round 0."""
 
     counts: Tensor  # (n,) training images, float64; 0: not known
     organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
-    shared: Tensor  # (n, n) bool: `shared_cases.find_shared_cases`
+    shared: Tensor  # (n, n) bool, of `find_shared_cases`
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":
-        """Sites that committed to nothing."""
+        """Return the commitments of sites that committed to nothing."""
         pairs = torch.zeros(sites, sites, dtype=torch.bool)
         return cls(torch.zeros(sites, dtype=torch.float64), torch.arange(sites), pairs)
+
+    @classmethod
+    def of_sites(
+        cls, sites: Sequence[str], counts: Mapping[str, float], organisations: Mapping[str, str], shared: Tensor
+    ) -> "Enrolled":
+        """Return the commitments of ``sites``, in order.
+
+        If all are of one organisation, each is rewarded for itself.
+
+        Args:
+            sites: names; those without an enrolment included.
+            counts: training images by enrolled site.
+            organisations: by enrolled site.
+            shared: (n, n) bool, of `find_shared_cases`.
+        """
+        differ = len(set(organisations.values())) > 1
+        names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
+        images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
+        return cls(images, torch.tensor([names.index(name) for name in names]), shared)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,19 @@
-"""What server and sites send each other, whatever carries it."""
+"""The messages between server and sites: every field once, with its rules, its unit and one sentence.
 
-from collections.abc import Mapping
+The form that NVFlare carries, the inspection of answers (`codec`, `expected`), the list of what may leave a site
+(`egress`), the ledger's part of a message (`records`) and the tables of the documentation derive from these fields.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
 
 import torch
+from pydantic import FailFast, PlainSerializer
+from pydantic_core import core_schema
 from torch import Tensor
 
 from fedmerit.ciphertexts import Ciphertexts
@@ -13,9 +22,39 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.evidence.ledger import GENESIS, texts_digest
 from fedmerit.files import DISK_FULL, is_full
-from fedmerit.schema.scores import Overlap
+from fedmerit.methods.registry import asked_quantities
+from fedmerit.schema.rules import About, Choice, Count, Declared, Message, Number, Part, Rule, Text, fault, parts_of
+from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
+from fedmerit.schema.survey import TOO_FEW, Question, Surveyed
+from fedmerit.schema.tensors import (
+    AtMost,
+    Axes,
+    Bits,
+    Carried,
+    Check,
+    Equal,
+    Expected,
+    Keys,
+    Length,
+    MaxAbs,
+    NotNegative,
+    Ranges,
+    Statistics,
+    Vector,
+    Vectors,
+    WholeCounts,
+)
 
-TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
+T = TypeVar("T")
+TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does: names of NVFlare's tasks
+MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of a split, and training cases of a site
+LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and sums may overflow
+LARGEST_STATISTIC = 1e12  # magnitude of BatchNorm statistics and counters
+LONGEST = 1e9  # seconds, some 30 years
+ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
+SITE_NAME = r"[\w.\-]{1,120}"
+PEM = r"(-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n?)?"
+
 LOST_MEMORY = (
     "what it remembers of the round before is missing, so that what changed since cannot be applied; "
     "the server sends the whole model in the next round"
@@ -29,6 +68,8 @@ NOT_SHARED = "sent models of other sites, which this run's plan does not share; 
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
 REFUSED = "refuses the job; the site's own log says why"
+FAILED = "failed with {}; the site's own log says more"
+OTHER_REASON = "the site has no answer; its own log says why"
 REASONS = (
     REFUSED,
     DISK_FULL,
@@ -41,26 +82,145 @@ REASONS = (
     NOT_SHARED,
     OTHER_NUMBERS,
     OUT_OF_ORDER,
-)  # why a site has no answer; or `describe_failure`: no text of its own leaves it
+    TOO_FEW,
+    OTHER_REASON,
+)
+
+
+class Params:
+    """A mark: the field is carried where NVFlare's filters look for an update, in the message's parameters."""
 
 
 @dataclass(frozen=True)
-class SparseUpdate:
-    """A model (d,) as its difference to the one the site received the round before: exact, bit for bit."""
+class InLedger:
+    """A mark: the server's ledger holds the field."""
 
-    indices: Tensor  # (k,) int32, where they differ
-    values: Tensor  # (k,) float32, their values now
+    digest: bool = False  # whether only as one digest of all its texts
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A mark: this text leaves a site instead of one that is not of the field's form."""
+
+    text: str
+
+
+class Quantity(Rule):
+    """A name of a quantity that a known method asks sites for."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.no_info_after_validator_function(self.require, core_schema.str_schema(strict=True))
+
+    @staticmethod
+    def require(name: str) -> str:
+        """Return the name; raise a `fault` if no method asks for it."""
+        return name if name in asked_quantities() else fault("a name that no method asks for")
+
+    def words(self) -> str:
+        """Return the rule in words."""
+        return "a quantity that methods ask for"
+
+
+class CompleteCases(Check):
+    """Overlaps of each label of a case once: scores or counts, with distances of surfaces only if they are expected."""
+
+    def check(self, value: tuple[Overlap, ...], expected: Expected) -> None:
+        """Raise a `fault` if a case is incomplete, or an overlap is of another kind than expected."""
+        labels, places = expected["labels"], set()
+        for overlap in value:
+            counts = overlap.true_positives or overlap.false_positives or overlap.false_negatives
+            if expected["scored"] and (counts or overlap.surface or overlap.score is None):
+                fault("no score from 0 to 1, or one beside counts of voxels")
+            if overlap.score is not None and not expected["scored"]:
+                fault("a score, expected counts of voxels, from which the server computes Dice")
+            if overlap.label not in labels:
+                fault("another label than the task's")
+            if overlap.surface is not None and not (
+                expected.get("surfaces") and _fits_counts(overlap.surface, overlap)
+            ):
+                fault("distances of surfaces that nobody asked for, or that contradict the counts")
+            places.add((int(overlap.case), overlap.label))
+        cases = {case for case, _ in places}
+        if len(cases) > MOST_CASES:
+            fault(f"{len(cases)} cases, expected at most {MOST_CASES}")
+        if len(places) < len(value) or len(places) < len(cases) * len(labels):
+            fault("a case twice, or only some of its labels")
+
+    def words(self) -> str:
+        """Return the rule in words."""
+        return "each label of a case once"
+
+
+def _fits_counts(surface: Surface | None, overlap: Overlap) -> bool:
+    """Return whether distances are there exactly if prediction and reference are."""
+    if surface is None:
+        return True
+    masks = (overlap.true_positives + overlap.false_positives > 0, overlap.true_positives + overlap.false_negatives > 0)
+    if not all(masks):
+        return surface.hd95 is None and (surface.nsd == 0 if any(masks) else surface.nsd is None)
+    return surface.hd95 is not None and surface.nsd is not None
+
+
+def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]]:
+    """Return what a prediction cannot change: case, label, voxels of the reference, unit of distances."""
+    return [
+        (
+            overlap.case,
+            overlap.label,
+            overlap.true_positives + overlap.false_negatives,
+            overlap.surface.unit if overlap.surface else "",
+        )
+        for overlap in overlaps
+    ]
+
+
+# Types that several messages have
+
+Round = Annotated[int, Count(), Equal("round"), About("Round of the task.")]
+Seconds = Annotated[float, Number(0, LONGEST), About("Wall-clock time of the work.", "s")]
+Head = Annotated[str, Text(), About("Head of the server's ledger, which commits it to all rounds before.")]
+LogHead = Annotated[
+    str,
+    Text("([0-9a-f]{64}( [0-9a-f]{256,2048})?)?", "a SHA-256 with a signature"),
+    About("Hash of the last record of the site's own log, with the site's signature if it has a key."),
+]
+Split = Annotated[str, Text(), About("Split whose images are evaluated.")]
+Model = Annotated[Tensor, Vector()]
+NetworkStatistics = Annotated[Buffers, Statistics(), About("BatchNorm statistics and counters of the model.")]
+SiteStatistics = Annotated[
+    Buffers,
+    Statistics(),
+    MaxAbs(LARGEST_STATISTIC),
+    NotNegative(("running_var", "num_batches_tracked")),  # a script's network has others, too
+]
+Overlaps = Annotated[tuple[Overlap, ...], FailFast(), Length(most=200_000), CompleteCases()]
+Numbers = Mapping[Annotated[str, Quantity()], Annotated[float, Number()]]
+Site = Annotated[str, Text(SITE_NAME, "a name")]
+Digest = Annotated[str, Text("[0-9a-f]{32}", "a digest of 32 hexadecimal digits")]
+Encrypted = Annotated[
+    Ciphertexts | None, About("Encrypted update and statistics, instead of those in the clear; none in other runs.")
+]
+BySplit = Mapping[Annotated[str, Choice((*SPLITS, SERVER_SPLIT))], Annotated[int, Count(0, MOST_IMAGES)]]
+WEIGHT = Number(or_nan=True)
+
+
+@dataclass(frozen=True)
+class SparseUpdate(Declared):
+    """A model (d,) as the difference to the model that the site received in the round before: exact, bit for bit."""
+
+    indices: Annotated[Tensor, Axes("k", dtype=torch.int32, is_payload=True), About("Places that differ.")]
+    values: Annotated[Tensor, Axes("k", dtype=torch.float32, is_payload=True), About("Values at those places.")]
 
     @classmethod
     def between(cls, changed: Tensor, model: Tensor) -> "SparseUpdate | None":
-        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None if the whole model is no larger."""
+        """Return the entries of ``model`` (d,) where ``changed`` (d,) is true; None if the full model is no larger."""
         if int(changed.sum()) * 8 >= model.numel() * 4:
             return None
         places = changed.nonzero().flatten()
         return cls(places.to(torch.int32), model[places])
 
     def apply(self, previous: Tensor) -> Tensor:
-        """The model (d,), from ``previous`` (d,); `MemoryLost` if an index lies outside of that."""
+        """Return the model (d,), from ``previous`` (d,); raise `MemoryLost` if an index lies outside of that."""
         if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < len(previous):
             raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
@@ -69,210 +229,340 @@ class SparseUpdate:
 
 
 @dataclass(frozen=True)
-class PeerModel:
-    """What a site gets of another that shares with it."""
+class PeerModel(Message):
+    """A model that one site shares with another."""
 
-    parameters: Tensor  # (d,) float32
-    buffers: Buffers
-    weight: float  # of its distillation loss, as the receiver has it from the rounds before; NaN: none yet
+    parameters: Annotated[Tensor, Vector(), MaxAbs(LARGEST), About("Model.")]
+    buffers: Annotated[SiteStatistics, About("BatchNorm statistics of the model.")]
+    weight: Annotated[float, WEIGHT, About("Weight of its distillation loss at the receiver; NaN: none yet.")]
 
 
-@dataclass(frozen=True)
-class Task:
-    """Train: the model to start round ``round`` from, and the site's part in it."""
-
-    round: int
-    parameters: Tensor | SparseUpdate  # (d,) float32, or what changed since the round before; (0,): the site has it
-    buffers: Buffers
-    weight: float | None = None  # of its last update in this model; None: it has no part in it
-    data_share: float | None = None  # its share of the BatchNorm statistics in it, likewise
-    neurons: Tensor | None = None  # (H,) bool, those it holds: the others are zero and stay so; None: all
-    peers: Mapping[str, PeerModel] = field(default_factory=dict)  # those that share with the site, by name
-    others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
-    ledger: str = GENESIS  # `Ledger.head` of the server's: its word on all rounds before
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, sent beside the model, by name
-    # under encryption: what the rounds so far added to the model all sites began with
-    ciphertexts: Ciphertexts | None = None
+# Answers of sites
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What training gave. Nothing else leaves the site."""
+class Reply(Message):
+    """The result of training for a round."""
 
-    round: int
-    update: Tensor  # (d,) float32, trained minus received; (0,) if models stay at the sites
-    buffers: Buffers
-    num_samples: int  # training images
-    overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, if available
-    train_loss: float = float("nan")
-    seconds: float = 0.0
-    # of what it trained, on the same cases, if the configuration asks for them
-    trained_overlaps: tuple[Overlap, ...] = ()
-    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) float32 each, beside the update, by name
-    ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, instead of those above
-    log: str = ""  # hash of the last record of the site's own log, and its signature of `log_payload` if it has a key
+    round: Round
+    update: Annotated[
+        Tensor,
+        Vector(or_empty=True),
+        MaxAbs(LARGEST),
+        Params(),
+        About("Trained minus received model; empty if models stay at the sites, or in encrypted runs."),
+    ]
+    buffers: Annotated[SiteStatistics, About("BatchNorm statistics after training.")]
+    num_samples: Annotated[int, Count(1, MOST_IMAGES), InLedger(), About("Training images.", "images")]
+    overlaps: Annotated[Overlaps, About("Results of the received model on the validation split.")]
+    values: Annotated[Numbers, Ranges("values"), InLedger(), About("Quantities that the method asks for.")] = field(
+        default_factory=dict
+    )
+    train_loss: Annotated[float, Number(-LARGEST, LARGEST, or_nan=True), About("Mean training loss.")] = float("nan")
+    seconds: Seconds = 0.0
+    trained_overlaps: Annotated[
+        Overlaps, About("Results of the trained model on the same cases, if the configuration asks for them.")
+    ] = ()
+    pairs: Annotated[
+        Mapping[Annotated[str, Quantity()], Annotated[Mapping[Site, Annotated[float, Number()]], Keys("other sites")]],
+        Ranges("pairs"),
+        InLedger(),
+        About("Quantities of other sites, by quantity and site."),
+    ] = field(default_factory=dict)
+    vectors: Annotated[
+        Mapping[Site, Annotated[Tensor, Vector(), MaxAbs(LARGEST)]],
+        Keys("vectors", all=True),
+        Length(most=4),
+        About("Vectors that the method sends beside the update, by name."),
+    ] = field(default_factory=dict)
+    ciphertexts: Encrypted = None
+    log: LogHead = ""
+
+    def judge(self, expected: Expected) -> None:
+        """Raise a `fault` if the results of both models are not of the same references."""
+        if self.trained_overlaps and _references(self.trained_overlaps) != _references(self.overlaps):
+            fault("overlaps of the trained model on other cases, or with another reference, than those of the received")
+
+
+@dataclass(frozen=True)
+class Evaluated(Message):
+    """The result of an evaluation."""
+
+    round: Round
+    overlaps: Annotated[tuple[Overlaps, ...], FailFast(), Length("models"), About("Results of every model.")]
+    losses: Annotated[
+        Tensor,
+        Axes("k", "bins", dtype=None),
+        WholeCounts(MOST_IMAGES),
+        About("Images by soft Dice loss, in equal bins on [0, 1], for every model.", "images"),
+    ]
+    seconds: Seconds = 0.0
+    choice: Annotated[
+        int, Count(), AtMost("choices"), About("Number of the final model that the site selected; 0: of none.")
+    ] = 0
+    buffers: Annotated[SiteStatistics, About("Estimated BatchNorm statistics, if the task asks for them.")] = field(
+        default_factory=dict
+    )
+    log: LogHead = ""
+
+    def judge(self, expected: Expected) -> None:
+        """Raise a `fault` if the results of the models are not of the same references and images."""
+        if "bins" not in expected:
+            return
+        references = [_references(overlaps) for overlaps in self.overlaps]
+        if any([place[:2] for place in rows] != [place[:2] for place in references[0]] for rows in references):
+            fault("overlaps of other cases for one model than for another")
+        if any(rows != references[0] for rows in references):
+            fault("overlaps with another reference for one model than for another")
+        if len(set(self.losses.sum(dim=1).tolist())) > 1:
+            fault("losses of more images for one model than for another")
+
+
+@dataclass(frozen=True)
+class Importance(Message):
+    """The importance of a model's neurons."""
+
+    round: Round
+    increases: Annotated[
+        Tensor,
+        Axes("H"),
+        MaxAbs(LARGEST * MOST_IMAGES),
+        InLedger(),
+        About("Increase of the soft Dice loss without each neuron, summed over images."),
+    ]
+    images: Annotated[int, Count(1, MOST_IMAGES), AtMost("images"), About("Number of images summed over.", "images")]
+    seconds: Seconds = 0.0
+
+    def judge(self, expected: Expected) -> None:
+        """Raise a `fault` if an increase is more than so many images can have."""
+        most = 1 + ROUNDING if expected["order"] == "exact" else LARGEST
+        if self.increases.numel() and float(self.increases.abs().max()) > self.images * most:
+            fault(f"increases beyond {most:g} an image")
+
+
+@dataclass(frozen=True)
+class Enrolment(Message):
+    """The commitment of a site before round 0: how much it will train on, and digests of which images."""
+
+    round: Round
+    cases: Annotated[BySplit, Keys((*SPLITS, SERVER_SPLIT), all=True), InLedger(), About("By split.", "cases")]
+    slices: Annotated[
+        BySplit,
+        Keys((*SPLITS, SERVER_SPLIT), all=True),
+        InLedger(),
+        About("By split; of training, those that are trained on.", "slices"),
+    ]
+    fingerprint: Annotated[
+        tuple[Digest, ...],
+        FailFast(),
+        Length(most=MOST_TRAINING_CASES),
+        InLedger(digest=True),
+        About("Digests of the images of the training cases, with the run's salt, sorted."),
+    ]
+    certificate: Annotated[str, Text(PEM, "a certificate", 10_000), About("The site's, PEM; empty if it has none.")] = (
+        ""
+    )
+    seal: Annotated[Digest, About("Secret of the site, without which `sealed` digests show nothing of any image.")] = ""
+    seconds: Seconds = 0.0
+    preparation: Annotated[
+        str,
+        Text("([0-9a-f]{64})?", "a SHA-256"),
+        About("Digest of how the images were prepared; empty if the site's folder does not say."),
+    ] = ""
+
+    def judge(self, expected: Expected) -> None:
+        """Raise a `fault` if counts and digests contradict each other."""
+        cases = self.cases["training"]
+        if not cases or self.slices["training"] < cases:
+            fault("no training cases, or fewer slices than cases")
+        if len(self.fingerprint) != cases:
+            fault(f"{len(self.fingerprint)} digests for {cases} cases")
+
+    def sealed(self) -> "Enrolment":
+        """Return what the server keeps, also on disk: digests that only the site's seal connects with an image."""
+        digests = sorted(texts_digest((self.seal, digest)) for digest in self.fingerprint)
+        return replace(self, fingerprint=tuple(digests), seal="", seconds=0.0)
+
+
+@dataclass(frozen=True)
+class ClosingReceipt(Message):
+    """The receipt that the site's own log holds how the run was closed."""
+
+    round: Round
+
+
+@dataclass(frozen=True)
+class Failure(Message):
+    """The reason why a site sends no answer."""
+
+    reason: Annotated[
+        str,
+        Text("|".join([*map(re.escape, REASONS), FAILED.format("[A-Za-z]{1,60}")]), "a listed reason"),
+        Instead(OTHER_REASON),
+        About("One of a list, or the kind of an error: no text of the site's own leaves it."),
+    ]
+
+
+# Tasks of the server
 
 
 class Purpose(StrEnum):
-    """What models are evaluated for."""
+    """A purpose of an evaluation of models."""
 
     ROUND = "round"  # to compare them in a round: masks are where logits are above 0
     FINAL = "final"  # they are the run's last or best: masks as they are used, and how far their surfaces lie apart
     FINISH = "finish"  # final model selection: as FINAL, of the received model, the local-only one and the selected one
-    ESTIMATE = "estimate"  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
+    ESTIMATE = "estimate"  # of one model, BatchNorm statistics estimated on the split, and nothing else
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Evaluate k models on one split, each a mixture of m vectors with a mixture of b sets of BatchNorm statistics."""
+class Task(Message):
+    """A task to train for a round."""
 
-    round: int
-    split: str
-    models: Tensor  # (m, d) float32; (1, 0): the site's own, which it has
-    mixtures: Tensor  # (k, m) float64
-    buffers: tuple[Buffers, ...]  # (b,)
-    shares: Tensor  # (k, b) float64, rows sum to 1
-    bins: int = 0  # of a histogram of losses per image; 0: none is wanted
-    ledger: str = GENESIS  # as in `Task`
-    ciphertexts: Ciphertexts | None = None  # likewise; the model to evaluate is made of it
-    purpose: Purpose = Purpose.ROUND
+    round: Round
+    parameters: Annotated[
+        Tensor,
+        Vector(or_empty=True),
+        Params(),
+        About("Model to start from; empty if the site has it, or ``changes`` lead to it."),
+    ]
+    buffers: NetworkStatistics
+    weight: Annotated[
+        Annotated[float, WEIGHT] | None, About("Weight of the site's last update in the model; none if it has no part.")
+    ] = None
+    data_share: Annotated[
+        Annotated[float, WEIGHT] | None, About("Share of the site in the model's BatchNorm statistics; none likewise.")
+    ] = None
+    neurons: Annotated[
+        Annotated[Tensor, Bits()] | None, About("Neurons that the site holds; the others are 0 and stay so; none: all.")
+    ] = None
+    peers: Annotated[Mapping[Site, PeerModel], About("Models of the sites that share with this site.")] = field(
+        default_factory=dict
+    )
+    others: Annotated[
+        Mapping[Site, Annotated[float, WEIGHT]],
+        About("Sites to ask for a model, with the weight of its distillation loss."),
+    ] = field(default_factory=dict)
+    ledger: Head = GENESIS
+    vectors: Annotated[Mapping[Site, Model], About("Vectors beside the model, by name.")] = field(default_factory=dict)
+    ciphertexts: Annotated[
+        Ciphertexts | None, About("In encrypted runs: the sum of what the rounds added to the first model.")
+    ] = None
+    changes: Annotated[
+        SparseUpdate | None, About("Difference to the model received in the round before, if that is smaller.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Evaluation(Message):
+    """A task to evaluate k models on one split: mixtures of m vectors with mixtures of b sets of statistics."""
+
+    round: Round
+    split: Split
+    models: Annotated[Tensor, Vectors(), About("Vectors that are mixed; (1, 0): the site has its own.")]
+    mixtures: Annotated[Tensor, Axes("k", "m"), About("The evaluated models are mixtures @ models.")]
+    buffers: Annotated[tuple[NetworkStatistics, ...], FailFast(), About("Sets of BatchNorm statistics.")]
+    shares: Annotated[Tensor, Axes("k", "b"), About("Mixtures of the sets of statistics; rows sum to 1.")]
+    bins: Annotated[int, Count(0, MOST_IMAGES), About("Bins of a histogram of losses per image; 0: none.")] = 0
+    ledger: Head = GENESIS
+    ciphertexts: Annotated[Ciphertexts | None, About("In encrypted runs: what the model is made of.")] = None
+    purpose: Annotated[Purpose, PlainSerializer(str), About("What the models are evaluated for.")] = Purpose.ROUND
 
     @property
     def count(self) -> int:
-        """How many models are evaluated."""
+        """The number of models that are evaluated."""
         return {Purpose.ESTIMATE: 0, Purpose.FINISH: 3}.get(self.purpose, len(self.mixtures))
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """What the evaluation gave. Nothing else leaves the site."""
+class ImportanceTask(Message):
+    """A task to measure the importance of each neuron of a model on one split."""
 
-    round: int
-    overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
-    losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
-    seconds: float = 0.0
-    choice: int = 0  # the final model that the site selected, of `fedmerit.trainers.monai.final_model_selection`
-    buffers: Buffers = field(default_factory=dict)  # if they were to be estimated
-    log: str = ""  # as in `Reply`
-
-
-@dataclass(frozen=True)
-class ImportanceTask:
-    """Say what each neuron of a model is worth on one split."""
-
-    round: int
-    split: str
-    model: Tensor  # (d,) float32
-    buffers: Buffers
-    order: str  # "exact" or "taylor", as in `ImportanceRequest`
-    images: int  # at most, evenly spaced over the split
-    ledger: str = GENESIS  # as in `Task`
+    round: Round
+    split: Split
+    model: Annotated[Model, Params(), About("Model.")]
+    buffers: NetworkStatistics
+    order: Annotated[str, Choice(("exact", "taylor")), About("Approximation, as in `ImportanceRequest`.")]
+    images: Annotated[int, Count(0, MOST_IMAGES), About("At most, evenly spaced over the split.", "images")]
+    ledger: Head = GENESIS
 
 
 @dataclass(frozen=True)
-class Importance:
-    """What the neurons are worth. Nothing else leaves the site."""
+class EnrolmentTask(Message):
+    """A task to commit, before round 0, to the cases that the site holds."""
 
-    round: int
-    increases: Tensor  # (H,) float64, what the soft Dice loss rises by without each neuron, summed over images
-    images: int
-    seconds: float = 0.0
+    round: Round
+    ledger: Head = GENESIS
 
 
 @dataclass(frozen=True)
-class EnrolmentTask:
-    """Before round 0: commit to what the site holds."""
+class ClosingTask(Message):
+    """A task to log, after all else, how the server closed the run."""
 
-    round: int
-    ledger: str = GENESIS  # as in `Task`
-
-
-@dataclass(frozen=True)
-class Enrolment:
-    """What a site commits to. Nothing else leaves the site."""
-
-    round: int
-    cases: Mapping[str, int]  # by split
-    slices: Mapping[str, int]  # likewise; of training those that are trained on
-    fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
-    certificate: str = ""  # the site's, PEM; "": it has none
-    seal: str = ""  # only the site can know it: without it `sealed` shows nothing of any image
-    seconds: float = 0.0
-    preparation: str = ""  # digest of how its images were prepared, data plan included; "": its folder does not say
-
-    @property
-    def sealed(self) -> tuple[str, ...]:
-        """Of each digest, with the seal, another one, sorted: what the server keeps."""
-        return tuple(sorted(texts_digest((self.seal, one)) for one in self.fingerprint))
-
-
-@dataclass(frozen=True)
-class ClosingTask:
-    """After all else: write down how the server closed the run."""
-
-    round: int
-    closing: str  # digest of its closing record, and the server's signature of that if it has a key
-    ledger: str = GENESIS  # as in `Task`
-
-
-@dataclass(frozen=True)
-class ClosingReceipt:
-    """That it is in the site's own log. Nothing else leaves the site."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Failure:
-    """In place of an answer: why a site sent none."""
-
-    reason: str
-
-
-def describe_failure(error: Exception) -> Failure:
-    """What the server learns of an error at a site: its kind, or that the disk is full."""
-    if is_full(error):
-        return Failure(DISK_FULL)
-    return Failure(f"failed with {type(error).__name__}; the site's own log says more")
+    round: Round
+    closing: Annotated[str, Text(), About("Digest of the closing record, with the server's signature if it has a key.")]
+    ledger: Head = GENESIS
 
 
 WithModels = Task | Evaluation | ImportanceTask  # what has a site evaluate models
 Work = WithModels | EnrolmentTask | ClosingTask
 Given = Reply | Evaluated | Importance | Enrolment
 Answer = Given | ClosingReceipt | Failure
+WORK: tuple[type[Message], ...] = (Task, Evaluation, ImportanceTask, EnrolmentTask, ClosingTask, Question)
+ANSWERS: tuple[type[Message], ...] = (Reply, Evaluated, Importance, Enrolment, ClosingReceipt, Surveyed, Failure)
 
 
-def round_answer(answer: Given) -> Given:
-    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay unchanged."""
-    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
-    if not isinstance(answer, Reply):
-        return answer
-    pairs = {name: rounded(values) for name, values in answer.pairs.items()}
-    return replace(answer, values=rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
+def describe_failure(error: Exception) -> Failure:
+    """Return what the server learns of an error at a site: its kind, or that the disk is full."""
+    return Failure(DISK_FULL if is_full(error) else FAILED.format(type(error).__name__))
 
 
-def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers as they leave a site."""
-    return {name: round(value, DECIMALS) for name, value in values.items()}
+def rounded(value: T) -> T:
+    """Return a number, numbers by name, or an answer with its numbers as they leave a site: with `DECIMALS` decimals.
+
+    Arrays, counts and overlaps stay unchanged.
+    """
+    result: Any = value
+    if isinstance(value, Message):
+        result = type(value)(**{name: rounded(part) for name, part in vars(value).items()})
+    elif isinstance(value, Mapping):
+        result = {name: rounded(entry) for name, entry in value.items()}
+    elif isinstance(value, float):
+        result = round(value, DECIMALS)
+    return cast(T, result)
 
 
-def payload_bytes(message: Work | Reply) -> int:
-    """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
-    if isinstance(message, EnrolmentTask | ClosingTask):
-        return 0
-    if isinstance(message, Evaluation):
-        tensors = [message.models, *(value for buffers in message.buffers for value in buffers.values())]
-    elif isinstance(message, ImportanceTask):
-        tensors = [message.model, *message.buffers.values()]
-    else:
-        vector = message.parameters if isinstance(message, Task) else message.update
-        parts = [vector.indices, vector.values] if isinstance(vector, SparseUpdate) else [vector]
-        tensors = [*parts, *message.vectors.values(), *message.buffers.values()]
-        if isinstance(message, Task) and message.neurons is not None:
-            tensors.append(torch.empty(-(-len(message.neurons) // 8), dtype=torch.uint8))
-        for peer in message.peers.values() if isinstance(message, Task) else ():
-            tensors += [peer.parameters, *peer.buffers.values()]
-    ciphertexts = None if isinstance(message, ImportanceTask) else message.ciphertexts
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + (ciphertexts.size if ciphertexts else 0)
+def recorded(message: Message) -> dict[str, Any]:
+    """Return the fields of a message that the ledger holds, by name; of digests only the digest of all."""
+    marks = {part.name: part.mark(InLedger) for part in parts_of(type(message))}
+    values = {name: (getattr(message, name), mark) for name, mark in marks.items() if mark}
+    return {name: texts_digest(value) if mark.digest else value for name, (value, mark) in values.items()}
+
+
+def payload_bytes(message: Declared) -> int:
+    """Return the bytes of the models and statistics in a message; of a boolean vector a bit an entry."""
+    kind: Any = type(message)
+    return sum(_bytes(getattr(message, name)) for name in payload_fields(kind))
+
+
+@cache
+def payload_fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of a message's fields with models or statistics, in the clear or encrypted."""
+    return tuple(part.name for part in parts_of(kind) if _is_payload(part))
+
+
+def _is_payload(part: Part) -> bool:
+    if rule := part.mark(Carried):
+        return rule.is_payload
+    inner = (*part.parts, part.item) if part.item else part.parts
+    return part.base is Ciphertexts or any(map(_is_payload, inner))
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return -(-len(value) // 8) if value.dtype is torch.bool else value.numel() * value.element_size()
+    if isinstance(value, Ciphertexts):
+        return value.size
+    if isinstance(value, Declared):
+        return payload_bytes(value)
+    return sum(map(_bytes, value.values() if isinstance(value, Mapping) else value or ()))

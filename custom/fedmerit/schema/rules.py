@@ -5,11 +5,16 @@ NumPy, since the help of the command line needs it.
 """
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pydantic import ConfigDict
 from pydantic_core import PydanticCustomError, core_schema
+
+Mark = TypeVar("Mark")
 
 MOST_COUNT = 2**53  # above it, floats no longer hold every whole number
 
@@ -20,6 +25,75 @@ class About:
 
     text: str
     unit: str = ""
+
+
+class Declared:
+    """A base class of dataclasses whose fields pydantic checks by their rules, when a message or file is read.
+
+    An instance that the program makes is not checked.
+    """
+
+    __pydantic_config__ = ConfigDict(revalidate_instances="always", extra="forbid")
+
+
+class Message(Declared):
+    """A base class of what server and sites send each other."""
+
+    def judge(self, expected: Mapping[str, Any]) -> None:
+        """Raise a `fault` if fields that fit by themselves contradict each other.
+
+        Args:
+            self: the message.
+            expected: what the receiver expects, by symbol.
+        """
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field of a dataclass, or an item of a field, as its annotation describes it."""
+
+    name: str
+    marks: tuple[Any, ...]  # rules, and what else is in the field's ``Annotated``
+    base: Any  # a type: of a number or text, a tuple, a mapping, a tensor, or a dataclass
+    key: "Part | None" = None  # of a mapping
+    item: "Part | None" = None  # of a mapping or tuple
+    parts: tuple["Part", ...] = ()  # of a dataclass
+    optional: bool = False  # whether None is allowed
+
+    def mark(self, kind: type[Mark]) -> Mark | None:
+        """Return the mark of a kind, or None."""
+        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+
+    def words(self) -> str:
+        """Return the form of the value in words."""
+        return "; ".join(filter(None, (mark.words() for mark in self.marks if isinstance(mark, Rule))))
+
+
+def parts_of(kind: Any) -> tuple[Part, ...]:
+    """Return the fields of a dataclass, in order."""
+    return _parts(kind)
+
+
+@cache
+def _parts(kind: Any) -> tuple[Part, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(_part(hints[field.name], field.name) for field in fields(kind))
+
+
+def _part(annotation: Any, name: str) -> Part:
+    marks: tuple[Any, ...] = ()
+    while get_origin(annotation) is Annotated:
+        annotation, *outer = get_args(annotation)
+        marks = (*outer, *marks)
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        (inner,) = (_part(kind, name) for kind in get_args(annotation) if kind is not NoneType)
+        return replace(inner, marks=(*inner.marks, *marks), optional=True)
+    if origin is None:
+        return Part(name, marks, annotation, parts=parts_of(annotation) if is_dataclass(annotation) else ())
+    arguments = get_args(annotation)
+    key = _part(arguments[0], "") if issubclass(origin, Mapping) else None
+    return Part(name, marks, origin, key, _part(arguments[1 if key else 0], ""))
 
 
 def fault(text: str) -> NoReturn:

@@ -5,7 +5,9 @@ Trainers compute these scores; site, server, ledger and reports use them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from fedmerit.schema.rules import About, Choice, Count, Declared, Number, Text
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most sites have none
@@ -13,15 +15,20 @@ EVALUATED = (*SPLITS[1:], SERVER_SPLIT)  # the splits on which a site may evalua
 TOLERANCE = 2.0  # at which NSD counts surfaces as equal: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")
 COUNTS = ("true_positives", "false_positives", "false_negatives")
+FARTHEST = 1e6  # mm or pixels between two surfaces
+Share = Annotated[float, Number(0, 1)]
+Voxels = Annotated[int, Count()]
 
 
 @dataclass(frozen=True)
-class Surface:
+class Surface(Declared):
     """A pair of distances between the surfaces of prediction and reference, of one case and label."""
 
-    unit: str  # of `UNITS`; "px" are pixels of the stored image
-    hd95: float | None  # None if prediction or reference is empty
-    nsd: float | None  # at `TOLERANCE`; 0 if one of them is empty, None if both are
+    unit: Annotated[str, Choice(UNITS), About("Unit of the distance; px are pixels of the stored image.")]
+    hd95: Annotated[Annotated[float, Number(0, FARTHEST)] | None, About("None if prediction or reference is empty.")]
+    nsd: Annotated[
+        Share | None, About(f"At {TOLERANCE:g} mm or px; 0 if prediction or reference is empty, none if both are.")
+    ]
 
     @property
     def quantities(self) -> dict[str, float | None]:
@@ -31,17 +38,23 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class Overlap:
+class Overlap(Declared):
     """A comparison of prediction and reference for one case and label, in voxels."""
 
-    case: str  # its position in the split
-    label: str
-    true_positives: int
-    false_positives: int
-    false_negatives: int
-    surface: Surface | None = None  # None: not measured, or not measurable
-    patient: str = ""  # pseudonym at the site; "": the case is a patient of its own
-    score: float | None = None  # in [0, 1], instead of Dice, of a trainer that counts no voxels; counts are 0 then
+    case: Annotated[str, Text(r"[0-9]{1,6}", "a position in the split"), About("Position of the case in the split.")]
+    label: Annotated[str, Text(r"[\w.\-]{1,120}", "a name"), About("Label of the task.")]
+    true_positives: Annotated[Voxels, About("Voxels in prediction and reference.", "voxels")]
+    false_positives: Annotated[Voxels, About("Voxels only in the prediction.", "voxels")]
+    false_negatives: Annotated[Voxels, About("Voxels only in the reference.", "voxels")]
+    surface: Annotated[Surface | None, About("Distances of surfaces; none if not measured or not measurable.")] = None
+    patient: Annotated[
+        str,
+        Text(r"([0-9]{1,6})?", "a number"),
+        About("Number of the patient at the site; empty if the case is a patient of its own."),
+    ] = ""
+    score: Annotated[
+        Share | None, About("Score of a trainer that counts no voxels, instead of Dice; all counts are 0 then.")
+    ] = None
 
     @classmethod
     def of_score(cls, case: str, label: str, score: float) -> "Overlap":

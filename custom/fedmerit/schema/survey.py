@@ -11,8 +11,9 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic import TypeAdapter, ValidationError
+
+from fedmerit.schema.rules import About, Count, Declared, Message, Text
 
 ANSWERS = "survey.json"  # in the server's folder of the job
 LEAST = 5  # patients behind every number that leaves, if nobody asks for more
@@ -75,78 +76,84 @@ def find_quantity(name: str) -> Quantity:
     return QUANTITIES[name]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What the sites are asked."""
+Patients = Annotated[int, Count(), About("Patients.", "patients")]
 
-    floor: int = LEAST  # patients
+
+@dataclass(frozen=True)
+class Question(Message):
+    """A task to count the site's images, in bins."""
+
+    floor: Annotated[int, Count(2), About("Patients behind every number of the answer, at least.", "patients")] = LEAST
 
     def __post_init__(self) -> None:
         if isinstance(self.floor, bool) or not isinstance(self.floor, int) or self.floor < 2:
             raise ValueError(f"floor {self.floor!r}: expected a whole number of patients from 2 on")
 
 
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
-NOTHING_ELSE = ConfigDict(extra="forbid")
+@dataclass(frozen=True)
+class Tally(Declared):
+    """A count of one quantity by bin; 0 for a bin that is empty or below the floor, which look the same."""
+
+    patients: Annotated[tuple[Patients, ...], About("Patients with anything in the bin.", "patients")]
+    voxels: Annotated[
+        tuple[Annotated[int, Count()], ...], About("Voxels in the bin, of intensities; of other quantities nothing.")
+    ] = ()
 
 
-class _Stored:
-    """What messages and files hold as JSON values."""
+@dataclass(frozen=True)
+class Surveyed(Message):
+    """The answer of a site to a survey."""
+
+    patients: Patients
+    slices: Annotated[int, Count(), About("Slices of all cases.", "slices")]
+    tallies: Annotated[
+        Mapping[Annotated[str, Text(r"[\w.\-]{1,60}( [\w.\-]{1,120})?", "a quantity")], Tally],
+        About("Counts by quantity."),
+    ]
+    floor: Annotated[int, Count(), About("Patients behind every number, and behind what is left out.", "patients")]
+
+    def __post_init__(self) -> None:
+        for name, tally in self.tallies.items():
+            try:
+                bins, counted = find_quantity(name).bins, is_intensity(name)
+            except KeyError:
+                raise ValueError("a quantity that no survey asks for") from None
+            if (len(tally.patients), len(tally.voxels)) != (bins, bins * counted):
+                raise ValueError("other bins than those agreed on")
+            if counted and [count > 0 for count in tally.patients] != [count > 0 for count in tally.voxels]:
+                raise ValueError("voxels of no patient, or patients without any")
+
+    @classmethod
+    def read(cls, content: Any) -> Self:
+        """Return the answer that a table of fields holds; raise `ValueError` if it is none."""
+        return TypeAdapter(cls).validate_python(content)
+
+    def below(self, floor: int) -> bool:
+        """Return whether a number, or what it tells of those left out, may stand for fewer than ``floor`` patients."""
+        counts = [count for tally in self.tallies.values() for count in tally.patients]
+        return self.floor < floor or any(0 < count < floor for count in (*counts, self.patients))
+
+
+@dataclass(frozen=True)
+class Survey(Declared):
+    """The answers of all sites to a survey, as `ANSWERS` holds them."""
+
+    floor: Annotated[int, Count(), About("Patients behind every number.", "patients")]
+    sites: Annotated[Mapping[str, Surveyed], About("Answers by site.")]
+    refused: Annotated[Mapping[str, str], About("By site, why it has no answer.")]
 
     def to_dict(self) -> dict[str, Any]:
-        """As they hold it."""
-        return dict(TypeAdapter(type(self)).dump_python(self, mode="json"))
+        """Return the JSON values that the file holds."""
+        return dict(TypeAdapter(Survey).dump_python(self, mode="json"))
 
     @classmethod
     def from_dict(cls, content: Any) -> Self:
-        """As `to_dict` wrote it; `ValueError` if it is none."""
+        """Return the survey that `to_dict` wrote; raise `ValueError` if it is none."""
         try:
             return TypeAdapter(cls).validate_python(content)
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"not a survey: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        except KeyError as error:
-            raise ValueError(f"not a survey: no quantity {error}") from None
-
-
-@checked_dataclass(frozen=True, config=NOTHING_ELSE)
-class Tally:
-    """Of one quantity, by bin; 0 in both where a bin is empty or below the floor, which look the same."""
-
-    patients: tuple[Count, ...]  # with anything in the bin
-    voxels: tuple[Count, ...] = ()  # in the bin, of intensities; of the others nothing
-
-
-@checked_dataclass(frozen=True, config=NOTHING_ELSE)
-class Surveyed(_Stored):
-    """What a site answers. Nothing else leaves it."""
-
-    patients: Count
-    slices: Count
-    tallies: Mapping[str, Tally]
-    floor: Count  # that all of it keeps to: what is left out, too, is of so many patients or of none
-
-    def __post_init__(self) -> None:
-        for name, one in self.tallies.items():
-            bins, counted = find_quantity(name).bins, is_intensity(name)
-            if (len(one.patients), len(one.voxels)) != (bins, bins * counted):
-                raise ValueError("other bins than those agreed on")
-            if counted and [count > 0 for count in one.patients] != [count > 0 for count in one.voxels]:
-                raise ValueError("voxels of no patient, or patients without any")
-
-    def below(self, floor: int) -> bool:
-        """Whether a number in here, or what it tells of those left out, may stand for fewer than ``floor`` patients."""
-        counts = [count for one in self.tallies.values() for count in one.patients]
-        return self.floor < floor or any(0 < count < floor for count in (*counts, self.patients))
-
-
-@checked_dataclass(frozen=True, config=NOTHING_ELSE)
-class Survey(_Stored):
-    """The answers of all sites."""
-
-    floor: Count
-    sites: Mapping[str, Surveyed]
-    refused: Mapping[str, str]  # by name, why a site has no answer
 
 
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:

@@ -10,7 +10,7 @@ from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.method import Outcome, Reports
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.inspection import check_evaluated
+from fedmerit.schema.expected import check_evaluated
 from fedmerit.schema.messages import Evaluated, Evaluation, Purpose, payload_bytes
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.exchange import Clock, Exchange, MessageCheck, Moment

@@ -181,14 +181,12 @@ class ModelsInTheClear(Models):
     def task_parts(self, row: int) -> dict[str, Any]:
         """The model, or only what changed, if that is smaller and the site has the rest."""
         vectors = {name: vector if vector.ndim == 1 else vector[row] for name, vector in self.vectors.items()}
-        model = {"parameters": self._download(row), "buffers": self.buffers[row], "vectors": vectors}
-        return model | self.submodels.task_parts(row)
-
-    def _download(self, row: int) -> Tensor | SparseUpdate:
-        if self.parameters.ndim == 1:
-            return self.parameters
-        sparse = None if self.changed is None else SparseUpdate.between(self.changed[row], self.parameters[row])
-        return self.parameters[row] if sparse is None else sparse
+        model, sparse = self.parameters if self.parameters.ndim == 1 else self.parameters[row], None
+        if self.parameters.ndim > 1 and self.changed is not None:
+            sparse = SparseUpdate.between(self.changed[row], model)
+        model = model if sparse is None else torch.empty(0)
+        parts = {"parameters": model, "changes": sparse, "buffers": self.buffers[row], "vectors": vectors}
+        return parts | self.submodels.task_parts(row)
 
     def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
         """The models of the peers that share with the site; a site that missed the last round has none to share.

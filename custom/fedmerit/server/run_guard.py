@@ -1,33 +1,37 @@
 """The guard in a run: enrolment of the sites, what the guard remembers, and what the ledger records of it."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from cryptography.x509 import Certificate
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509 import Certificate, load_pem_x509_certificate
+from cryptography.x509.oid import NameOID
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, Capabilities
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import CandidateResults, Method, Outcome, Reports
+from fedmerit.evidence.ledger import log_payload, split_head
+from fedmerit.evidence.signatures import certificate_name, is_signed_by_any
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
-from fedmerit.guard.guard import Guard
+from fedmerit.guard.enrolment import find_shared_cases, may_train_on
+from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.guard.work import Measurements
 from fedmerit.schema.configuration.data import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.inspection import check_enrolment
-from fedmerit.schema.messages import Enrolment, EnrolmentTask
+from fedmerit.schema.expected import check_enrolment
+from fedmerit.schema.messages import Enrolment, EnrolmentTask, Evaluated, Reply, recorded
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.server.round_inputs import SERVER, Ratings
 from fedmerit.server.round_updates import Replies
-from fedmerit.site.enrolment import Commitment, check_certificate, check_log, collect_enrolments, read_organisation
 
 
 class RunGuard:
@@ -60,7 +64,7 @@ class RunGuard:
         rates = rates and in_the_clear and config.guard.rate_every > 0
         self.measures = rates and measured is not None and measured.measured_by_others
         self.needs_increase = measured is not None and measured.needs_others  # of the error, instead of the error
-        self.enrolments: dict[str, Commitment] = {}
+        self.enrolments: dict[str, Enrolment] = {}  # `Enrolment.sealed`, by site
         self._digests: dict[str, frozenset[str]] = {}  # of images, by site; never on disk
         self._shared = torch.zeros(len(sites), len(sites), dtype=torch.bool)
         self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
@@ -76,7 +80,7 @@ class RunGuard:
             if fault or not isinstance(answer, Enrolment):
                 return fault
             before = self.enrolments.get(site)
-            if before and not before.is_kept_by(Commitment.of(answer)):
+            if before and not is_kept(before, answer.sealed()):
                 return "enrolment of other cases or images than before the run was resumed"
             if is_prepared_otherwise(self.config.preprocessing, answer.preparation):
                 return f"enrolment, whose {PREPARED_OTHERWISE}"
@@ -88,7 +92,7 @@ class RunGuard:
         enrolled = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
         for site, one in enrolled.items():
             if site not in self.enrolments or self.enrolments[site].certificate != one.certificate:
-                self.enrolments[site] = Commitment.of(one)
+                self.enrolments[site] = one.sealed()
         self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
         known = torch.tensor([site in self._digests for site in self.sites])
         shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
@@ -133,9 +137,9 @@ class RunGuard:
         return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
 
     def _guard(self) -> Guard:
-        commitments = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
+        enrolled = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
         seed = random_seed(self.config.seed, "guard")
-        return Guard(self.config.guard, commitments, self.merges, self.measures, seed, self.config.rounds)
+        return Guard(self.config.guard, enrolled, self.merges, self.measures, seed, self.config.rounds)
 
     def admit(
         self,
@@ -256,7 +260,9 @@ class RunGuard:
 
     def enrolment_record(self, round: int) -> dict[str, Any]:
         """For the ledger, in their round: the enrolments."""
-        enrolled_now = {site: self._commitment(site) for site, one in self.enrolments.items() if one.round == round}
+        enrolled_now = {
+            site: self._enrolment_record(site) for site, one in self.enrolments.items() if one.round == round
+        }
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
@@ -277,17 +283,20 @@ class RunGuard:
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
 
-    def _commitment(self, site: str) -> dict[str, Any]:
-        """What the ledger holds of an enrolment; the sites that each have half of the other's training cases.
+    def _enrolment_record(self, site: str) -> dict[str, Any]:
+        """Return the ledger's record of an enrolment, as `EnrolledSite` declares it.
 
         The certificate is that of the signatures under what the site says of its own log.
         """
-        one = self.enrolments[site]
+        enrolment = self.enrolments[site]
         shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
-        others = [other for other, both in zip(self.sites, shared, strict=True) if both]
-        signed_by = {"certificate": one.certificate} if self.root else {}
-        of = {"organisation": read_organisation(one, site, self.root), "images": one.images}
-        return one.committed | signed_by | {"shares_with": others} | of
+        return {
+            **recorded(enrolment),
+            **({"certificate": enrolment.certificate} if self.root else {}),
+            "shares_with": [other for other, both in zip(self.sites, shared, strict=True) if both],
+            "organisation": read_organisation(enrolment, site, self.root),
+            "images": distinct_images(enrolment),
+        }
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -301,7 +310,7 @@ class RunGuard:
         if self.enrols:
             kept = content["guard"]
             self.history, self._shared = History.restore(kept["history"]), kept["shared"]
-            self.enrolments = {site: Commitment(**one) for site, one in kept["enrolments"].items()}
+            self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}
             self.guard = self._guard()
 
 
@@ -309,3 +318,78 @@ def _by_site(sites: Sequence[str], values: Tensor, chosen: Tensor) -> dict[str, 
     return {
         site: round(float(value), 6) for site, value, one in zip(sites, values, chosen.tolist(), strict=True) if one
     }
+
+
+def collect_enrolments(
+    sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None, shared: Tensor
+) -> Enrolled:
+    """Return what the guard knows of ``sites``, those without an enrolment included.
+
+    Args:
+        sites: names, in order.
+        enrolments: `Enrolment.sealed`, by site.
+        root: certificate of the federation's root; None: there is none.
+        shared: (n, n) bool, of `find_shared_cases`.
+    """
+    counts = {site: distinct_images(enrolment) for site, enrolment in enrolments.items()}
+    organisations = {site: read_organisation(enrolment, site, root) for site, enrolment in enrolments.items()}
+    return Enrolled.of_sites(sites, counts, organisations, shared)
+
+
+def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
+    """Return the organisation in the certificate of an enrolment; without a root, the site itself."""
+    if root is None or not enrolment.certificate:
+        return f"site {site}"
+    subject = load_pem_x509_certificate(enrolment.certificate.encode()).subject
+    names = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return f"organisation {names[0].value!s}" if names else f"site {site}"
+
+
+def distinct_images(enrolment: Enrolment) -> float:
+    """Return the training images of distinct cases in a sealed enrolment: a case enrolled twice counts once."""
+    return enrolment.slices["training"] * (len(set(enrolment.fingerprint)) / enrolment.cases["training"])
+
+
+def is_kept(before: Enrolment, later: Enrolment) -> bool:
+    """Return whether a later enrolment is of the same images, or of some of them, as when others cannot be read.
+
+    With another key, which seals otherwise, only the counts tell, and have to be the same. Both are sealed.
+    """
+    counts = (before.cases, before.slices) == (later.cases, later.slices)
+    if before.certificate != later.certificate:
+        return counts and distinct_images(before) == distinct_images(later)
+    if before.fingerprint == later.fingerprint:
+        return counts
+    others = [{**by_split, "training": 0} for by_split in (before.cases, later.cases, before.slices, later.slices)]
+    is_part = not Counter(later.fingerprint) - Counter(before.fingerprint)
+    may_train = may_train_on(later.slices["training"], before.slices["training"])
+    return is_part and may_train and others[0] == others[1] and others[2] == others[3]
+
+
+def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:
+    """Return why the certificate is not that of ``site``, issued by ``root``; None: it is, or there is no ``root``."""
+    if root is None:
+        return None
+    try:
+        certificate = load_pem_x509_certificate(enrolment.certificate.encode())
+        certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        return "enrolment without a certificate of this federation"
+    return None if certificate_name(certificate) == site else "enrolment with another site's certificate"
+
+
+def check_log(answer: object, certificate: str, head: str) -> str | None:
+    """Return why what an answer says of the site's own log is not the site's word, or None.
+
+    Args:
+        answer: of the site; only answers with a word of its log are checked.
+        certificate: PEM, with which the site enrolled.
+        head: of the server's ledger, as it came with the task.
+    """
+    if not isinstance(answer, Reply | Evaluated):
+        return None
+    last, signature = split_head(answer.log)
+    key = load_pem_x509_certificate(certificate.encode())
+    if is_signed_by_any([key], log_payload(head, answer.round, last), signature):
+        return None
+    return "the end of its log is not signed with the key that it enrolled with; resume the run if it has a new one"

@@ -13,8 +13,9 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer
+from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
-from fedmerit.schema.inspection import check_countersigned, check_reply
+from fedmerit.schema.expected import check_countersigned, check_reply
 from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint

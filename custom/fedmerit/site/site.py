@@ -16,6 +16,7 @@ from fedmerit.errors import MemoryLost, Refused, printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import rounded
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.site.enrolment import make_enrolment
@@ -78,15 +79,15 @@ class Site:
     def answer(self, task: messages.Work) -> messages.Answer:
         """Do what the server asks for; a `Failure` if the site refuses, or has lost what it needs for it."""
         if isinstance(task, messages.EnrolmentTask):
-            return messages.round_answer(self.enrol(task))
+            return rounded(self.enrol(task))
         if isinstance(task, messages.ClosingTask):
             self.log.closed(task)
             return messages.ClosingReceipt(task.round)
         try:
             if isinstance(task, messages.ImportanceTask):
-                return messages.round_answer(self.measure_importance(task))
+                return rounded(self.measure_importance(task))
             answer = self.train(task) if isinstance(task, messages.Task) else self.evaluate(task)
-            return messages.round_answer(answer)
+            return rounded(answer)
         except MemoryLost as error:
             return messages.Failure(str(error))
         except Refused as error:
@@ -121,9 +122,9 @@ class Site:
         learned = trained.learned
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
+        pairs = {name: rounded(of_peers) for name, of_peers in learned.pairs.items()}
         step = self._step(model, memory, done.old if done else None, leaving.update)
-        evidence = {"values": messages.rounded(trained.values), "pairs": pairs, "step": step}
+        evidence = {"values": rounded(trained.values), "pairs": pairs, "step": step}
         seen, images = self.models.seen(received), trained.num_samples
         said = self.log.trained(task, seen, leaves, question, trained.overlaps, images, evidence)
         return messages.Reply(

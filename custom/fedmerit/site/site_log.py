@@ -19,9 +19,9 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
+from fedmerit.schema.messages import recorded
 from fedmerit.schema.records import CLOSED, ENROLLED, EVALUATE, GAVE, GOT, REFUSED, TRAIN, LogEntry
 from fedmerit.schema.scores import Overlap, mean_dice
-from fedmerit.site.enrolment import Commitment
 from fedmerit.site.evaluation_budget import count_models
 
 SITE_LOG = "site_log.jsonl"
@@ -101,7 +101,7 @@ class SiteLog:
 
     def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
-        self._append(ENROLLED, task.round, task.ledger, **Commitment.of(enrolment).committed)
+        self._append(ENROLLED, task.round, task.ledger, **recorded(enrolment.sealed()))
 
     def evaluated(
         self,

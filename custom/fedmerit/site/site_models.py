@@ -17,10 +17,11 @@ from fedmerit.contract import flat
 from fedmerit.contract.capabilities import LearnsFromPeers, Sharing
 from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput, MemoryLost, printable
+from fedmerit.schema.codec import encode
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.egress_list import require_model
-from fedmerit.schema.inspection import check_model
-from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
+from fedmerit.schema.egress import clear_message
+from fedmerit.schema.expected import check_model
+from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.site.site_log import SiteLog, peer_digest
 from fedmerit.trainers.factory import initial_network
@@ -77,11 +78,11 @@ class ModelsFromServer:
     def receive(self, task: Task) -> Received:
         """The model of a task, on the CPU; `MemoryLost` if the model that it changes is gone."""
         memory = self.memory.read(task.round - 1)
-        if not isinstance(task.parameters, SparseUpdate):
+        if task.changes is None:
             return Received(task, task.parameters, memory)
         if memory is None:
             raise MemoryLost(LOST_MEMORY)
-        return Received(task, task.parameters.apply(memory.received), memory)
+        return Received(task, task.changes.apply(memory.received), memory)
 
     def outgoing(self, learned: Learned) -> Outgoing:
         """Update and statistics in the clear."""
@@ -154,8 +155,8 @@ class EncryptedModelsFromServer(_OwnStart):
             model = (start.double() + added).to(start.dtype)
         except (ValueError, RuntimeError) as error:
             raise BadInput(f"site {self.name}: cannot decrypt the model ({error}); {OTHER_KEY}") from error
-        if fault := check_model(model, buffers, start, statistics, "model"):
-            raise BadInput(f"site {self.name}: decrypts a {fault}; {OTHER_KEY}")
+        if fault := check_model(model, buffers, start, statistics):
+            raise BadInput(f"site {self.name}: decrypts what is no model ({fault}); {OTHER_KEY}")
         return model, buffers
 
 
@@ -197,7 +198,7 @@ class ModelsOfSites(_OwnStart):
         """The model, if the site shares it with ``receiver``, by its own memory; logged.
 
         Raises:
-            Withheld: the model has what `fedmerit.schema.egress_list` does not list, and must not leave.
+            Withheld: the model has what `fedmerit.schema.egress` does not list, and must not leave.
         """
         memory = self.memory.read(round - 1)
         if memory is None and round:
@@ -206,8 +207,7 @@ class ModelsOfSites(_OwnStart):
         if not shares_with(float(self.method.probability(weight, round)), self.config.seed, self.name, receiver, round):
             return None
         model = PeerModel(*self._own(round), math.nan)
-        tables = flat.named(self.initial, model.parameters), model.buffers
-        require_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
+        clear_message(*encode(model, self.initial))
         self.log.gave_model(round, receiver, peer_digest(model))
         return model
 

@@ -17,7 +17,7 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import sha256
-from fedmerit.guard.shared_cases import find_shared_cases
+from fedmerit.guard.enrolment import find_shared_cases
 from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.seeds import random_seed

@@ -14,7 +14,7 @@ from fedmerit.contract import flat
 from fedmerit.contract.vectors import gram
 from fedmerit.machine import pick_device
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import Answer, Reply, SparseUpdate, Task, Work
+from fedmerit.schema.messages import Answer, Reply, Task, Work
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.server.round_updates import measure_updates
@@ -219,8 +219,8 @@ class _Monitor:
 
     def _see_training(self, tasks: Mapping[str, Task], replies: Mapping[str, Reply]) -> None:
         for site, task in tasks.items():
-            model = task.parameters
-            self.received[site] = model.apply(self.received[site]) if isinstance(model, SparseUpdate) else model
+            changes = task.changes
+            self.received[site] = changes.apply(self.received[site]) if changes else task.parameters
         received = torch.stack([self.received[site] for site in self.sites])
         zeros = torch.zeros_like(received[0])
         updates = torch.stack([replies[site].update if site in replies else zeros for site in self.sites])

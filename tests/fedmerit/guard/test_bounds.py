@@ -16,10 +16,10 @@ from fedmerit.guard.bounds import (
     shown_factors,
     shrink_factors,
 )
+from fedmerit.guard.enrolment import find_shared_cases
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.reward_groups import find_reward_groups
-from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.registry import build_method

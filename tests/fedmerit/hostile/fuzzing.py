@@ -18,7 +18,7 @@ from typing import Any
 
 from binaries import BY_SUFFIX
 from corpus import BESIDE
-from messages import MESSAGES, PLAN, WORK, hostile_message, work
+from messages import MESSAGES, PLAN, WORK, hostile_message, receive, work
 from messages import size as message_size
 from readers import READERS
 from structures import Drawing
@@ -185,7 +185,7 @@ def _file(workplace: Workplace, reader: str, index: int) -> Attempt:
 
 def _message(workplace: Workplace, name: str, index: int) -> Attempt:
     message = hostile_message(name, workplace.drawing(name, index))
-    return message_size(message), lambda: MESSAGES[name][1](message), lambda: None
+    return message_size(message), lambda: receive(name, message), lambda: None
 
 
 def _read(read: Callable[[], Any]) -> str:

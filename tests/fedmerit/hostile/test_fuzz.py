@@ -9,7 +9,7 @@ import os
 import pytest
 from corpus import make_corpus
 from fuzzing import examine_apart
-from messages import MESSAGES, WORK
+from messages import MESSAGES, WORK, receive, valid_message
 from readers import READERS
 
 ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "10"))
@@ -34,7 +34,7 @@ def test_hostile_files_are_refused_in_one_line_and_do_nothing(corpus, tmp_path, 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_hostile_messages_are_refused_and_do_nothing(corpus, tmp_path, name):
     """Of them, too, nothing is executed or written."""
-    MESSAGES[name][1](MESSAGES[name][0]())
+    receive(name, valid_message(name))
     faults = examine_apart(corpus, tmp_path / "work", name, range(FIRST, FIRST + ARTEFACTS))
     assert not faults, "\n".join(faults)
 

@@ -73,7 +73,7 @@ def test_update_counts_though_the_evaluation_is_rejected(run):
     birch = replace(evaluated(federation, "Birch"), round=7)
     federation.take(evaluations(federation, Birch=birch))
     record = federation.recorder.ledger.records[0]
-    assert record["rejected"] == {"Cedar": "asleep", "Birch": "evaluation: evaluation of round 7 in round 0"}
+    assert record["rejected"] == {"Cedar": "asleep", "Birch": "evaluation: Evaluated.round: 7, expected 0"}
     assert record["participants"] == ["Alder", "Birch"]
     assert record["weights"] == {"Alder": 0.5, "Birch": 0.5}
     alone = [2 * tp / (100 + tp) for tp in (1, 4)]  # what Alder said of both models

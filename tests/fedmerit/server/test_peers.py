@@ -11,17 +11,15 @@ from stepping import Stepped as Federation
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import Sharing
 from fedmerit.engines.nvflare.translation import (
-    answer_to_model,
-    model_to_evaluation,
-    model_to_reply,
+    message_to_model,
+    model_to_answer,
     model_to_task,
     peer_to_shareable,
     shareable_to_peer,
-    task_to_model,
 )
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.schema.inspection import check_reply
+from fedmerit.schema.expected import check_reply
 from fedmerit.schema.messages import Evaluation, Failure, PeerModel, Reply, Task, payload_bytes
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import SiteFolder
@@ -156,18 +154,18 @@ def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
     ("pairs", "word"),
     [
         ({"agreement": {"Birch": 0.4}, "available": {"Cedar": 1.0}}, None),
-        ({"agreement": {"Birch": 1.1}}, "agreement 1.1 of Birch"),
-        ({"agreement": {"Birch": NAN}}, "agreement nan"),
+        ({"agreement": {"Birch": 1.1}}, "Reply.pairs: agreement 1.1, expected 0 to 1"),
+        ({"agreement": {"Birch": NAN}}, "Reply.pairs.agreement.Birch: nan, expected a finite number"),
         ({"available": {"Alder": 1.0}}, "none of the other sites"),
-        ({"available": {"Dogwood": 1.0}}, "none of the other sites"),
-        ({"honesty": {"Birch": 1.0}}, "does not ask for"),
+        ({"available": {"Dogwood": 1.0}}, "'Dogwood', which is none of the other sites"),
+        ({"honesty": {"Birch": 1.0}}, "a name that no method asks for"),
     ],
 )
 def test_what_is_said_of_others_is_checked(pairs, word):
     reply = Reply(0, MODEL, BUFFERS, 5, (), pairs=pairs)
     fault = check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), CYCle(), ("Birch", "Cedar"))
     assert fault is None if word is None else word in fault
-    assert "does not ask for" in check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
+    assert "Reply.pairs" in check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
 
 
 def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
@@ -175,7 +173,7 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
         return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
 
     task = Task(3, MODEL, BUFFERS, 0.25, None, peers=peers_of())
-    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    arrived = model_to_task(over_the_wire(message_to_model(task, NETWORK, 9)), NETWORK)
     assert torch.equal(arrived.parameters, MODEL)
     assert list(arrived.peers) == list(task.peers)
     for name, peer in arrived.peers.items():
@@ -184,7 +182,7 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
         assert peer.weight != peer.weight
     assert payload_bytes(arrived) == payload_bytes(task)
     reply = Reply(3, MODEL, BUFFERS, 5, (), pairs={"misalignment": {"Birch": 1 / 3}, "available": {"Birch": 1.0}})
-    assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
+    assert model_to_answer(over_the_wire(message_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 
 
 @pytest.mark.parametrize("here", [torch.empty(0), torch.empty(3, 0)], ids=["first round", "later, of three sites"])
@@ -195,16 +193,16 @@ def test_what_stays_at_a_site_does_not_travel(here):
     models = ModelsAtSites(PLAN, NETWORK, SITES)
     models.parameters = here
     task = Task(3, **models.task_parts(0), others={"Birch": 0.5, "Cedar": NAN})
-    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    arrived = model_to_task(over_the_wire(message_to_model(task, NETWORK, 9)), NETWORK)
     assert (arrived.parameters.numel(), arrived.buffers, arrived.peers) == (0, {}, {})
     assert arrived.others["Birch"] == 0.5
     assert arrived.others["Cedar"] != arrived.others["Cedar"]
     one = torch.eye(1, dtype=torch.float64)
     test = Evaluation(5, "testing", torch.empty(1, 0), one, ({},), one)
-    arrived = model_to_evaluation(over_the_wire(task_to_model(test, NETWORK, 9)), NETWORK)
+    arrived = model_to_task(over_the_wire(message_to_model(test, NETWORK, 9)), NETWORK)
     assert (arrived.models.shape, arrived.buffers, arrived.split) == ((1, 0), ({},), "testing")
     reply = Reply(3, torch.empty(0), {}, 5, ())
-    arrived = model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK)
+    arrived = model_to_answer(over_the_wire(message_to_model(reply, NETWORK)), NETWORK)
     assert (arrived.update.numel(), arrived.buffers) == (0, {})
 
 

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import read_certificate
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.inspection import check_enrolment
+from fedmerit.schema.expected import check_enrolment
 from fedmerit.schema.messages import Enrolment
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.requirements import (
@@ -22,7 +22,8 @@ from fedmerit.server.requirements import (
     require_sites,
     require_visible_models,
 )
-from fedmerit.site.enrolment import Commitment, check_certificate, collect_enrolments, make_enrolment
+from fedmerit.server.run_guard import check_certificate, collect_enrolments, is_kept
+from fedmerit.site.enrolment import make_enrolment
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit.trainers.monai.trainer import read_holdings
@@ -114,7 +115,7 @@ def enrolments(certificates):
 
 
 def collected(there, root):
-    kept = {site: Commitment.of(one) for site, one in there.items()}
+    kept = {site: one.sealed() for site, one in there.items()}
     return collect_enrolments(SITES, kept, root, torch.zeros(3, 3, dtype=torch.bool))
 
 
@@ -198,7 +199,7 @@ def part(cases, images, **changed):
 )
 def test_a_site_that_enrols_again_has_some_of_the_same_images(later, kept):
     """With fewer cases than at first others were taken, as long as the counts fitted."""
-    assert Commitment.of(WHOLE).is_kept_by(Commitment.of(later)) == kept
+    assert is_kept(WHOLE.sealed(), later.sealed()) == kept
 
 
 def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):

@@ -19,7 +19,7 @@ from fedmerit.evidence.ledger import log_payload, texts_digest
 from fedmerit.evidence.signatures import Signer, read_certificate
 from fedmerit.methods.registry import build_method
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.inspection import check_enrolment
+from fedmerit.schema.expected import check_enrolment
 from fedmerit.schema.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
@@ -77,7 +77,7 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
     assert [record["rejected"].get("Birch", "").removeprefix("reply: ") for record in records] == [
         "has not enrolled (asleep); it is asked to again",
         "has not enrolled (still asleep); it is asked to again",
-        "has not enrolled (enrolment of round 0 in round 1); it is asked to again",
+        "has not enrolled (Enrolment.round: 0, expected 1); it is asked to again",
         "",
     ]
     assert [sorted(record["guard"].get("enrolled", {})) for record in records] == [
@@ -152,14 +152,14 @@ def test_a_script_is_held_to_the_evaluated_cases_that_it_names_unless_it_gives_o
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"round": 3}, "of round 3"),
-        ({"cases": {"training": 2}}, "other splits"),
+        ({"round": 3}, "Enrolment.round: 3, expected 0"),
+        ({"cases": {"training": 2}}, "1 names, expected training"),
         ({"slices": dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)}, "fewer slices than cases"),
-        ({"fingerprint": ("a", "b")}, "digests that are none"),
+        ({"fingerprint": ("a", "b")}, "expected a digest of 32 hexadecimal digits"),
         ({"fingerprint": ()}, "0 digests for 2 cases"),
-        ({"certificate": 7}, "a certificate that is none"),
-        ({"seal": ""}, "without a seal"),
-        ({"preparation": "by hand"}, "a preparation that is no digest"),
+        ({"certificate": 7}, "expected a certificate"),
+        ({"seal": ""}, "Enrolment.seal: str, expected a digest"),
+        ({"preparation": "by hand"}, "expected a SHA-256"),
     ],
 )
 def test_an_enrolment_that_is_none_is_refused(change, fault):
@@ -509,7 +509,7 @@ def test_no_file_of_a_run_shows_whether_an_image_was_trained_on(tmp_path):
         files = [path for path in run.rglob("*") if path.is_file()]
         assert not [path for path in files for one in shown if one in path.read_bytes()]
     first, second = enrolment(), replace(enrolment(), seal="1f" * 16)
-    assert not {*first.sealed} & {*second.sealed}  # of the same images
+    assert not {*first.sealed().fingerprint} & {*second.sealed().fingerprint}  # of the same images
 
 
 def test_sites_enrol_again_when_a_run_resumes_and_shared_images_are_known_again(tmp_path):

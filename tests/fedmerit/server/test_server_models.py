@@ -14,7 +14,7 @@ from fedmerit.contract.capabilities import Sharing, capabilities
 from fedmerit.contract.method import Outcome, Reports
 from fedmerit.evidence.digests import digest
 from fedmerit.guard.admission import Admission
-from fedmerit.schema.messages import Purpose, Reply, SparseUpdate
+from fedmerit.schema.messages import Purpose, Reply
 from fedmerit.server import encryption
 from fedmerit.server.encryption import EncryptedModels
 from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear, build_models
@@ -154,8 +154,9 @@ def test_of_a_model_of_its_own_a_site_gets_what_changed_and_after_an_absence_all
     changed[2, 1:4] = 5.0
     changed[1, 0] = 8.0
     advance(models, changed, round=1, means=(1.0, None, 9.0))
-    sparse, whole, large = (models.task_parts(row)["parameters"] for row in range(3))
-    assert isinstance(sparse, SparseUpdate)
+    sparse, whole, large = (models.task_parts(row) for row in range(3))
+    assert len(sparse["parameters"]) == 0
+    sparse, whole, large = sparse["changes"], whole["parameters"], large["parameters"]
     assert (sparse.indices.tolist(), sparse.values.tolist()) == ([3], [7.0])
     assert torch.equal(whole, changed[1])  # one entry changed as well, of a model that the site may not have
     assert torch.equal(large, changed[2])  # three of five entries and their places are more than the five
@@ -174,7 +175,7 @@ def test_a_checkpoint_brings_back_what_is_sent_and_who_has_one_model(tmp_path):
     torch.save(models.content(), tmp_path / "checkpoint")
     again.restore(torch.load(tmp_path / "checkpoint"))
     assert torch.equal(again.changed, models.changed)
-    assert again.task_parts(0)["parameters"].values.tolist() == [7.0]
+    assert again.task_parts(0)["changes"].values.tolist() == [7.0]
     assert (
         again.shared_rows == models.shared_rows == []
     )  # Birch and Cedar have equal models, each with its own statistics

@@ -20,7 +20,6 @@ from fedmerit.schema.messages import (
     Evaluation,
     ImportanceTask,
     Reply,
-    SparseUpdate,
     Task,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
@@ -61,9 +60,7 @@ class Recorded:
             overlap = (Overlap("000", "prostate", 50 + int(torch.randint(20, (), generator=self.random)), 5, 5),)
             return Evaluated(task.round, (overlap,) * len(task.mixtures), torch.ones(len(task.mixtures), task.bins))
         assert isinstance(task, Task)
-        model = task.parameters
-        if isinstance(model, SparseUpdate):
-            model = model.apply(self.trained_from[site])
+        model = task.changes.apply(self.trained_from[site]) if task.changes else task.parameters
         self.sent[site] += [model, *task.vectors.values()]
         self.trained_from[site] = model
         update = 0.01 * torch.randn(self.size, generator=self.random)

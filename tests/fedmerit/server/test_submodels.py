@@ -15,11 +15,11 @@ from torch import nn
 from fedmerit.contract import flat
 from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import parameter_mask
-from fedmerit.engines.nvflare.translation import model_to_task, task_to_model
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_task
 from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASKS
-from fedmerit.schema.inspection import check_importance
+from fedmerit.schema.expected import check_importance
 from fedmerit.schema.messages import (
     EVALUATE,
     TRAIN,
@@ -127,24 +127,25 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
 def test_held_neurons_arrive_as_they_were_sent(count):
     held = torch.rand(count, generator=torch.Generator().manual_seed(count)) > 0.5
     task = Task(3, torch.randn(SIZE), flat.get_buffers(NETWORK), neurons=held)
-    arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    arrived = model_to_task(over_the_wire(message_to_model(task, NETWORK, 9)), NETWORK)
     assert arrived.neurons.dtype == torch.bool
     assert torch.equal(arrived.neurons, held)
     assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(replace(task, neurons=None)) + -(-count // 8)
-    assert model_to_task(over_the_wire(task_to_model(replace(task, neurons=None), NETWORK, 9)), NETWORK).neurons is None
+    without = message_to_model(replace(task, neurons=None), NETWORK, 9)
+    assert model_to_task(over_the_wire(without), NETWORK).neurons is None
 
 
 SPOILED = {
     "none": (Failure("asleep"), "asleep"),
-    "another kind": (Reply(0, torch.zeros(SIZE), {}, 1, ()), "no answer to what was asked"),
-    "another round": (Importance(1, increases_of("Alder"), 1), "round 1 in round 0"),
+    "another kind": (Reply(0, torch.zeros(SIZE), {}, 1, ()), "no answer to the task (Reply)"),
+    "another round": (Importance(1, increases_of("Alder"), 1), "Importance.round: 1, expected 0"),
     "too few": (Importance(0, increases_of("Alder")[1:], 1), "shape"),
     "float32": (Importance(0, increases_of("Alder").float(), 1), "float64"),
-    "NaN": (Importance(0, increases_of("Alder") * float("nan"), 1), "not finite"),
-    "too much": (Importance(0, increases_of("Alder") + 2, 1), "beyond 1"),
-    "no image": (Importance(0, increases_of("Alder"), 0), "on 0 images"),
-    "too many images": (Importance(0, increases_of("Alder"), 17), "on 17 images"),
-    "images that are text": (Importance(0, increases_of("Alder"), "many"), "on many images"),  # type: ignore[arg-type]
+    "NaN": (Importance(0, increases_of("Alder") * float("nan"), 1), "NaN or infinite"),
+    "too much": (Importance(0, increases_of("Alder") + 2, 1), "beyond 1.00001 an image"),
+    "no image": (Importance(0, increases_of("Alder"), 0), "Importance.images: 0, expected"),
+    "too many images": (Importance(0, increases_of("Alder"), 17), "Importance.images: 17, expected at most"),
+    "images that are text": (Importance(0, increases_of("Alder"), "many"), "Importance.images: str, expected"),  # type: ignore[arg-type]
 }
 
 
@@ -202,7 +203,7 @@ def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_subm
     assert (held["Birch"] == 1).all()
     assert (held["Alder"] < held["Cedar"]).all()
     received = results.query("quantity == 'bytes_received'").pivot(index="round", columns="site", values="value")
-    task = payload_bytes(Task(0, start, flat.get_buffers(NETWORK), neurons=torch.ones(COUNT)))
+    task = payload_bytes(Task(0, start, flat.get_buffers(NETWORK), neurons=torch.ones(COUNT, dtype=torch.bool)))
     asking = payload_bytes(Task(0, start, flat.get_buffers(NETWORK)))
     assert received["Birch"].tolist() == [task + asking, task, task + asking, task]
 

@@ -1,6 +1,7 @@
 """A curious server: how often it may have models tried on a site's images."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,15 @@ from pretending import tiny_plan
 from fedmerit.contract import flat
 from fedmerit.errors import Refused
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.egress_list import clear_answer
 from fedmerit.schema.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
     NOT_SHARED,
     OTHER_NUMBERS,
+    OUT_OF_ORDER,
     OVER_BUDGET,
     OVER_CAP,
+    REASONS,
     Evaluated,
     Evaluation,
     Failure,
@@ -30,7 +32,13 @@ from fedmerit.schema.messages import (
 )
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.schema.site_folder import open_sites
-from fedmerit.site.evaluation_budget import REPEATS, allowance, question_digest, require_within_budget
+from fedmerit.site.evaluation_budget import (
+    REPEATS,
+    allowance,
+    question_digest,
+    require_round_order,
+    require_within_budget,
+)
 from fedmerit.site.site import Site, image_site
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.factory import initial_network
@@ -113,7 +121,7 @@ def log_of(site: Site) -> list[dict]:
 def test_sixty_models_in_one_message_are_refused_and_logged(site, config):
     answer = site.answer(models(config, 60))
     assert answer == Failure(OVER_BUDGET)
-    assert clear_answer({}, {"failure": answer.reason})[1] == {"failure": OVER_BUDGET}  # the gate lets the server know
+    assert answer.reason == OVER_BUDGET in REASONS  # the gate lets the server know
     (entry,) = log_of(site)
     assert (entry["work"], entry["round"]) == ("refused", ROUNDS)
     assert "60 models on the testing split in round 2, after 0; fedavg with 3 sites needs 6" in entry["reason"]
@@ -147,7 +155,7 @@ def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_th
     begun(site)
     assert site.answer(neurons(config, split, "exact", 1000, round)) == Failure(NOT_NEEDED)
     assert f"exact importance of neurons on 1000 images of the {split} split" in log_of(site)[-1]["reason"]
-    assert clear_answer({}, {"failure": NOT_NEEDED})[1] == {"failure": NOT_NEEDED}
+    assert NOT_NEEDED in REASONS
 
 
 @pytest.fixture
@@ -228,7 +236,7 @@ def test_models_of_one_digest_are_one_model(site, config):
     for task in asked:
         assert site.answer(task) == Failure(OTHER_NUMBERS)
         assert f"torch.float64 in round {ROUNDS}" in log_of(site)[-1]["reason"]
-    assert clear_answer({}, {"failure": OTHER_NUMBERS})[1] == {"failure": OTHER_NUMBERS}
+    assert OTHER_NUMBERS in REASONS
     assert site.answer(Task(1, want[0], one.buffers[0])) == Failure(OTHER_NUMBERS)
 
 
@@ -277,7 +285,7 @@ def test_models_of_others_are_refused_if_the_plan_does_not_share_them(method, co
         f"{count} models made of {count}, on the {task.split} split in round {task.round}"
         in (log_of(site)[-1]["reason"])
     )
-    assert clear_answer({}, {"failure": NOT_SHARED})[1] == {"failure": NOT_SHARED}
+    assert NOT_SHARED in REASONS
 
 
 def test_peers_are_refused_if_the_plan_does_not_share_models():
@@ -310,8 +318,60 @@ def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
     site = begun(capped({"testing": 2}))
     assert site.answer(models(config, 3)) == Failure(OVER_CAP)
     assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[-1]["reason"]
-    assert clear_answer({}, {"failure": OVER_CAP})[1] == {"failure": OVER_CAP}
+    assert OVER_CAP in REASONS
     two = models(config, 2, seed=1)
     assert isinstance(site.answer(two), Evaluated)
     assert site.answer(models(config, 1, seed=2)) == Failure(OVER_CAP)
     assert isinstance(site.answer(two), Evaluated)  # it has that answer
+
+
+# Order of rounds
+
+
+LAST, EACH = 5, torch.eye(1, dtype=torch.float64)
+NO_MODEL = torch.zeros(3)
+
+
+def evaluation(round, split="validation", purpose=Purpose.ROUND):
+    return Evaluation(round, split, NO_MODEL[None], EACH, ({},), EACH, purpose=purpose)
+
+
+def importance(round):
+    return ImportanceTask(round, "server_validation", NO_MODEL, {}, "exact", 4)
+
+
+@pytest.mark.parametrize("make", [lambda round: Task(round, NO_MODEL, {}), importance, evaluation])
+@pytest.mark.parametrize(("round", "given"), [(1, False), (2, False), (3, True)])
+def test_a_round_is_repeated_and_none_before_it(make, round, given):
+    with nullcontext() if given else pytest.raises(Refused, match=f"round {round}, after answers in round 3"):
+        require_round_order(make(round), LAST, latest=3, trained={0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("round", [0, 3, 4])
+def test_who_was_away_or_comes_late_trains_in_whatever_round_it_is(round):
+    for task in (Task(round, NO_MODEL, {}), importance(round), evaluation(round, "training", Purpose.ESTIMATE)):
+        require_round_order(task, LAST, latest=-1, trained=())
+        require_round_order(task, LAST, latest=0, trained={0})
+
+
+def test_models_of_a_round_are_judged_after_its_training():
+    with pytest.raises(Refused, match="on the validation split in round 1, before its training") as refused:
+        require_round_order(evaluation(1), LAST, latest=0, trained={0})
+    assert refused.value.reason == OUT_OF_ORDER
+    require_round_order(evaluation(1), LAST, latest=1, trained={0, 1})
+
+
+@pytest.mark.parametrize("split", ["validation", "testing"])
+@pytest.mark.parametrize("purpose", [Purpose.FINAL, Purpose.FINISH])
+def test_the_final_test_comes_last(split, purpose):
+    final = evaluation(LAST, split, purpose)
+    with pytest.raises(Refused, match=f"the final test on the {split} split, before any training"):
+        require_round_order(final, LAST, latest=-1, trained=())
+    require_round_order(final, LAST, latest=2, trained={2})  # absent from the last rounds
+    with pytest.raises(Refused, match="the final test in round 4, expected after round 4"):
+        require_round_order(replace(final, round=4), LAST, latest=4, trained={4})
+
+
+def test_after_the_final_test_nothing_is_trained_any_more():
+    with pytest.raises(Refused, match="round 4, after answers in round 5"):
+        require_round_order(Task(4, NO_MODEL, {}), LAST, latest=5, trained={3})

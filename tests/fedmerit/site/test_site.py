@@ -25,10 +25,10 @@ from fedmerit.schema.messages import (
     Reply,
     SparseUpdate,
     Task,
+    recorded,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
 from fedmerit.schema.site_folder import SiteFolder
-from fedmerit.site.enrolment import Commitment
 from fedmerit.site.site import image_site
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.memory import Learned, Memory
@@ -94,7 +94,7 @@ def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_wo
 def test_what_changed_since_a_round_it_does_not_remember_is_a_failure_and_no_error(site):
     here = site()
     sparse = SparseUpdate(torch.tensor([0], dtype=torch.int32), torch.tensor([1.0]))
-    assert here.answer(replace(make_task(here, 1), parameters=sparse)) == Failure(LOST_MEMORY)
+    assert here.answer(replace(make_task(here, 1), parameters=torch.empty(0), changes=sparse)) == Failure(LOST_MEMORY)
 
 
 def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(site):
@@ -122,7 +122,7 @@ def test_enrolment_says_how_much_the_site_holds_and_whose_word_it_is(site, sites
     answer = here.answer(EnrolmentTask(0, "head"))
     assert isinstance(answer, Enrolment)
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
-    assert entry.items() >= {"work": "enrol", "round": 0, "ledger": "head", **Commitment.of(answer).committed}.items()
+    assert entry.items() >= {"work": "enrol", "round": 0, "ledger": "head", **recorded(answer.sealed())}.items()
     folder = SiteFolder(sites / "site1")
     assert answer.certificate == "PEM"
     for split in ("training", "validation", "testing"):

@@ -10,7 +10,7 @@ from playing import LAST, SIDE, config_of, copy_site, following, play, same_stat
 
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
-from fedmerit.schema.inspection import check_enrolment
+from fedmerit.schema.expected import check_enrolment
 from fedmerit.schema.messages import EnrolmentTask, Evaluation, Task
 from fedmerit.schema.scores import mean_dice
 from fedmerit.site.site import image_site

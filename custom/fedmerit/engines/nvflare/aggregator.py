@@ -7,9 +7,8 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from fedmerit.engines.nvflare.translation import model_to_evaluated, model_to_reply, task_to_model
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import TRAIN
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.site.machine_settings import SERVER, configured_device, server_sites
@@ -42,14 +41,13 @@ class MeritAggregator(ModelAggregator):
     def models(self) -> dict[str, FLModel]:
         """What each site receives now."""
         network, rounds = self.federation.network, self.federation.config.rounds
-        return {site: task_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
+        return {site: message_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
 
     def accept_model(self, model: FLModel) -> None:
         """Hand over one site's answer."""
         named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
         site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
-        read = model_to_reply if self.exchange.work == TRAIN else model_to_evaluated
-        self.exchange.take(site, read(model, self.federation.network))
+        self.exchange.take(site, model_to_answer(model, self.federation.network))
 
     def aggregate_model(self) -> FLModel:
         """Nothing: `Federation.exchanges` continues the round."""

@@ -1,21 +1,18 @@
-"""The last gate of a site: NVFlare's result filter that passes what `egress_list.py` lists, and nothing else."""
+"""The gate of a site as NVFlare's last result filter."""
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.app_common.app_constant import AppConstants
 
 from fedmerit.contract.method import DECIMALS
-from fedmerit.schema.egress_list import clear_answer
+from fedmerit.schema.egress import clear_message
 from fedmerit.schema.survey import LEAST
-
-HEADERS = (AppConstants.CURRENT_ROUND,)
 
 
 class EgressFilter(Filter):
-    """Builds every result again from its listed parts.
+    """A filter that builds every result again from the fields that may leave.
 
     The job installs it; a site that wants it in every job names it in its own ``local/privacy.json``.
 
@@ -32,18 +29,14 @@ class EgressFilter(Filter):
         self.decimals, self.encrypted, self.least = decimals, encrypted, least
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """A result in, what of it may leave out.
+        """Return what may leave of a result.
 
         Raises:
-            Withheld: a part is not as listed; NVFlare then sends a return code instead of the result.
+            Withheld: a field has another form than declared; NVFlare then sends a return code instead of the result.
         """
         code = shareable.get_return_code()
         if code != ReturnCode.OK:
             return make_reply(code)
         dxo = from_shareable(shareable)
-        data, parts = clear_answer(dxo.data, dxo.meta, self.decimals, self.encrypted, self.least)
-        result = DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()
-        for name in HEADERS:
-            if (value := shareable.get_header(name)) is not None:
-                result.set_header(name, int(value))
-        return result
+        data, parts = clear_message(dxo.data, dxo.meta, self.decimals, self.encrypted, self.least)
+        return DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()

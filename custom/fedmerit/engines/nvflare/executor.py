@@ -7,7 +7,6 @@ NVFlare may stream a site's logs to the server, and tracebacks name files. So er
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,6 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.ciphertexts import SiteKey
@@ -29,9 +27,8 @@ from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, bro
 from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
 from fedmerit.engines.nvflare.operations import site_policy
 from fedmerit.engines.nvflare.translation import (
-    answer_to_model,
-    model_to_evaluation,
-    model_to_reply,
+    message_to_model,
+    model_to_answer,
     model_to_task,
     peer_to_shareable,
     shareable_to_peer,
@@ -40,7 +37,7 @@ from fedmerit.errors import printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.machine import give_back_memory
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, Work, describe_failure
+from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, describe_failure
 from fedmerit.site.machine_settings import configured_device, follow_manifest, run_folder, site_folder
 from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
@@ -50,10 +47,6 @@ from fedmerit.trainers.trainer import Trainer
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 ERRORS = "errors.log"  # in the site's own folder of the run
-READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
-    TRAIN: model_to_task,
-    EVALUATE: model_to_evaluation,
-}
 SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)  # after START_RUN, with which a script is started, once
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
@@ -157,7 +150,7 @@ class MeritExecutor(Executor):
             self._client_script.handle_event(event_type, fl_ctx)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-            left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
+            left = model_to_answer(FLModelUtils.from_shareable(result), self._network)
             if isinstance(left, Reply) and not torch.equal(left.update, trained.update):
                 self._site.sent(task, left.update)
 
@@ -198,26 +191,26 @@ class MeritExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
         self._trained = None
-        if task_name not in READERS:
+        if task_name not in (TRAIN, EVALUATE):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         if self._accepted is None:  # the hospital may have mended why
             self._begin(fl_ctx)
         if self._accepted is None:
-            return FLModelUtils.to_shareable(answer_to_model(Failure(REFUSED), torch.nn.Identity()))
+            return FLModelUtils.to_shareable(message_to_model(Failure(REFUSED), torch.nn.Identity()))
         self._at_work = fl_ctx, abort_signal
         try:
             if self._client_script:
                 shareable = materialized(shareable, fl_ctx, abort_signal)
-            task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
+            task = model_to_task(FLModelUtils.from_shareable(shareable), self._network)
             with concurrency_slot():
                 answer = self._open(fl_ctx).answer(task)
                 give_back_memory()  # the site now waits for the others
             if isinstance(task, Task) and isinstance(answer, Reply):
                 self._trained = task, answer
-            return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
+            return FLModelUtils.to_shareable(message_to_model(answer, self._network))
         except Exception as error:
             report_error(self, error, "round failed", fl_ctx)
-            return FLModelUtils.to_shareable(answer_to_model(describe_failure(error), self._network))
+            return FLModelUtils.to_shareable(message_to_model(describe_failure(error), self._network))
 
 
 def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:

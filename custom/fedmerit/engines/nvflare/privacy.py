@@ -13,7 +13,7 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
-from fedmerit.engines.nvflare.translation import answer_to_model, model_to_reply
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
 from fedmerit.schema.configuration.specs import Gaussian, Percentile, SparseVector, parse_filter
 from fedmerit.schema.messages import Answer, Reply
 
@@ -65,9 +65,9 @@ def build_answer_filter(specs: Sequence[str], network: nn.Module) -> Callable[[A
     def filtered(answer: Answer) -> Answer:
         if not isinstance(answer, Reply):
             return answer
-        shareable = FLModelUtils.to_shareable(answer_to_model(answer, network))
+        shareable = FLModelUtils.to_shareable(message_to_model(answer, network))
         for filter in filters:
             shareable = filter.process(shareable, FLContext())
-        return model_to_reply(FLModelUtils.from_shareable(shareable), network)
+        return model_to_answer(FLModelUtils.from_shareable(shareable), network)
 
     return filtered

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
 from fedmerit.guard.admission import Admission
+from fedmerit.guard.guard import Enrolled
 from fedmerit.guard.history import History
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
@@ -23,7 +24,6 @@ from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
 from fedmerit.server.membership import grow_all
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
-from fedmerit.site.enrolment import enrolled_sites
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Replay:
                     shared[places[site], places[other]] = shared[places[other], places[site]] = True
         counts = {site: enrolment.images for site, enrolment in present.items()}
         organisations = {site: enrolment.organisation for site, enrolment in present.items()}
-        enrolled = enrolled_sites(self.sites, counts, organisations, shared)
+        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared)
         self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
 
     def _allocate(self, inputs: RoundInputs) -> None:

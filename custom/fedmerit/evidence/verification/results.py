@@ -15,11 +15,11 @@ from fedmerit.evidence.closing_record import CROSS_SITE
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, make_finding
 from fedmerit.files import read_json
+from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
 from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import COUNTS, Overlap, mean_dice
-from fedmerit.site.enrolment import may_train_on
 from fedmerit.site.site_log import overlaps_digest
 
 FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds it

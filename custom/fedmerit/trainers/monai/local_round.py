@@ -14,7 +14,7 @@ from fedmerit.contract.method import Method, SiteView
 from fedmerit.errors import printable
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network
-from fedmerit.schema.inspection import check_model
+from fedmerit.schema.expected import check_model
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.memory import Learned, Memory
@@ -47,7 +47,7 @@ class ModelExchange:
         self.faults: dict[str, str] = {}  # by peer, why it is not available
         self._networks = {}
         for peer, model in models.items():
-            if fault := check_model(model.parameters, model.buffers, like, buffers, "model"):
+            if fault := check_model(model.parameters, model.buffers, like, buffers):
                 self.faults[peer] = fault
             else:
                 self._networks[peer] = build_network(network, device).eval()

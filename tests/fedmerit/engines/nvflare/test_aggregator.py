@@ -15,45 +15,23 @@ from one_in import one_in
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
-from fedmerit.engines.nvflare.translation import answer_to_model, model_to_task
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_task
 from fedmerit.schema.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.schema.rules import parts_of
 from fedmerit.server.exchange import Exchange
 
 LIAR = "Birch"
 NAN, INF = float("nan"), float("inf")
-NUMBERS = {"NaN": NAN, "infinity": INF, "minus infinity": -INF, "1e300": 1e300, "-1e300": -1e300}
-KINDS = {"nothing": None, "text": "many", "a truth": True, "bytes": b"\0", "a list": [1, 2], "a set": {1}}
-ARRAYS = ("float64", "float16", "int32", "int64", "uint8", "bool", "complex64", "object", "str")
-SCALARS = {  # what may not stand in the place of each
-    "num_samples": NUMBERS | KINDS | {"zero": 0, "less": -1, "a half": 0.5, "2^70": 2**70, "more than at first": 11},
-    "seconds": NUMBERS | KINDS | {"less": -1.0},
-    "train_loss": {name: value for name, value in (NUMBERS | KINDS).items() if name != "NaN"},
-    "overlaps": NUMBERS | KINDS | {"an empty dict": {}, "empty text": ""},
-    "trained_overlaps": NUMBERS | KINDS | {"an empty dict": {}},
-    "values": NUMBERS | KINDS,
-    "buffers": NUMBERS | KINDS | {"an empty dict": {}},
+JUNK = {
+    "nothing": None,
+    "text": "many",
+    "bytes": b"\0",
+    "a list": [1, 2],
+    "a set": {1},
+    "infinity": INF,
+    "a table": {"a": 1},
 }
-ROUNDS = {"none": None, "text": "1", "a float": 1.0, "a truth": True, "NaN": NAN, "a list": [1]}
-ROUNDS |= {"the one before": 0, "the next": 2, "below zero": -1, "2^70": 2**70}
-OVERLAP = {"case": "000", "label": "prostate", "true_positives": 5, "false_positives": 2, "false_negatives": 1}
-OVERLAPS: dict[str, list[Any]] = {
-    "of another label": [OVERLAP | {"label": "liver"}],
-    "of a name": [OVERLAP | {"case": "Doe, Jane"}],
-    "without counts": [{"case": "000", "label": "prostate"}],
-    "with more": [OVERLAP | {"patient": "Doe"}],
-    "of a number": [3],
-    "of a case twice": [OVERLAP, OVERLAP],
-    "of a negative count": [OVERLAP | {"true_positives": -1}],
-    "of NaN": [OVERLAP | {"true_positives": NAN}],
-    "of a huge count": [OVERLAP | {"false_positives": 2**60}],
-    "of lists": [OVERLAP | {"false_positives": [1]}],
-}
-VALUES = {
-    "one nobody asked for": {"dice": 1.0},
-    "a cosine of 1.5": {"cosine": 1.5},
-    "a cosine of text": {"cosine": "1"},
-}
-VALUES |= {f"an error of {value}": {"minus_error": value} for value in (1.001, -0.001, 1e6, NAN, INF, -INF, True, None)}
+ARRAYS = ("float64", "float16", "int64", "bool", "object", "str")
 
 Change = Callable[[Any], None]
 
@@ -96,17 +74,14 @@ def buffers_of(model: Any) -> Any:
 
 def malformed() -> Iterator[tuple[str, Change]]:
     """Changes to a good reply of round 1, by what they make of it."""
-    for field, junk in SCALARS.items():
-        yield f"{field}: missing", lambda model, field=field: model.meta.pop(field)
-        for name, value in junk.items():
-            yield f"{field}: {name}", telling(field, value)
-    for name, value in ROUNDS.items():
-        yield f"round: {name}", setting("current_round", value)
-    for name, overlaps in OVERLAPS.items():
-        yield f"overlaps {name}", telling("overlaps", overlaps)
-    yield "other references after training", telling("trained_overlaps", [OVERLAP | {"false_negatives": 2}])
-    for name, values in VALUES.items():
-        yield f"values: {name}", telling("values", values)
+    for part in (part for part in parts_of(Reply) if part.name != "update"):
+        yield f"{part.name}: missing", lambda model, name=part.name: model.meta.pop(name)
+        for name, value in JUNK.items():
+            if not (part.optional and value is None):
+                yield f"{part.name}: {name}", telling(part.name, value)
+    yield "more images than at first", telling("num_samples", 11)
+    for number in (0, 2, -1, 2**70):
+        yield f"round {number}", telling("round", number)
     for name in ("model.0.conv.weight", "model.2.conv.bias"):
         yield f"update without {name}", lambda model, name=name: model.params.pop(name)
         for dtype in ARRAYS:
@@ -121,7 +96,7 @@ def malformed() -> Iterator[tuple[str, Change]]:
             change = (lambda array: array[:0]) if shape == "empty" else (lambda array, new=new: array.reshape(new))
             yield f"update {shape} in {name}", on_array(params_of, name, change)
     yield "update with more", lambda model: model.params.update(more=np.zeros(3, np.float32))
-    for name, value in (KINDS | {"an empty dict": {}}).items():
+    for name, value in {**JUNK, "an empty dict": {}}.items():
         yield f"params: {name}", setting("params", value)
     yield "a model, not an update", setting("params_type", "FULL")
     for name in ("model.0.adn.N.running_var", "model.0.adn.N.num_batches_tracked"):
@@ -174,7 +149,7 @@ def answers_to(exchange: Exchange, federation: Any) -> dict[str, Any]:
 
 
 def told(site: str, answer: Reply | Evaluated | Failure, federation: Any) -> Any:
-    model = over_the_wire(answer_to_model(answer, federation.network))
+    model = over_the_wire(message_to_model(answer, federation.network))
     model.meta["client_name"] = site
     return model
 

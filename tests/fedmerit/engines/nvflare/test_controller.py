@@ -89,7 +89,7 @@ def test_a_job_that_cannot_run_here_is_refused(wrong, monkeypatch):
     one.handle_event(EventType.START_RUN, FLContext())
     assert told == ["job refused"]
     answer = FLModelUtils.from_shareable(one.execute(EVALUATE, Shareable(), FLContext(), MagicMock()))
-    assert answer.meta["failure"] == REFUSED  # the server hears that it is refused, not why
+    assert answer.meta["reason"] == REFUSED  # the server hears that it is refused, not why
 
 
 class Asked:

@@ -34,7 +34,6 @@ from fedmerit.schema.messages import (
     ImportanceTask,
     Purpose,
     Reply,
-    SparseUpdate,
     Task,
     Work,
 )
@@ -83,9 +82,7 @@ class PretendedSite:
 
     def train(self, task: Task) -> Reply:
         before, asks = self.memory.get(task.round - 1), self.federation.method.asks
-        model = task.parameters
-        if isinstance(model, SparseUpdate):
-            model = model.apply(before.received)
+        model = task.changes.apply(before.received) if task.changes else task.parameters
         if not len(model):  # it stays here
             model = before.model if before else flat.get_parameters(NETWORK)
         new = [torch.randn(SIZE, generator=generator(100 * place + task.round + 1)) for place in (self.place, 9)]

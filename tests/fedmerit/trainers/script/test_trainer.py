@@ -19,11 +19,11 @@ from fedmerit.contract.method import Layout
 from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.schema import egress_list
+from fedmerit.schema import egress
 from fedmerit.schema.configuration.requirements import unmet_needs
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
-from fedmerit.schema.inspection import check_enrolment, check_model
+from fedmerit.schema.expected import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.policy import Manifest
@@ -139,9 +139,7 @@ def test_a_script_gets_its_own_kinds_of_numbers_and_may_give_all_or_what_changed
         assert result.num_samples == 7
         assert [one.dice for one in result.overlaps] == [0.5]
         assert math.isnan(result.learned.loss)  # its other metrics stay with it
-        assert (
-            check_model(result.learned.update, result.learned.buffers, task.parameters, task.buffers, "update") is None
-        )
+        assert check_model(result.learned.update, result.learned.buffers, task.parameters, task.buffers) is None
 
 
 def test_of_a_model_of_arrays_the_script_gets_arrays(trainer, tmp_path):
@@ -230,7 +228,7 @@ def test_a_metric_has_any_name_its_values_may_be_an_array_and_of_a_case_not_know
     result = trained(made)[1]
     assert {one.case: one.dice for one in result.overlaps} == places
     assert result.num_samples == 6
-    assert all(egress_list.NAME.fullmatch(one.label) for one in result.overlaps)
+    assert all(egress.NAME.fullmatch(one.label) for one in result.overlaps)
     assert {one.label for one in result.overlaps} <= {*made.config.network.labels}
 
 

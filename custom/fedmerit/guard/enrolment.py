@@ -1,0 +1,27 @@
+"""The guard's rules of enrolments: which sites hold each other's cases, and how many images a site has committed to."""
+
+from collections.abc import Sequence
+
+SHARED_CASES = 0.5  # of the training cases of either site
+MOST_MISSING = 0.1  # share of a site's first training images that may be missing later
+
+
+def find_shared_cases(fingerprints: Sequence[frozenset[str]]) -> list[list[bool]]:
+    """Return (n, n) whether two sites hold at least `SHARED_CASES` of each other's cases.
+
+    The larger site counts, too: copies divide equally, and one case of a hospital must not earn half of its reward.
+    """
+    return [
+        [
+            site is not other
+            and (larger := max(len(site), len(other))) > 0
+            and len(site & other) >= SHARED_CASES * larger
+            for other in fingerprints
+        ]
+        for site in fingerprints
+    ]
+
+
+def may_train_on(images: float, first: float) -> bool:
+    """Return whether a site with ``first`` training images may continue with ``images``: some cannot be read."""
+    return (1 - MOST_MISSING) * first <= images <= first
