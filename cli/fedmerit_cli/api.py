@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.schema.configuration.options import STUDY_OPTIONS, RunOptions, kind
+from fedmerit.schema.configuration.options import STUDY_OPTIONS, RunOptions
 from fedmerit.schema.configuration.settings import guarded
+from fedmerit.schema.declarations import parameters
 from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation
@@ -36,14 +37,17 @@ def takes_options(*names: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        lines, parameters = [], []
-        for name in names:
-            if name not in signature.parameters:
-                field = RunOptions.model_fields[name]
-                how = {"default": field.default, "annotation": kind(field)}
-                parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how))
-                lines.append(f"        {name}: {field.description}")
-        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
+        added = [
+            option for name, option in parameters(RunOptions).items() if name in {*names} - {*signature.parameters}
+        ]
+        lines = [f"        {option.name}: {option.text}" for option in added]
+        keywords = [
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.base
+            )
+            for option in added
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         head, args, rest = (function.__doc__ or "").partition("    Args:\n")
         body, _, end = rest.partition("\n\n")
         function.__doc__ = f"{head}{args}{body}\n" + "\n".join(lines) + f"\n\n{end}"

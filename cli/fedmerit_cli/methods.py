@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
+from rich.text import Text as RichText
 
 from fedmerit import plugins
 from fedmerit.errors import BadInput, suggest
 from fedmerit.schema.configuration.settings import PAPER, PRESETS, Preset, guarded
+from fedmerit.schema.rules import Rule, Text
 from fedmerit_cli.options import CATALOGUE
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit.schema.declarations import Rule
+    from fedmerit.schema.declarations import Parameter
 
 COLUMNS = {  # of the table of methods, by the field of `About`
     "contribution": "contribution of a site",
@@ -84,26 +85,25 @@ def _parameter_table(title: str, groups: Mapping[str, Sequence[Sequence[str]]]) 
     for group, rows in groups.items():
         if group:
             table.add_section()
-            table.add_row(Text(group, "bold"))
+            table.add_row(RichText(group, "bold"))
         for row in rows:
             table.add_row(*row)
     return table
 
 
 def parameter_rows(kind: type[Any]) -> list[list[str]]:
-    """Name, default, range and text of each parameter of a method, or of a part of a run."""
+    """Return name, default, range and text of each parameter of a method, or of a part of a run."""
     from fedmerit.schema.configuration.settings import settable
-    from fedmerit.schema.declarations import rules
 
-    known, defaults = rules(kind), {one.name: guarded({}).get(one.name, one.default) for one in settable(kind)}
-    return [[name, _text(one), _range(known[name], one), known[name].text] for name, one in defaults.items()]
+    return [
+        [name, _text(guarded({}).get(name, declared.default)), _range(declared), declared.text]
+        for name, declared in settable(kind).items()
+    ]
 
 
-def _range(rule: "Rule", default: Any) -> str:
-    if isinstance(default, bool):
-        return "true or false"
-    text = not rule.choices and (isinstance(default, str) or default is MISSING)
-    return "" if text else rule.expected()
+def _range(declared: "Parameter") -> str:
+    rule = declared.mark(Rule, Rule())
+    return rule.bounds() or ("" if isinstance(rule, Text) else rule.words())
 
 
 def _text(value: Any) -> str:

@@ -3,16 +3,16 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
-from pydantic import BeforeValidator
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.options import RunOptions, kind, shown_fields, value_range
-from fedmerit.schema.declarations import parse_assignments
+from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.declarations import Parameter, Shown, parameters, parse_assignments, read
+from fedmerit.schema.rules import Choice, Rule
 from fedmerit_cli.terminal import console
 
 if TYPE_CHECKING:
@@ -48,75 +48,95 @@ GroundTruth = Annotated[
 Draws = Annotated[int, typer.Option(min=1, help="Random draws for the 95 % CI.")]
 
 
-def run_options(
-    *names: str, required: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: a command takes these options of a run, as its parameter ``asked``, a `RunOptions`.
+Function = Callable[..., Any]
+
+
+def takes(
+    kind: Any,
+    *names: str,
+    required: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    reader: Callable[..., Any] | None = None,
+) -> Callable[[Function], Function]:
+    """Return a decorator: a command takes declared options, as its parameter ``asked``, an instance of ``kind``.
 
     Args:
-        names: fields of `RunOptions`, in the order of the help.
-        required: those that have to be given.
+        kind: a dataclass or model whose fields are declared as `fedmerit.schema.declarations` says.
+        names: the fields that become options, in the order of the help.
+        required: the fields that have to be given.
         defaults: values other than the fields' own.
+        reader: builds the instance, with the arguments of `declarations.read` but the first; None: that function.
     """
     own = dict(defaults or {})
+    known = parameters(kind)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Function) -> Function:
         @wraps(function)
         def command(**values: Any) -> Any:
-            return function(**{name: values.pop(name) for name in rest}, asked=_read(own, values))
+            return function(**{name: values.pop(name) for name in rest}, asked=build(values))
+
+        def build(values: Mapping[str, Any]) -> Any:
+            chosen = {name: value for name, value in values.items() if value not in (None, False, [])}
+            for name in chosen:
+                if get_origin(known[name].base) is dict:
+                    chosen[name] = parse_assignments(chosen[name], known[name].flag)
+            return (reader or partial(read, kind))({**own, **chosen}, "", texts=True, label=label)
+
+        def label(name: str, value: Any) -> str:
+            return f"{known[name].flag if name in known else name} {value}"
 
         signature = inspect.signature(function, eval_str=True)
-        rest = {name: one for name, one in signature.parameters.items() if name != "asked"}
-        added = [_parameter(name, name in required, own.get(name)) for name in names]
-        both = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in rest.values()), *added]
-        parameters = sorted(both, key=lambda one: one.default is not inspect.Parameter.empty)  # required ones first
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        rest = {name: parameter for name, parameter in signature.parameters.items() if name != "asked"}
+        added = [_option(known[name], name in required, own.get(name)) for name in names]
+        both = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in rest.values()), *added]
+        ordered = sorted(both, key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
         return command
 
     return decorate
 
 
-def _parameter(name: str, is_required: bool, default: Any) -> inspect.Parameter:
-    """A field of `RunOptions` as a parameter from which typer makes an option."""
-    field, shown, of_kind = RunOptions.model_fields[name], shown_fields()[name], kind(RunOptions.model_fields[name])
-    if of_kind is bool:
-        annotation: Any = bool
-    elif get_origin(of_kind) in (tuple, dict):
-        is_one_text = any(isinstance(one, BeforeValidator) for one in field.metadata)
-        annotation = str | None if is_one_text else list[str] | None
-    else:
-        annotation = of_kind | None
-    stated = default if default is not None else field.default
-    of_default = (
-        "" if is_required else shown.default or ("" if stated in (None, "", (), {}) or stated is False else str(stated))
-    )
-    notes = [value_range(field), f"default: {of_default}" if of_default else ""]
-    extra = f"  [{'; '.join(filter(None, notes))}]" if any(notes) else ""
+def run_options(*names: str, **how: Any) -> Callable[[Function], Function]:
+    """Return a decorator: a command takes these options of a run, as its parameter ``asked``, a `RunOptions`."""
+    return takes(RunOptions, *names, reader=RunOptions.read, **how)
+
+
+METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+
+
+def _option(declared: Parameter, is_required: bool, default: Any) -> inspect.Parameter:
+    """Return a declared field as a parameter from which typer makes an option.
+
+    Values stay texts, except paths and switches: `declarations.read` is the only reader of what they spell.
+    """
+    shown, rule = declared.mark(Shown, Shown()), declared.mark(Rule, Rule())
+    several = get_origin(declared.base) is dict or (get_origin(declared.base) is tuple and not declared.reads_texts)
+    annotation: Any = declared.base if declared.base in (bool, Path) else list[str] if several else str
+    stated = declared.default if default is None else default
+    words = "" if stated in (None, "", (), {}) or stated is False else str(stated)
+    notes = [
+        rule.bounds(),
+        f"default: {shown.default or words}" if (shown.default or words) and not is_required else "",
+    ]
     option = typer.Option(
-        f"--{shown.flag or name.replace('_', '-')}",
-        metavar=shown.metavar or None,
-        help=f"{field.description}{extra}",
+        declared.flag,
+        metavar=shown.metavar
+        or ("|".join(rule.options) if isinstance(rule, Choice) else METAVARS.get(declared.base, "TEXT")),
+        help=f"{declared.text}  [{'; '.join(filter(None, notes))}]" if any(notes) else declared.text,
         show_default=False,
         rich_help_panel=shown.panel,
-        autocompletion=_complete_method if name == "method" else None,
+        autocompletion=_complete_method if declared.name == "method" else None,
     )
-    empty = inspect.Parameter.empty if is_required else False if of_kind is bool else None
+    empty = inspect.Parameter.empty if is_required else False if declared.base is bool else None
+    typed = annotation if declared.base is bool else annotation | None
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[annotation, option]
+        declared.field, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=Annotated[typed, option]
     )
 
 
 def _complete_method(incomplete: str) -> list[str]:
     return [one for one in METHODS if one.startswith(incomplete)]
-
-
-def _read(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> RunOptions:
-    """The options that the user gave, above a command's defaults."""
-    found = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
-    if "settings" in found:
-        found["settings"] = parse_assignments(found["settings"], f"--{shown_fields()['settings'].flag}")
-    return RunOptions.read({**defaults, **found}, label=lambda name, value: f"--{name.replace('_', '-')} {value}")
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -13,13 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import IO, Any
 
 from fedmerit.errors import BadInput, RunFailed
 
-Typed = TypeVar("Typed", bound=BaseModel)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
@@ -188,20 +185,6 @@ def parse_json(text: bytes | str) -> Any:
     if b"\\ud" in content.lower():
         json.dumps(found, ensure_ascii=False).encode()  # raises if half a character is there, which nothing can write
     return found
-
-
-def parse(kind: type[Typed], content: Any, file: Path | str) -> Typed:
-    """What JSON said, as a pydantic model; `BadInput` naming the file and the first entry that does not fit."""
-    if not isinstance(content, dict):
-        raise BadInput(f"{file}: holds no JSON object")
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise BadInput(f"{file}: lacks {name}") from None
-        raise BadInput(f"{file}: {name} is {first['input']!r:.60}: {first['msg']}") from None
 
 
 def as_file_name(text: str) -> str:

@@ -78,7 +78,7 @@ def test_a_cluster_needs_a_number_of_jobs(sites, tmp_path):
 
 
 def test_options_have_the_names_of_the_command_line(sites, tmp_path):
-    with pytest.raises(BadInput, match=r"rounds=0: expected 1 or more"):
+    with pytest.raises(BadInput, match=r"rounds=0: expected a whole number, 1 or more"):
         fedmerit.run(tmp_path / "run", "fedavg", sites, rounds=0)
     with pytest.raises(BadInput, match=r"unknown option resumes; did you mean"):
         fedmerit.run(tmp_path / "run", "fedavg", sites, resumes=True)

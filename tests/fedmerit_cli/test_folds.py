@@ -135,5 +135,5 @@ def test_a_manifest_bounds_the_folds(rules, allowed):
     refused = refusals(manifest, RunConfiguration.from_dict(plan), 2)
     assert (not refused) == allowed
     assert refusals(manifest, RunConfiguration.from_dict({**plan, "fold": None}), 2) == []
-    with pytest.raises(BadInput, match=r"fold=-1: expected 0 or more"):
+    with pytest.raises(BadInput, match=r"fold=-1: expected a whole number, 0 or more"):
         RunConfiguration.from_dict({**plan, "fold": -1})

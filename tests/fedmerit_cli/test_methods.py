@@ -6,7 +6,7 @@ import pytest
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.settings import PRESETS, GuardSettings, Network, Training
-from fedmerit.schema.declarations import rules
+from fedmerit.schema.declarations import parameters
 
 FIXED = ("in_channels", "labels")  # by the sites
 
@@ -29,12 +29,12 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
     monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
     result = fedmerit("methods", method)
     assert result.exit_code == 0
-    for name, rule in rules(METHODS[method]).items():
+    for name, declared in parameters(METHODS[method]).items():
         row = next(line for line in result.output.splitlines() if f" {name} " in line)
-        assert rule.text in row
+        assert declared.text in row
     for kind in (Training, Network, GuardSettings):  # --set takes these too
-        for name, rule in rules(kind).items():
-            assert (f" {name} " in result.output and rule.text in result.output) == (name not in FIXED)
+        for name, declared in parameters(kind).items():
+            assert (f" {name} " in result.output and declared.text in result.output) == (name not in FIXED)
     assert "(1 - t/T)^0.9" in result.output
     assert re.search(r" guard +│ on ", result.output)  # as of new runs
     assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)

@@ -9,7 +9,8 @@ import typer.main
 
 import fedmerit
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.options import RunOptions, Waiting, shown_fields
+from fedmerit.schema.configuration.options import RunOptions, Waiting
+from fedmerit.schema.declarations import parameters as declared
 from fedmerit_cli.main import app
 from fedmerit_cli.options import given
 
@@ -17,16 +18,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_command_line_and_python_have_the_options_of_the_model():
-    flags = {f"--{shown.flag or name.replace('_', '-')}" for name, shown in shown_fields().items()}
+    options = declared(RunOptions)
+    flags = {option.flag for option in options.values()}
     command = typer.main.get_group(app).commands["run"]
     assert {option.opts[0] for option in command.params} == flags | {"--config", "--resume", "--trust"}
     parameters = inspect.signature(fedmerit.run).parameters
     assert {*RunOptions.model_fields} == {*parameters} - {"on_round", "resume"}
     assert {*inspect.signature(fedmerit.rounds).parameters} == {*RunOptions.model_fields}
-    for name, field in RunOptions.model_fields.items():
-        assert name in ("out", "method", "sites") or parameters[name].default == field.default
+    for name, option in options.items():
+        assert name in ("out", "method", "sites") or parameters[name].default == option.default
         assert f"{name}: " in fedmerit.run.__doc__
-        assert field.description
+        assert option.text
 
 
 @pytest.mark.parametrize("name", ["round_timeout", "min_sites"])
@@ -45,13 +47,13 @@ def test_an_option_is_declared_in_one_place(name):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rounds": 0}, "rounds=0: expected 1 or more"),
+        ({"rounds": 0}, "rounds=0: expected a whole number, 1 or more"),
         ({"rounds": 2.5}, "rounds=2.5: expected a whole number, 1 or more"),
         ({"rounds": True}, "rounds=True: expected a whole number, 1 or more"),
-        ({"round_timeout": float("nan")}, "round_timeout=nan: expected 0 or more"),
+        ({"round_timeout": float("nan")}, "round_timeout=nan: expected a number, 0 or more"),
         ({"engine": "cloud"}, "engine='cloud': expected one of sim, local, poc"),
         ({"settings": "zero"}, "settings='zero': expected a table of names and values"),
-        ({"privacy": [3]}, r"privacy=\[3\]: expected a list of texts"),
+        ({"privacy": [3]}, r"privacy\.0=3: expected a text"),
         ({"only": "a,,b"}, "only='a,,b': expected names of sites such as A,B, each once"),
         ({"keep_updates": "yes"}, "keep_updates='yes': expected true or false"),
         ({"set": {}}, "unknown option set; did you mean settings?"),

@@ -208,7 +208,7 @@ def test_a_training_that_fails_is_reported(fedmerit, arguments, tmp_path, monkey
     ("changes", "message"),
     [
         ({"seeds": "0,one"}, "--seeds"),
-        ({"rounds": 0}, "--rounds 0: expected 1 or more"),
+        ({"rounds": 0}, "--rounds 0: expected a whole number, 1 or more"),
         ({"method": "eu"}, "such as fedavg"),
         ({"method": "fedci"}, "--server-share"),
         ({"device": "cuda:99"}, "cuda:99"),

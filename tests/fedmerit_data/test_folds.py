@@ -100,7 +100,7 @@ def test_spoiled_folds_are_found(folded, tmp_path, spoil, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"folds": 2}, "folds=2: expected 3 to 20"),
+        ({"folds": 2}, "folds=2: expected a whole number from 3 to 20"),
         ({"folds": 5, "ratios": (0.6, 0.2, 0.2)}, "leave ratios or folds out"),
         ({"folds": 5, "server_share": 0.1}, "server share 0.1: with folds every patient is tested"),
     ],

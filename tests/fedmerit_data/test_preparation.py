@@ -23,10 +23,10 @@ BAD = {
     "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: is the size of a disc crop, but the crop is whole"),
     "multiple of a disc": (
         {"kind": "fundus-rois", "crop": "disc", "crop_multiple": 0.5},
-        r"crop_multiple=0\.5: expected 1 to 20",
+        r"crop_multiple=0\.5: expected a number from 1 to 20",
     ),
     "patients": ({"patients": 9}, "takes all patients of its source"),
-    "few patients": ({"kind": "synthetic-fundus", "patients": 3}, "patients=3: expected 5 or more"),
+    "few patients": ({"kind": "synthetic-fundus", "patients": 3}, "patients=3: expected a whole number, 5 or more"),
     "source": ({"source": None}, "kind prostate-multisite: needs --source"),
     "kind": ({"kind": "cardiac"}, "kind 'cardiac': expected one of prostate-multisite, "),
     "labels": ({"labels": {"prostate": ()}}, "^labels: fixed for kind prostate-multisite"),

@@ -127,7 +127,7 @@ class SiteView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class MethodSummary:
     """A method's row in the tables of methods; the defaults are FedAvg's."""
 
     contribution: str = "share of training images"  # how it is estimated
@@ -152,7 +152,7 @@ class Needs:
 class Method(Checked):
     """One paper's method: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
 
-    about: ClassVar[About]
+    about: ClassVar[MethodSummary]
     ranges: ClassVar[Mapping[str, Range]] = {}  # of all that `asks` may name, whatever the parameters
     own_statistics: ClassVar[bool] = False  # whether its outcomes have ``statistics`` "own"
 

@@ -9,7 +9,7 @@ Wang et al. 2020).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from fedmerit.contract.games import coalition_candidates, coalitions_to_evaluate
 from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import to_columns, trained_models
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.declarations import Checked, parameter
+from fedmerit.schema.declarations import Checked
+from fedmerit.schema.rules import About, Count
 
 State = Mapping[str, Tensor]  # an observer's memory; it is in the run's checkpoint
 
@@ -75,8 +76,8 @@ MOST = 256  # models: all coalitions of 8 sites
 class SampledCoalitions(Observer):
     """Of many coalitions a sample, drawn with their complements."""
 
-    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
-    most: int = parameter(MOST, "models a round; of more coalitions a sample", low=8, high=4096)
+    every: Annotated[int, Count(), About("rounds from one observation to the next; 0: only the last")] = 1
+    most: Annotated[int, Count(8, 4096), About("models a round; of more coalitions a sample")] = MOST
 
     def most_models(self, sites: int) -> int:
         """All coalitions, or `most`."""
@@ -111,7 +112,7 @@ class OneRoundReconstruction(SampledCoalitions):
     w_0 + Σ_t Δ_i over the members; a missing update counts as zero.
     """
 
-    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
+    every: Annotated[int, Count(), About("rounds from one evaluation to the next; 0: only the last")] = 0
     about: ClassVar[str] = "models of coalitions, from the updates of the whole run"
 
     def start(self, model: Tensor, num_sites: int) -> State:
@@ -145,7 +146,7 @@ class LocalOnly(Observer):
     n trainings of one site each take together as many images a round as one training of all.
     """
 
-    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
+    every: Annotated[int, Count(), About("rounds from one evaluation to the next; 0: only the last")] = 0
     about: ClassVar[str] = "each site's own model, of a run of standalone"
     needs_standalone: ClassVar[bool] = True
 
@@ -172,7 +173,7 @@ class LeaveOneOutLoss(Observer):
     that mean, as FedAdam or the median, w is still the mean.
     """
 
-    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
+    every: Annotated[int, Count(), About("rounds from one observation to the next; 0: only the last")] = 1
     about: ClassVar[str] = "each round's mean, and that without each site"
 
     def most_models(self, sites: int) -> int:

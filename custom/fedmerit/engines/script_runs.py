@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from fedmerit.contract import flat
 from fedmerit.engines.local import OnExchange, carry_out
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
+from fedmerit.files import lock_folder, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import configure_script, describe, read_plan
 from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.declarations import read
 from fedmerit.schema.messages import Answer, Reply, Task, Work, describe_failure
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import Overlap
@@ -203,7 +204,7 @@ def read_launch(run: Path) -> Launch:
         BadInput: it is gone, or another than when the run began.
         Untrusted: only run.json names it.
     """
-    launch: Launch = parse(Launch, read_run(run)["script"], run / "run.json")
+    launch: Launch = read(Launch, read_run(run)["script"], run / "run.json")
     file = Path(launch.file)
     if not file.is_file():
         raise BadInput(f"{file}: the sites' script is gone; put it back")

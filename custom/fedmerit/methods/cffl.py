@@ -5,18 +5,18 @@ punishing. Sites of high reputation download most of the aggregate, those below 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import trained_candidates
-from fedmerit.contract.method import About, Layout, Outcome, Reports
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Number
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,21 @@ class CFFL(RemembersSites, EvaluatesCandidates):
         ValueError: a parameter does not follow its rule, or belongs to another reward.
     """
 
-    theta: float = parameter(1.0, "share of its update that a site uploads, the largest entries", above=0, high=1)
-    clip: float | None = parameter(None, "bound on every entry of an update; None: none", above=0)
-    alpha: float | None = parameter(None, "of the sinh; None: min(5, 0.7 N), N the sites present", above=0, high=100)
+    theta: Annotated[
+        float, Number(high=1, above=0), About("share of its update that a site uploads, the largest entries")
+    ] = 1.0
+    clip: Annotated[float | None, Number(above=0), About("bound on every entry of an update; None: none")] = None
+    alpha: Annotated[
+        float | None, Number(high=100, above=0), About("of the sinh; None: min(5, 0.7 N), N the sites present")
+    ] = None
     # the released code has 1/6 for unbalanced classes, else 1/3, which removed honest hospitals
-    coef: float = parameter(1 / 6, "of the threshold below which a site is removed", low=0)
-    reward: str = parameter(
-        "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
-    )
-    unrewarded: str = rewards.unrewarded_parameter("nothing")
-    contributions: tuple[float, ...] = rewards.contributions_parameter()
-    about: ClassVar[About] = About(
+    coef: Annotated[float, Number(0), About("of the threshold below which a site is removed")] = 1 / 6
+    reward: Annotated[
+        str, Choice(("sparse", "global")), About("the largest entries by reputation; global: one model, c its weights")
+    ] = "sparse"
+    unrewarded: rewards.Unrewarded = "nothing"
+    contributions: rewards.Contributions = ()
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="server validation Dice of what it trained",
         weights="share of training images, among those not removed",
         download="own model, plus the largest entries by reputation and images; or one global model",

@@ -5,13 +5,13 @@ value. The higher its reputation, the more entries of that sum it downloads.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.games import cosine_values
-from fedmerit.contract.method import About, Layout, Outcome, Reports, inner_products
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports, inner_products
 from fedmerit.contract.vectors import (
     aggregate,
     cosine_to_sum,
@@ -24,7 +24,7 @@ from fedmerit.contract.vectors import (
 )
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,29 @@ class CGSV(RemembersSites):
         ValueError: a parameter does not follow its rule, or belongs to another reward.
     """
 
-    alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
-    beta: float = parameter(1.0, "altruism of Eq. 5: the larger, the more alike the downloads", above=0)
-    gamma: float | None = parameter(
-        None, "Γ, norm of every normalised update; None: Σ p_i ||Δ_i|| of the round", above=0
-    )
-    floor: float = parameter(1e-3, "of the reputation before it is normalised, so that weights stay positive", low=0)
-    contribution: str = parameter(
-        "cosine", "ψ (Eq. 3), or exact: the Shapley value φ that it approximates", choices=("cosine", "exact")
-    )
-    permutations: int = parameter(1000, "sampled for contribution=exact with more than 24 sites", low=2)
-    reward: str = parameter(
-        "sparse", "one model per site; or global: reputations weigh one model for all", choices=("sparse", "global")
-    )
-    mask: str = parameter(
-        "global",
-        "the largest entries of all (Eq. 5); per_tensor: of each tensor, as released",
-        choices=("global", "per_tensor"),
-    )
-    unrewarded: str = rewards.unrewarded_parameter("nothing")
-    contributions: tuple[float, ...] = rewards.contributions_parameter()
-    about: ClassVar[About] = About(
+    alpha: Annotated[float, Number(0, 1), About("weight of the past in the reputation")] = 0.95
+    beta: Annotated[float, Number(above=0), About("altruism of Eq. 5: the larger, the more alike the downloads")] = 1.0
+    gamma: Annotated[
+        float | None, Number(above=0), About("Γ, norm of every normalised update; None: Σ p_i ||Δ_i|| of the round")
+    ] = None
+    floor: Annotated[
+        float, Number(0), About("of the reputation before it is normalised, so that weights stay positive")
+    ] = 1e-3
+    contribution: Annotated[
+        str, Choice(("cosine", "exact")), About("ψ (Eq. 3), or exact: the Shapley value φ that it approximates")
+    ] = "cosine"
+    permutations: Annotated[int, Count(2), About("sampled for contribution=exact with more than 24 sites")] = 1000
+    reward: Annotated[
+        str, Choice(("sparse", "global")), About("one model per site; or global: reputations weigh one model for all")
+    ] = "sparse"
+    mask: Annotated[
+        str,
+        Choice(("global", "per_tensor")),
+        About("the largest entries of all (Eq. 5); per_tensor: of each tensor, as released"),
+    ] = "global"
+    unrewarded: rewards.Unrewarded = "nothing"
+    contributions: rewards.Contributions = ()
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
         download="own model, plus the largest entries its reputation earns; or one global model",

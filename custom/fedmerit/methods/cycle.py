@@ -7,13 +7,13 @@ well k segments n's images or, in the paper, how well the gradient of learning f
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Range, Reports
+from fedmerit.contract.method import Layout, Method, MethodSummary, Needs, Outcome, Range, Reports
 from fedmerit.contract.vectors import aggregate
 from fedmerit.methods.peer_learning import (
     DIRECTIONS,
@@ -24,7 +24,7 @@ from fedmerit.methods.peer_learning import (
     misalignments,
     own_loss,
 )
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
 
@@ -52,32 +52,39 @@ class CYCle(Method, LearnsFromPeers):
             models from the server have it average them.
     """
 
-    alpha: float = parameter(0.5, "weight of the past in a reputation r", low=0, below=1)
-    tau_opt: float = parameter(0.25, "misalignment up to which r̃ is 1", low=0, below=1)
-    tau_max: float = parameter(0.75, "misalignment from which r̃ is 0", above=0, high=1)
-    R: int = parameter(5, "collaborative rounds from one scoring to the next; not given in the paper", low=1)
+    alpha: Annotated[float, Number(0, below=1), About("weight of the past in a reputation r")] = 0.5
+    tau_opt: Annotated[float, Number(0, below=1), About("misalignment up to which r̃ is 1")] = 0.25
+    tau_max: Annotated[float, Number(high=1, above=0), About("misalignment from which r̃ is 0")] = 0.75
+    R: Annotated[int, Count(1), About("collaborative rounds from one scoring to the next; not given in the paper")] = 5
     # tuned on Dice: docs/studies/cycle-shifted-masks.md
-    lambda0: float = parameter(1.0, "λ0; the paper: 50, of images of one class", low=0)
-    T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
-    warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
-    warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))
-    kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
-    exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
-    score_batches: int = parameter(8, "batches of training images to score on", low=1)
-    score_loss: str = parameter(
-        "ce",
-        "own loss in Eq. 4: cross-entropy; ce_T: of predictions at T, as Section 2; or training's",
-        choices=OWN_LOSSES,
+    lambda0: Annotated[float, Number(0), About("λ0; the paper: 50, of images of one class")] = 1.0
+    T: Annotated[float, Number(above=0), About("temperature, of CaPriDe; not given in the paper")] = 5.0
+    warmup: Annotated[
+        int, Count(), About("rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100")
+    ] = 8
+    warmup_by: Annotated[str, Choice(("own", "fedavg")), About("as one model; own, the paper's: local training")] = (
+        "fedavg"
     )
-    score: str = parameter(
-        "agreement",
-        "of a peer: r̃ = its validation Dice by the site's own; gradients, the paper's: h of how they align (Eqs. 4, 5)",
-        choices=tuple(SCORES),
-    )
+    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
+    exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
+    score_batches: Annotated[int, Count(1), About("batches of training images to score on")] = 8
+    score_loss: Annotated[
+        str,
+        Choice(OWN_LOSSES),
+        About("own loss in Eq. 4: cross-entropy; ce_T: of predictions at T, as Section 2; or training's"),
+    ] = "ce"
+    score: Annotated[
+        str,
+        Choice(tuple(SCORES)),
+        About(
+            "Score of a peer: r̃ = its validation Dice by the site's own; gradients, the paper's: h of how they "
+            "align (Eqs. 4, 5)."
+        ),
+    ] = "agreement"
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
     has_site_models: ClassVar[bool] = True
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
         download="own model; to learn from, the models of peers that share, as likely as of use to them",

@@ -6,19 +6,19 @@ server's. Its download grows with the reputation that remembers this and with th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
 from fedmerit.contract.games import trained_candidates, with_received
-from fedmerit.contract.method import About, Layout, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
 from fedmerit.methods import rewards
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 MOST_BINS = 100  # of a histogram
 MOST_IMAGES = 1e9  # in one of them
@@ -49,34 +49,38 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
     method asks for no losses.
     """
 
-    tau: float | None = parameter(
-        None, "norm of every upload; None: Σ p_i ‖Δ_i‖, which keeps the scale of a step", above=0
-    )
-    alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
-    beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
-    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=MOST_BINS)
-    smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
-    kl_floor: float | None = parameter(
-        None, "of the divergence; None: its expectation by sampling, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
-    )
-    floor: float = parameter(1e-3, "of the reputation before it is normalised", above=0)
-    form: str = parameter(
-        "resolved",
-        "score Acc·K, quota tanh·K; paper: Acc/KL, tanh/KL; released: Acc·K², tanh·K",
-        choices=("resolved", "paper", "released"),
-    )
-    mask: str = parameter(
-        "global", "the largest entries of the whole aggregate, or of each tensor", choices=("global", "per_tensor")
-    )
-    distributions: str = parameter(
-        "both", "what nearness counts in (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
-    )
-    clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
-    unrewarded: str = rewards.unrewarded_parameter("own")
-    contributions: tuple[float, ...] = rewards.contributions_parameter()
+    tau: Annotated[
+        float | None, Number(above=0), About("norm of every upload; None: Σ p_i ‖Δ_i‖, which keeps the scale of a step")
+    ] = None
+    alpha: Annotated[float, Number(0, 1), About("memory of the reputation")] = 0.95
+    beta: Annotated[float, Number(above=0), About("of the tanh: larger makes quotas more alike")] = 1.5
+    bins: Annotated[int, Count(1, MOST_BINS), About("of a histogram of losses, on [0, 1]")] = 10
+    smoothing: Annotated[float, Number(above=0), About("added to the count of every bin")] = 1.0
+    kl_floor: Annotated[
+        float | None,
+        Number(above=0),
+        About("of the divergence; None: its expectation by sampling, (bins - 1)/2 (1/n_i + 1/n_V)"),
+    ] = None
+    floor: Annotated[float, Number(above=0), About("of the reputation before it is normalised")] = 1e-3
+    form: Annotated[
+        str,
+        Choice(("resolved", "paper", "released")),
+        About("score Acc·K, quota tanh·K; paper: Acc/KL, tanh/KL; released: Acc·K², tanh·K"),
+    ] = "resolved"
+    mask: Annotated[
+        str, Choice(("global", "per_tensor")), About("the largest entries of the whole aggregate, or of each tensor")
+    ] = "global"
+    distributions: Annotated[
+        str, Choice(("both", "reputation", "quota", "none")), About("what nearness counts in (Table 4's ablation)")
+    ] = "both"
+    clip: Annotated[
+        float | None, Number(above=0), About("bound on every entry of an update; the paper: 1e-3; None: none")
+    ] = None
+    unrewarded: rewards.Unrewarded = "own"
+    contributions: rewards.Contributions = ()
     ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="server validation Dice, times how alike its losses and the server's are",
         download="own model, plus the largest entries by reputation and likeness",
         site_work="training, losses of training images, evaluation of the sites' models",

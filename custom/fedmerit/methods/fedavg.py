@@ -9,15 +9,15 @@
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import PoolsImages
-from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, SiteModels
+from fedmerit.contract.method import GlobalModel, Layout, Method, MethodSummary, Needs, Outcome, Reports, SiteModels
 from fedmerit.contract.vectors import aggregate
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Number
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FedAvg(Method):
 
     needs: ClassVar[Needs] = Needs(sums_only=True)
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(paper="McMahan et al. 2017")
+    about: ClassVar[MethodSummary] = MethodSummary(paper="McMahan et al. 2017")
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
@@ -47,7 +47,9 @@ class Standalone(Method):
     )
     has_site_models: ClassVar[bool] = True
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(contribution="none", weights="none", download="own model", paper="baseline")
+    about: ClassVar[MethodSummary] = MethodSummary(
+        contribution="none", weights="none", download="own model", paper="baseline"
+    )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
         """``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""
@@ -64,7 +66,7 @@ class Pooled(FedAvg, PoolsImages):
     """
 
     needs: ClassVar[Needs] = Needs(sites=1, unfiltered="nothing leaves a site: one machine holds all images")
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none", site_work="one training on the images of all sites; only engine local", paper="baseline"
     )
 
@@ -87,9 +89,9 @@ class FedAvgMState:
 class FedAvgM(Method):
     """The server follows the mean update, as a gradient, with momentum. With β = 0 and η = 1 it is FedAvg."""
 
-    beta: float = parameter(0.9, "β, weight of the past in the momentum", low=0, below=1)
-    eta: float = parameter(1.0, "η, the server's step", above=0)
-    about: ClassVar[About] = About(paper="Hsu et al. 2019; Reddi et al. 2021")
+    beta: Annotated[float, Number(0, below=1), About("β, weight of the past in the momentum")] = 0.9
+    eta: Annotated[float, Number(above=0), About("η, the server's step")] = 1.0
+    about: ClassVar[MethodSummary] = MethodSummary(paper="Hsu et al. 2019; Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
         """The state before round 0; ``model`` is (d,)."""
@@ -116,11 +118,13 @@ class FedAdamState:
 class FedAdam(Method):
     """Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
 
-    beta1: float = parameter(0.9, "β1, weight of the past in the first moment", low=0, below=1)
-    beta2: float = parameter(0.99, "β2, weight of the past in the second moment", low=0, below=1)
-    eta: float = parameter(1e-2, "η, the server's step", above=0)
-    tau: float = parameter(1e-3, "τ, added to the root of the second moment: the larger, the less adaptive", above=0)
-    about: ClassVar[About] = About(paper="Reddi et al. 2021")
+    beta1: Annotated[float, Number(0, below=1), About("β1, weight of the past in the first moment")] = 0.9
+    beta2: Annotated[float, Number(0, below=1), About("β2, weight of the past in the second moment")] = 0.99
+    eta: Annotated[float, Number(above=0), About("η, the server's step")] = 1e-2
+    tau: Annotated[
+        float, Number(above=0), About("τ, added to the root of the second moment: the larger, the less adaptive")
+    ] = 1e-3
+    about: ClassVar[MethodSummary] = MethodSummary(paper="Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAdamState:
         """The state before round 0; ``model`` is (d,)."""
@@ -155,7 +159,7 @@ class FedBN(Method):
 
     own_statistics: ClassVar[bool] = True
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         download="global model, with its own norms and their statistics", paper="Li et al. 2021, FedBN"
     )
 
@@ -182,7 +186,7 @@ class SiloBN(FedAvg):
 
     needs: ClassVar[Needs] = Needs()
     own_statistics: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         download="global model, with its own BatchNorm statistics", paper="Andreux et al. 2020"
     )
 

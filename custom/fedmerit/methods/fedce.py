@@ -8,17 +8,27 @@ receives w_t.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import HasGuardedForm, MeasuresLeaveOneOut, OwnUpdate
-from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.method import (
+    Layout,
+    Method,
+    MethodSummary,
+    Needs,
+    Outcome,
+    Range,
+    Reports,
+    SiteView,
+    inner_products,
+)
 from fedmerit.contract.vectors import aggregate, cosine_to_others, share, share_known
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Number
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -52,17 +62,21 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
     has no update in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
     """
 
-    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or only one term", choices=tuple(COMBINATIONS))
-    error: str = parameter(
-        "absolute",
-        "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
-        choices=("absolute", "relative", "others"),
-    )
-    least_cosine: float = parameter(-1.0, "lower ones count as this: -1 by Eq. 2, 0 with the guard", low=-1, high=0)
+    combine: Annotated[str, Choice(tuple(COMBINATIONS)), About("Γ of Eq. 4: Multi., Sum., or only one term")] = "times"
+    error: Annotated[
+        str,
+        Choice(("absolute", "relative", "others")),
+        About(
+            "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises"
+        ),
+    ] = "absolute"
+    least_cosine: Annotated[
+        float, Number(-1, 0), About("lower ones count as this: -1 by Eq. 2, 0 with the guard")
+    ] = -1.0
     remembered: ClassVar[str] = "gamma_accumulated"
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
         site_work="training, cosine, validation without own model",

@@ -6,17 +6,17 @@ averages every neuron over the sites that hold it.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.contract.games import trained_candidates
-from fedmerit.contract.method import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.contract.method import Layout, Method, MethodSummary, Needs, Outcome, Reports
 from fedmerit.contract.vectors import average_submodels, parameter_mask, share, to_sites
 from fedmerit.methods.rewards import require_one_each
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances
@@ -44,16 +44,20 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     site absent from the last of those rounds counts as the worst of those present.
     """
 
-    beta: float = parameter(5.0, "β: the larger, the less sites below the best receive", low=0, high=1000)
-    contributions: tuple[float, ...] = parameter((), "c: local-only Dice, in the order of names", low=0, high=1)
-    standalone_rounds: int = parameter(10, "local-only rounds that measure c, if it is not given", low=1)
-    importance: str = parameter("exact", "of neurons; to first order; all equal", choices=("exact", "taylor", "equal"))
-    importance_interval: int = parameter(10, "rounds from one allocation to the next", low=1)
-    validation_images: int = parameter(16, "of every site's server split to measure on, at most", low=1)
-    aggregation: str = parameter("count", "Eq. 9; share: by images; plain: FedAvg", choices=("count", "share", "plain"))
+    beta: Annotated[float, Number(0, 1000), About("β: the larger, the less sites below the best receive")] = 5.0
+    contributions: Annotated[tuple[float, ...], Number(0, 1), About("c: local-only Dice, in the order of names")] = ()
+    standalone_rounds: Annotated[int, Count(1), About("local-only rounds that measure c, if it is not given")] = 10
+    importance: Annotated[str, Choice(("exact", "taylor", "equal")), About("of neurons; to first order; all equal")] = (
+        "exact"
+    )
+    importance_interval: Annotated[int, Count(1), About("rounds from one allocation to the next")] = 10
+    validation_images: Annotated[int, Count(1), About("of every site's server split to measure on, at most")] = 16
+    aggregation: Annotated[
+        str, Choice(("count", "share", "plain")), About("Eq. 9; share: by images; plain: FedAvg")
+    ] = "count"
     has_site_models: ClassVar[bool] = True
     reveals_updates: ClassVar[bool] = True  # of neurons that only one or two sites hold
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="server validation Dice of its local-only model, or given",
         weights="equal, neuron by neuron, among the sites that hold it",
         download="global model without its most important neurons, those beyond its reputation",

@@ -2,22 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Layout, Method
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemembersSites(Method):
     """A method whose state has a number for each site that rounds add to: `remembered`, 0 for a site without any."""
 
-    joining: str = parameter(
-        "zero", "what a site that joins later has of it; mean: of the others that have one", choices=("zero", "mean")
-    )
+    joining: Annotated[
+        str,
+        Choice(("zero", "mean")),
+        About("what a site that joins later has of it; mean: of the others that have one"),
+    ] = "zero"
     remembered: ClassVar[str] = "reputation"  # of the state, (n,)
 
     def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:

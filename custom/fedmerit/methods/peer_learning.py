@@ -8,7 +8,7 @@ CaPriDe learning (Tastan et al. 2023), without its encryption. CYCle scores a pe
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 from torch.nn.functional import logsigmoid
 
 from fedmerit.contract.capabilities import ExtraLoss, LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.contract.method import DECIMALS, About, Layout, Method, Needs, Outcome, Reports
-from fedmerit.schema.declarations import parameter
+from fedmerit.contract.method import DECIMALS, Layout, Method, MethodSummary, Needs, Outcome, Reports
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
 EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers
@@ -71,14 +71,16 @@ class VPDL(Method, LearnsFromPeers):
     """Distillation from all peers, of equal weight."""
 
     # tuned on Dice: docs/studies/cycle-shifted-masks.md
-    lambda0: float = parameter(1.0, "λ0; the paper: 50, of images of one class", low=0)
-    T: float = parameter(5.0, "temperature, of CaPriDe", above=0)
-    warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
-    kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
-    exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
+    lambda0: Annotated[float, Number(0), About("λ0; the paper: 50, of images of one class")] = 1.0
+    T: Annotated[float, Number(above=0), About("temperature, of CaPriDe")] = 5.0
+    warmup: Annotated[
+        int, Count(), About("rounds of local training before; a quarter of 30, as the paper's 25 of 100")
+    ] = 8
+    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
+    exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
     has_site_models: ClassVar[bool] = True
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none",
         weights="none",
         download="own model; to learn from, the models of all peers",

@@ -6,21 +6,23 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from fedmerit.contract.capabilities import LocalResult, TrainingView, TrainsLocally, towards
-from fedmerit.contract.method import About, Needs
+from fedmerit.contract.method import MethodSummary, Needs
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Number
 
 
 @dataclass(frozen=True)
 class FedProx(FedAvg, TrainsLocally):
     """FedAvg with a term of the loss that keeps a site's model near the one it received. With μ = 0 it is FedAvg."""
 
-    mu: float = parameter(1e-3, "μ, of the term that keeps a site's model near the one received", low=0)
+    mu: Annotated[float, Number(0), About("μ, of the term that keeps a site's model near the one received")] = 1e-3
     needs: ClassVar[Needs] = Needs()
-    about: ClassVar[About] = About(site_work="training, held near the global model", paper="Li et al. 2020, FedProx")
+    about: ClassVar[MethodSummary] = MethodSummary(
+        site_work="training, held near the global model", paper="Li et al. 2020, FedProx"
+    )
 
     def train(self, view: TrainingView) -> LocalResult:
         """Minimise F_i(w) + μ/2 ‖w - w_t‖² (Eq. 2, Li et al. 2020) over the trainable parameters."""
@@ -31,10 +33,12 @@ class FedProx(FedAvg, TrainsLocally):
 class Ditto(FedAvg, TrainsLocally):
     """FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
 
-    lambda_: float = parameter(0.1, "λ, of the term that keeps a site's own model near the global one", low=0)
+    lambda_: Annotated[float, Number(0), About("λ, of the term that keeps a site's own model near the global one")] = (
+        0.1
+    )
     keeps_own_model: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs()
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         download="global model; it keeps one of its own",
         site_work="training of two models, its own held near the global one",
         paper="Li et al. 2021, Ditto",

@@ -6,14 +6,23 @@ well served; what they contribute is no part of it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import About, GlobalModel, Method, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.method import (
+    GlobalModel,
+    Method,
+    MethodSummary,
+    Outcome,
+    Range,
+    Reports,
+    SiteView,
+    inner_products,
+)
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Number
 
 EPSILON = 1e-10  # added to every loss
 
@@ -29,12 +38,14 @@ class QFedAvg(Method):
     10⁵-fold; L is therefore a parameter of its own, and ``rule="weights"`` drops the term.
     """
 
-    q: float = parameter(1.0, "power of the loss; 0: every site alike", low=0)
-    rule: str = parameter("weights", "w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2", choices=("weights", "exact"))
-    L: float = parameter(1e-3, "Lipschitz constant of rule=exact", above=0)
+    q: Annotated[float, Number(0), About("power of the loss; 0: every site alike")] = 1.0
+    rule: Annotated[str, Choice(("weights", "exact")), About("w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2")] = (
+        "weights"
+    )
+    L: Annotated[float, Number(above=0), About("Lipschitz constant of rule=exact")] = 1e-3
     ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="training loss to the power q",
         weights="training loss to the power q",
         site_work="training, losses of training images",

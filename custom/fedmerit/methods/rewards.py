@@ -14,15 +14,25 @@ for a quota of 1. The download is as large as the model then.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Number
 
 UNREWARDED = ("nothing", "own")
+Contributions = Annotated[
+    tuple[float, ...],
+    Number(0, 1),
+    About("Contribution of each site, in the order of names: rewards follow them, not reputations."),
+]
+Unrewarded = Annotated[
+    str,
+    Choice(UNREWARDED),
+    About("Entries of its model that a site earns nothing for: as before training, or own: as it trained them."),
+]
 
 
 @dataclass(frozen=True)
@@ -52,11 +62,6 @@ def fractions_of_largest(amounts: Tensor, present: Tensor) -> Tensor:
     return amounts / amounts.max() if amounts.any() else amounts
 
 
-def contributions_parameter() -> Any:
-    """The parameter ``contributions``."""
-    return parameter((), "of each site, in the order of names: rewards follow them, not reputations", low=0, high=1)
-
-
 def require_sparse(reward: str, unrewarded: str, contributions: Sequence[float]) -> None:
     """`ValueError` if parameters of sparse rewards are given with one model for all sites."""
     if reward == "global" and (unrewarded == "own" or contributions):
@@ -72,12 +77,6 @@ def require_one_each(contributions: Sequence[float], num_sites: int) -> None:
 def deserved(contributions: Sequence[float], reputation: Tensor, present: Tensor) -> Tensor:
     """(n,) the present sites' shares of the given contributions; ``reputation`` (n,) unchanged if none are given."""
     return share(torch.tensor(contributions, dtype=torch.float64), present) if contributions else reputation
-
-
-def unrewarded_parameter(default: str) -> Any:
-    """The parameter ``unrewarded``."""
-    text = "entries of its model that a site earns nothing for: as before training, or own: as it trained them"
-    return parameter(default, text, choices=UNREWARDED)
 
 
 def kept(unrewarded: str, updates: Tensor) -> Tensor | None:

@@ -7,16 +7,16 @@ whose reputation falls below a fraction of the mean is expelled for good.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import About, Layout, Outcome, Reports, inner_products
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports, inner_products
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number, Switch
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,24 @@ class RFFL(RemembersSites):
     ``boost=False`` and ``mask="per_tensor"``.
     """
 
-    alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
-    gamma: float | None = parameter(None, "Γ, norm that longer updates are clipped to; None: Σ p_i ||Δ_i||", above=0)
-    coef: float = parameter(1 / 3, "removed is a site below coef / |R|", low=0, below=1)
-    warmup: int = parameter(10, "rounds a site takes part in before it can be removed", low=0)
-    boost: bool = parameter(True, "quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
-    clamp: bool = parameter(True, "negative reputations count as 0")
-    keep_own: bool = parameter(False, "the reward comes after the (clipped) own update, not before training")
-    mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
+    alpha: Annotated[float, Number(0, 1), About("weight of the past in the reputation")] = 0.95
+    gamma: Annotated[
+        float | None, Number(above=0), About("Γ, norm that longer updates are clipped to; None: Σ p_i ||Δ_i||")
+    ] = None
+    coef: Annotated[float, Number(0, below=1), About("removed is a site below coef / |R|")] = 1 / 3
+    warmup: Annotated[int, Count(), About("rounds a site takes part in before it can be removed")] = 10
+    boost: Annotated[
+        bool, Switch(), About("quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
+    ] = True
+    clamp: Annotated[bool, Switch(), About("negative reputations count as 0")] = True
+    keep_own: Annotated[
+        bool, Switch(), About("the reward comes after the (clipped) own update, not before training")
+    ] = False
+    mask: Annotated[str, Choice(("global", "per_tensor")), About("the largest entries of all, or of each tensor")] = (
+        "global"
+    )
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
         download="own model, plus the largest entries its reputation earns",

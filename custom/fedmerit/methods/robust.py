@@ -9,14 +9,14 @@ is nearest to its neighbours is taken, or the mean of the m nearest: a site far 
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, inner_products
+from fedmerit.contract.method import GlobalModel, Layout, Method, MethodSummary, Needs, Outcome, Reports, inner_products
 from fedmerit.contract.vectors import aggregate, share, trimmed_mean
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Count, Number
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Trimmed(Method):
     the weights recorded, and the credit, are equal shares.
     """
 
-    beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
-    about: ClassVar[About] = About(
+    beta: Annotated[float, Number(0, below=0.5), About("β, fraction of the sites that is cut at either end")] = 0.25
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none", weights="equal, except the extremes of each parameter", paper="Yin et al. 2018"
     )
 
@@ -49,7 +49,7 @@ class Median(Method):
     the credit, are equal shares, which say who had a voice and not whose update was taken.
     """
 
-    about: ClassVar[About] = About(contribution="none", weights="none", paper="Yin et al. 2018")
+    about: ClassVar[MethodSummary] = MethodSummary(contribution="none", weights="none", paper="Yin et al. 2018")
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + median Δ_i."""
@@ -68,13 +68,15 @@ class Krum(Method):
     credit too, are 1/m.
     """
 
-    f: int | None = parameter(
-        None, "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows", low=0
-    )
-    m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
+    f: Annotated[
+        int | None,
+        Count(),
+        About("sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows"),
+    ] = None
+    m: Annotated[int, Count(1), About("updates taken, those of the lowest scores; above 1: Multi-Krum")] = 1
     needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="whether its update is among the chosen",
         weights="equal among the chosen, those nearest to their neighbours",
         paper="Blanchard et al. 2017",

@@ -6,15 +6,15 @@ c_i, which stays there, and the server's c.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
-from fedmerit.contract.method import About, Layout, Method, Outcome, Reports
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Number
 
 MOST = 3.0  # times the median length of a Δ_i, the mean gradient of a site
 FEWEST = 3  # sites, for a median to bound
@@ -38,11 +38,11 @@ class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
     the length of K steps.
     """
 
-    eta_g: float = parameter(1.0, "η_g, the server's step", above=0)
+    eta_g: Annotated[float, Number(above=0), About("η_g, the server's step")] = 1.0
     vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none",
         weights="equal",
         download="global model, control variate",

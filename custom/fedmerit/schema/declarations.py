@@ -1,120 +1,276 @@
-"""Declared parameters: checked, built from texts and JSON, and read from specs.
+"""Declared fields and the reader of them: what is wrong with a value is worded here, wherever the value comes from.
 
-Dataclasses from texts and JSON, and specs: KIND or KIND:NAME=VALUE,NAME=VALUE, each kind a frozen dataclass.
+A field of a frozen dataclass or a pydantic model is declared once::
 
-Commas or colons separate parameters: colons if commas separate specs, as in ``zero,noise:from=3:times=2``.
-A field ``from_`` is the parameter "from", which is a keyword of Python.
+    rounds: Annotated[int, Count(1), About("Rounds to train.", "rounds")] = 100
+
+The command line, TOML, Python, plans, run.json and the tables of the manual derive from it.
+
+A spec is KIND or KIND:NAME=VALUE,NAME=VALUE; each kind is such a dataclass. Commas or colons separate parameters:
+colons if commas separate specs, as in ``zero,noise:from=3:times=2``. A field ``from_`` is the parameter "from", which
+Python reserves.
 """
 
 import json
-import math
 import re
-from collections import abc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit import plugins
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, suggest
+from fedmerit.schema.rules import About, Rule
+
+T = TypeVar("T")
+WORDS: Mapping[Any, str] = {  # by type of a field without a rule
+    **{int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "a text"},
+    **dict.fromkeys((tuple, list), "a list of texts"),
+    **dict.fromkeys((dict, Mapping), "a table of names and values"),
+}
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's errors of names, of models and dataclasses
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What a parameter may be. Bounds are of numbers, which are finite, and hold for every number of a tuple."""
+class Shown:
+    """A mark of an option: how the command line shows it, and whether run.json records it unchanged."""
 
-    low: float = -math.inf  # at least
-    high: float = math.inf  # at most
-    above: float = -math.inf  # more than
-    below: float = math.inf  # less than
-    choices: Sequence[str] = ()
-    others: str = ""  # the group of `fedmerit.plugins` whose names are choices too
-    text: str = ""  # what it is
-
-    def allows(self, value: Any) -> bool:
-        """Whether ``value`` follows the rule; None does, unless there are choices."""
-        if self.choices:
-            return value in self.choices or bool(self.others and plugins.is_name(self.others, str(value)))
-        if isinstance(value, (tuple, list)):
-            return all(map(self.allows, value))
-        if not isinstance(value, (int, float)):
-            return True
-        return self.low <= value <= self.high and self.above < value < self.below  # no NaN, and nothing infinite
-
-    def expected(self) -> str:
-        """The rule in words: "0 to 1", "above 0", "one of a, b"."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}" + (", or a part of that name" if self.others else "")
-        if self.low > -math.inf and self.high < math.inf:
-            return f"{self.low:g} to {self.high:g}"
-        bounds = [
-            f"above {self.above:g}" if self.above > -math.inf else "",
-            f"{self.low:g} or more" if self.low > -math.inf else "",
-            f"below {self.below:g}" if self.below < math.inf else "",
-            f"at most {self.high:g}" if self.high < math.inf else "",
-        ]
-        return ", ".join(filter(None, bounds)) or "a finite number"
+    metavar: str = ""
+    default: str = ""  # in words, if the default is none
+    flag: str = ""  # if the option has another name than the field: one item of the field each time
+    panel: str = "Options"
+    is_recorded: bool = False
 
 
-def parameter(default: Any, text: str, **rule: Any) -> Any:
-    """A dataclass field that says what it is and may be.
+@dataclass(frozen=True)
+class Parameter:
+    """A declared field."""
 
-    Args:
-        default: its default value; `dataclasses.MISSING`: none; ``dict``: an empty one.
-        text: what it is.
-        **rule: the bounds or choices of its `Rule`.
-    """
-    metadata = {"rule": Rule(text=text, **rule)}
-    return (
-        field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
-    )
+    field: str
+    annotation: Any
+    default: Any  # `MISSING`: the field is required
+
+    @property
+    def name(self) -> str:
+        """The name that people write."""
+        return self.field.removesuffix("_")
+
+    @property
+    def flag(self) -> str:
+        """The option of the command line."""
+        return f"--{self.mark(Shown, Shown()).flag or self.name.replace('_', '-')}"
+
+    @property
+    def base(self) -> Any:
+        """The type without marks and None."""
+        return _split(self.annotation)[0]
+
+    @property
+    def text(self) -> str:
+        """The sentence about the field, with the unit."""
+        about = self.mark(About, About(""))
+        return f"{about.text} [{about.unit}]" if about.unit else about.text
+
+    def mark(self, kind: type[T], default: T) -> T:
+        """Return the field's mark of this ``kind``, or ``default``."""
+        return next((mark for mark in _split(self.annotation)[1] if isinstance(mark, kind)), default)
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the field has a reader of texts of its own."""
+        return any(isinstance(mark, BeforeValidator) for mark in _split(self.annotation)[1])
+
+    @property
+    def words(self) -> str:
+        """What a value may be."""
+        origin, rule = get_origin(self.base) or self.base, self.mark(Rule, Rule())
+        text = rule.words() or WORDS.get(dict if is_dataclass(origin) else origin, "")
+        return f"{'each ' * (origin is tuple and bool(rule.words()))}{text}"
 
 
-def rules(kind: Any) -> dict[str, Rule]:
-    """The rule of every field of a dataclass that has one, by name."""
-    return {one.name: one.metadata["rule"] for one in fields(kind) if "rule" in one.metadata}
+def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type in an annotation, without None, and the marks about it, inner ones last."""
+    marks: tuple[Any, ...] = ()
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *inner = get_args(annotation)
+            marks = (*marks, *reversed(inner))
+        elif get_origin(annotation) in (Union, UnionType) and len(kinds := _without_none(annotation)) == 1:
+            annotation = kinds[0]
+        else:
+            return annotation, marks
 
 
-def check(parameters: Any) -> None:
-    """`ValueError` if a field of a dataclass does not follow its rule; it names the field and what was expected."""
-    for one in fields(parameters):
-        value, rule = getattr(parameters, one.name), one.metadata.get("rule")
-        if rule and not rule.allows(value):
-            each = "each " if isinstance(value, (tuple, list)) else ""
-            raise ValueError(f"{one.name.removesuffix('_')}={value!r}: expected {each}{rule.expected()}")
+def _without_none(annotation: Any) -> list[Any]:
+    return [kind for kind in get_args(annotation) if kind is not NoneType]
+
+
+def parameters(kind: Any) -> Mapping[str, Parameter]:
+    """Return the fields of a dataclass or pydantic model by name, in order, fields by keyword last."""
+    return _parameters(kind)
+
+
+@cache
+def _parameters(kind: Any) -> Mapping[str, Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    if is_dataclass(kind):
+        ordered = sorted(fields(kind), key=lambda field: field.kw_only is True)
+        defaults = {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in ordered
+        }
+    else:
+        defaults = {
+            name: MISSING if field.is_required() else field.get_default(call_default_factory=True)
+            for name, field in kind.model_fields.items()
+        }
+    return {name: Parameter(name, hints[name], default) for name, default in defaults.items()}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Base of frozen dataclasses whose parameters are checked when one is made.
+    """A frozen dataclass whose fields are checked when an instance is made.
 
     Raises:
-        ValueError: a parameter does not follow its rule.
+        ValueError: a field does not follow its rule; the message names the field, its value and what was expected.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # an unknown name is an error
 
     def __post_init__(self) -> None:
         check(self)
 
 
-T = TypeVar("T")
-EXPECTED: Mapping[type, str] = {int: "a whole number", float: "a number"}
+def check(declared: Any) -> None:
+    """Raise `ValueError` if a field of a dataclass does not follow its rule."""
+    kind: Any = type(declared)
+    for parameter, adapter in _rules(kind):
+        value = getattr(declared, parameter.field)
+        try:
+            adapter.validate_python(value)
+        except ValidationError:
+            raise ValueError(f"{assignment(parameter.name, value)}: expected {parameter.words}") from None
+
+
+@cache
+def _rules(kind: Any) -> list[tuple[Parameter, TypeAdapter[Any]]]:
+    return [
+        (parameter, _adapter(parameter.annotation))
+        for parameter in parameters(kind).values()
+        if parameter.mark(Rule, Rule()).words()
+    ]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the validator of a type; making one takes longer than all its checks."""
+    return TypeAdapter(kind)
+
+
+def assignment(name: str, value: Any) -> str:
+    """Return a field and its value, as messages show them."""
+    return f"{name}={value!r:.80}"
+
+
+Label = Callable[[str, Any], str]
+
+
+def read(kind: type[T], values: Any, where: Path | str, texts: bool = False, label: Label = assignment) -> T:
+    """Build a declared dataclass or model from JSON, TOML or texts.
+
+    Args:
+        kind: the dataclass or model.
+        values: by the fields' names.
+        where: names the file, the site or the parameter of a run, for messages; empty: the value's name is enough.
+        texts: whether a text stands for the value that it spells: a number, true, a list 0.5,0.25 or a JSON object.
+        label: writes a field and its value, for messages.
+
+    Raises:
+        BadInput: a name is unknown or missing, or a value does not follow the field's rule.
+    """
+    try:
+        if not isinstance(values, Mapping):
+            raise BadInput("is no table of names and values")
+        try:
+            return cast(T, _adapter(cast(Any, kind)).validate_python(_parse_texts(kind, values) if texts else values))
+        except ValidationError as error:
+            raise BadInput(explain(kind, error, label)) from None
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}" if where else str(error)) from None
+
+
+def explain(kind: Any, error: ValidationError, label: Label = assignment) -> str:
+    """Return what is wrong with the first value that pydantic refused: its name, the value, what was expected."""
+    first = error.errors(include_url=False)[0]
+    place = [str(step) for step in first["loc"]]
+    known = parameters(kind)
+    if first["type"] in UNKNOWN:
+        return f"unknown name {'.'.join(place)}{suggest(place[-1], known) if len(place) == 1 else ''}"
+    if first["type"] == "missing" and not place[-1].isdigit():  # a number is the place in a tuple that is too short
+        return f"lacks {'.'.join(place)}"
+    name, *rest = place or [""]
+    parameter = known.get(name)
+    if first["type"] == "value_error":
+        told = str(first["ctx"]["error"])
+        if not place or (parameter and is_dataclass(parameter.base)):
+            return told  # raised by a dataclass or model itself, which names its field
+        return f"{label('.'.join(place), first['input'])}: {told}"
+    if first["type"] == "missing":
+        rest = []
+    if first["type"] in ("fault", "expected") or parameter is None or rest:
+        told = first["msg"] if first["type"] in ("fault", "expected") else _as_expected(first["msg"])
+    else:
+        told = f"expected {parameter.words}" if parameter.words else _as_expected(first["msg"])
+    if told in ("unknown", "out of range") and parameter:
+        told = f"expected {parameter.words}"
+    return f"{label('.'.join([parameter.name if parameter else name, *rest]), first['input'])}: {told}"
+
+
+def _as_expected(message: str) -> str:
+    """Return a message of pydantic as the end of a sentence."""
+    for kind, words in {"valid string": WORDS[str], "valid integer": WORDS[int], "valid number": WORDS[float]}.items():
+        if f"a {kind}" in message:
+            return f"expected {words}"
+    return message.replace("Input should be", "expected", 1)
+
+
+def _parse_texts(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: parameter for name, parameter in parameters(kind).items() if not parameter.reads_texts}
+    return {name: parse_text(value, known[name].base) if name in known else value for name, value in values.items()}
+
+
+def parse_text(value: Any, kind: Any) -> Any:
+    """Return what a text spells as a value of a type; anything else, and a text that spells none, unchanged."""
+    if not isinstance(value, str) or kind is str:
+        return value
+    origin = get_origin(kind) or kind
+    if origin is tuple:
+        items = (*get_args(kind), Ellipsis)
+        return [parse_text(item, _split(items[0])[0]) for item in value.split(",") if item]
+    try:
+        if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+            return json.loads(value)
+        return _adapter(origin).validate_python(value) if origin in (int, float, bool) else value
+    except ValueError:
+        return value
 
 
 def split_spec(spec: str) -> tuple[str, list[str]]:
-    """The kind of a spec, and its parameters, one by one."""
+    """Return the kind of a spec, and each of its parameters."""
     kind, _, rest = spec.partition(":")
     return kind, re.split(r"[,:](?=\w+=)", rest) if rest else []  # a value may hold both, as an address does
 
 
-def parse_assignments(parts: Sequence[str], option: str) -> dict[str, str]:
-    """The values of an option by name; `BadInput` if one is not NAME=VALUE, or a name is given twice."""
+def parse_assignments(assignments: Sequence[str], option: str) -> dict[str, str]:
+    """Return the values of an option by name; `BadInput` if one is not NAME=VALUE, or a name occurs twice."""
     values: dict[str, str] = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
+    for text in assignments:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise BadInput(f"{option} {part}: expected NAME=VALUE")
+            raise BadInput(f"{option} {text}: expected NAME=VALUE")
         if name in values:
             raise BadInput(f"{option} {name}: given twice, {values[name]} and {value}; give it once")
         values[name] = value
@@ -122,84 +278,36 @@ def parse_assignments(parts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def parse_spec(spec: str, kinds: Mapping[str, type[T]], what: str) -> T:
-    """The dataclass that a spec describes, complete with its defaults.
+    """Build the dataclass that a spec describes, complete with its defaults.
 
     Args:
-        kinds: the dataclasses by kind; every field has a default, a value is converted to its type.
+        spec: the text.
+        kinds: the dataclasses by kind.
         what: is described, for error messages: an option, or a noun.
 
     Raises:
         BadInput: the kind or a parameter is unknown, or a value is invalid for it.
     """
-    kind, parts = split_spec(spec)
+    kind, assignments = split_spec(spec)
     if kind not in kinds:
         raise BadInput(f"{what} {kind!r}: unknown; expected one of {', '.join(kinds)}")
-    known = {one.name.removesuffix("_"): one for one in fields(kinds[kind])}  # type: ignore[arg-type]
-    values = {}
-    for part in parts:
-        name, equals, text = part.partition("=")
-        if not equals or name not in known or known[name].name in values:
-            raise BadInput(
-                f"{what} {spec!r}: {part!r}: expected NAME=VALUE, each once, of {', '.join(known) or 'no parameters'}"
-            )
-        default: Any = known[name].default
-        try:
-            values[known[name].name] = type(default)(text)
-        except ValueError:
-            raise BadInput(f"{what} {spec!r}: {name}={text!r}: expected {EXPECTED[type(default)]}") from None
-    try:
-        return kinds[kind](**values)
-    except ValueError as error:
-        raise BadInput(f"{what} {spec!r}: {error}") from None
+    by_name = {parameter.name: parameter for parameter in parameters(kinds[kind]).values()}
+    values: dict[str, str] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or name not in by_name or by_name[name].field in values:
+            known = ", ".join(by_name) or "no parameters"
+            raise BadInput(f"{what} {spec!r}: {text!r}: expected NAME=VALUE, each once, of {known}")
+        values[by_name[name].field] = value
+    return read(kinds[kind], values, f"{what} {spec!r}", texts=True)
 
 
-def format_spec(one: Any, kinds: Mapping[str, type[Any]], separator: str = ",") -> str:
-    """The spec of such a dataclass; `parse_spec` gives it back."""
-    return join_spec(next(name for name, known in kinds.items() if known is type(one)), one, separator)
+def format_spec(declared: Any, kinds: Mapping[str, type[Any]], separator: str = ",") -> str:
+    """Return the spec of a dataclass that `parse_spec` built from ``kinds``."""
+    return join_spec(next(name for name, kind in kinds.items() if kind is type(declared)), declared, separator)
 
 
-def join_spec(kind: str, one: Any, separator: str = ",") -> str:
-    """As `format_spec`, for a known kind."""
-    values = (f"{name.removesuffix('_')}={value}" for name, value in vars(one).items())
+def join_spec(kind: str, declared: Any, separator: str = ",") -> str:
+    """Return the spec of a dataclass of a known ``kind``."""
+    values = (f"{name.removesuffix('_')}={value}" for name, value in vars(declared).items())
     return ":".join(filter(None, [kind, separator.join(values)]))
-
-
-def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
-    """A dataclass from JSON or text values, each converted to its field's type."""
-    if not isinstance(values, abc.Mapping):
-        raise BadInput(f"{what}: {values!r:.80} is no mapping of names to values")
-    unknown = set(values) - {part.name for part in fields(kind)}
-    if unknown:
-        raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
-    try:
-        return _adapter(kind).validate_python(typed(kind, values, what))  # type: ignore[arg-type]  # a class can be hashed
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
-            raise BadInput(f"{what}: {first['ctx']['error']}") from None
-        name = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Cached: making one takes longer than all its checks."""
-    return TypeAdapter(kind)
-
-
-def typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """``values`` with texts of lists and JSON objects parsed."""
-    kinds = get_type_hints(kind)
-    return {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
-
-
-def _parsed(value: Any, kind: Any, what: str) -> Any:
-    """The list, as 0.5,0.25, or JSON object in a text; any other value unchanged."""
-    if not isinstance(value, str) or kind not in (tuple, abc.Mapping):
-        return value
-    if kind is tuple:
-        return [part for part in value.split(",") if part]
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise BadInput(f"{what}: {value!r} is no JSON object ({error}); expected {{...}}") from None

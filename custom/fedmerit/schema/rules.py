@@ -21,7 +21,7 @@ MOST_COUNT = 2**53  # above it, floats no longer hold every whole number
 
 @dataclass(frozen=True)
 class About:
-    """One sentence about a field, and the unit of its numbers."""
+    """A sentence about a field, and the unit of its numbers."""
 
     text: str
     unit: str = ""
@@ -107,21 +107,37 @@ def sentence(text: str) -> NoReturn:
 
 
 class Rule:
-    """Base class of rules: a mark in a field's ``Annotated``."""
+    """A base class of rules: a mark in a field's ``Annotated``."""
 
     def words(self) -> str:
         """Return what is allowed, for tables and messages; empty if there is nothing to tell."""
         return ""
 
+    def bounds(self) -> str:
+        """Return what of the words remains where the type is known: the range of a number."""
+        return ""
+
 
 class Scalar(Rule):
-    """Base class of rules of single numbers and texts, which pydantic's core checks."""
+    """A base class of rules of single numbers and texts, which pydantic's core checks."""
 
     def core(self) -> Any:
         """Return the schema of pydantic's core that checks a value."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the schema of ``source``: of the scalar, of a tuple of such scalars, or of either or None."""
+        if get_origin(source) in (Union, UnionType):
+            kinds = [kind for kind in get_args(source) if kind is not NoneType]
+            return core_schema.nullable_schema(self.__get_pydantic_core_schema__(kinds[0], handler))
+        if get_origin(source) is tuple:
+            items = [kind for kind in get_args(source) if kind is not Ellipsis]
+            is_variable = Ellipsis in get_args(source)
+            checked = self._checked()
+            return core_schema.tuple_schema([checked] * len(items), variadic_item_index=0 if is_variable else None)
+        return self._checked()
+
+    def _checked(self) -> Any:
         return core_schema.custom_error_schema(
             self.core(),
             custom_error_type="expected",
@@ -132,7 +148,7 @@ class Scalar(Rule):
 
 @dataclass(frozen=True)
 class Switch(Scalar):
-    """True or false."""
+    """A rule: true or false."""
 
     def core(self) -> Any:
         """Return the schema of a boolean."""
@@ -155,8 +171,14 @@ class Count(Scalar):
         return core_schema.int_schema(strict=True, ge=self.low, le=self.high)
 
     def words(self) -> str:
+        """Return the type and the range."""
+        return _with_bounds("a whole number", self.bounds())
+
+    def bounds(self) -> str:
         """Return the range."""
-        return f"a whole number{_range(self.low, self.high if self.high < MOST_COUNT else math.inf)}"
+        return _range(
+            self.low if self.low > -MOST_COUNT else -math.inf, self.high if self.high < MOST_COUNT else math.inf
+        )
 
 
 @dataclass(frozen=True)
@@ -187,24 +209,31 @@ class Number(Scalar):
         return value
 
     def words(self) -> str:
-        """Return the range."""
-        if self.above > -math.inf or self.below < math.inf:
-            bounds = (
-                f"above {self.above:g}" * (self.above > -math.inf),
-                f"{self.low:g} or more" * (self.low > -math.inf),
-                f"below {self.below:g}" * (self.below < math.inf),
-                f"at most {self.high:g}" * (self.high < math.inf),
-            )
-            text = f"a number {', '.join(filter(None, bounds))}"
-        else:
-            text = f"a {'finite ' * (self.low == -math.inf)}number{_range(self.low, self.high)}"
+        """Return the type and the range."""
+        text = _with_bounds("a number", bounds) if (bounds := self.bounds()) else "a finite number"
         return f"{text}, or NaN" if self.or_nan else text
+
+    def bounds(self) -> str:
+        """Return the range."""
+        if self.above == -math.inf and self.below == math.inf:
+            return _range(self.low, self.high)
+        bounds = (
+            f"above {self.above:g}" * (self.above > -math.inf),
+            f"{self.low:g} or more" * (self.low > -math.inf),
+            f"below {self.below:g}" * (self.below < math.inf),
+            f"at most {self.high:g}" * (self.high < math.inf),
+        )
+        return ", ".join(filter(None, bounds))
+
+
+def _with_bounds(noun: str, bounds: str) -> str:
+    return f"{noun}{' ' if bounds[:1].isalpha() else ', '}{bounds}" if bounds else noun
 
 
 def _range(low: float, high: float) -> str:
-    if low == -math.inf:
-        return f", at most {high:g}" if high < math.inf else ""
-    return f" from {low:.15g} to {high:.15g}" if high < math.inf else f", {low:g} or more"
+    if low > -math.inf and high < math.inf:
+        return f"from {low:.15g} to {high:.15g}"
+    return f"{low:.15g} or more" if low > -math.inf else f"at most {high:.15g}" if high < math.inf else ""
 
 
 @dataclass(frozen=True)
@@ -227,7 +256,7 @@ class Text(Scalar):
 
 @dataclass(frozen=True)
 class Choice(Scalar):
-    """One of some words, or the name of a part that another package brings."""
+    """A rule: one of some words, or the name of a part that another package brings."""
 
     options: Collection[str]
     others: str = ""  # the group of `fedmerit.plugins` whose names are choices, too
@@ -247,5 +276,5 @@ class Choice(Scalar):
         return value
 
     def words(self) -> str:
-        """Return the options."""
+        """Return the options in words."""
         return f"one of {', '.join(self.options)}" + (", or a part of that name" if self.others else "")

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedmerit.errors import BadInput
-from fedmerit.files import as_file_name, parse, read_json, require_inside
+from fedmerit.files import as_file_name, read_json, require_inside
+from fedmerit.schema.declarations import read
 from fedmerit.schema.results import EXPECTED
 
 Name = Annotated[str, AfterValidator(as_file_name)]
@@ -73,8 +74,8 @@ def read_run(run: Path) -> RunInfo:
     require_inside(Path(run))
     content = read_json(file)
     try:
-        parse(_Recorded, content, file)
-        parse(_Plan, content.get("plan", {}), file)
+        read(_Recorded, content, file)
+        read(_Plan, content.get("plan", {}), file)
     except BadInput as error:
         raise BadInput(f"{error}; {EXPECTED}") from None
     return RunInfo(file, content)

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
+from fedmerit.files import as_file_name, leads_into, read_json, require_file, sha256
 from fedmerit.schema.configuration.data import read_data_plan
+from fedmerit.schema.declarations import read
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
@@ -136,8 +137,8 @@ class SiteFolder:
             raise BadInput(f"{self.path}: no such site folder; make one with `fedmerit prepare`")
         self.info: Mapping[str, Any] = read_json(self._within("site.json"))
         stored: Any = read_json(self._within("datalist.json"))
-        said = parse(_Stated, self.info, self.path / "site.json")
-        lists = parse(_Lists, stored, self.path / "datalist.json")
+        said = read(_Stated, self.info, self.path / "site.json")
+        lists = read(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
         self.image_size, self.normalisation, self.folds = said.image_size, said.normalisation, said.folds
         self.data_plan = read_data_plan(self.info, str(self.path / "site.json"))

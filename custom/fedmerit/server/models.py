@@ -71,7 +71,7 @@ class Models:
         return {}
 
     def check_message(self, reply: Reply) -> str | None:
-        """Why a reply's form cannot be used, beside `fedmerit.schema.inspection`; or None."""
+        """Why a reply's form cannot be used, beside `fedmerit.schema.expected`; or None."""
         return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
 
     def digests(self) -> list[str]:

@@ -31,7 +31,6 @@ from fedmerit.server.round_inputs import RoundInputs
 from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.server.submodels import Submodels
-from fedmerit.site.enrolment import may_train_on
 from fedmerit.trainers.factory import build_server_images, first_network, read_layout
 
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round

@@ -10,7 +10,7 @@ from fedmerit.contract import flat
 from fedmerit.contract.capabilities import AllocatesNeurons, ImportanceRequest
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import Layout
-from fedmerit.schema.inspection import check_importance
+from fedmerit.schema.expected import check_importance
 from fedmerit.schema.messages import Importance, ImportanceTask, payload_bytes
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.exchange import Exchange, Moment

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
-from fedmerit.schema.declarations import build
+from fedmerit.schema.declarations import read
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
@@ -237,7 +237,7 @@ def _sampled(
             for one, utility in games.get(seed, {EMPTY_COALITION: 0.0}).items()
             if np.isfinite(utility).all()
         }
-        rule: Sampling = build(Sampling, {**sampling, "sites": tuple(sites), "seed": seed}, SAMPLING)
+        rule: Sampling = read(Sampling, {**sampling, "sites": tuple(sites), "seed": seed}, SAMPLING)
         estimate = rule.estimate(game)
         if estimate.needed:
             command = (

@@ -6,14 +6,15 @@ The simplest estimators use only what every run records: the method's own contri
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.declarations import Checked, parameter, parse_spec
+from fedmerit.schema.declarations import Checked, parse_spec
+from fedmerit.schema.rules import About, Choice, Count
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.resampling import nan_mean
@@ -137,14 +138,14 @@ def mean_over_testers(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) ->
 class MultiRoundValues(Estimator):
     """Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
 
-    kind: str = parameter(SHAPLEY, "of each round's game", choices=tuple(MATRICES))
-    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
-    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
-    weigh: str = parameter(
-        "alike",
-        "rounds; progress: by what the round gained, 0 where nothing; level: by the Dice it began with",
-        choices=("alike", "progress", "level"),
-    )
+    kind: Annotated[str, Choice(tuple(MATRICES)), About("of each round's game")] = SHAPLEY
+    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
+    last: Annotated[int, Count(), About("rounds that count, the last ones observed; 0: all")] = 0
+    weigh: Annotated[
+        str,
+        Choice(("alike", "progress", "level")),
+        About("rounds; progress: by what the round gained, 0 where nothing; level: by the Dice it began with"),
+    ] = "alike"
 
     about: ClassVar[str] = (
         "multi-round reconstruction (MR, Song et al. 2019): values of each round's mixtures of updates, summed"
@@ -174,9 +175,9 @@ class MultiRoundValues(Estimator):
 class OneRoundValues(Estimator):
     """Values of the models that coalitions would have if only their members had sent updates (OR, Song et al. 2019)."""
 
-    kind: str = parameter(SHAPLEY, "of the reconstructed models' game", choices=tuple(MATRICES))
-    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
-    over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
+    kind: Annotated[str, Choice(tuple(MATRICES)), About("of the reconstructed models' game")] = SHAPLEY
+    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
+    over: Annotated[str, Choice(("last", "mean")), About("evaluations that count; mean: of all")] = "last"
 
     about: ClassVar[str] = (
         "one-round reconstruction (OR, Song et al. 2019): values of coalitions' models rebuilt from the updates"
@@ -197,7 +198,7 @@ class OneRoundValues(Estimator):
 class LeaveOneOutLossValues(Estimator):
     """Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
 
-    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
+    last: Annotated[int, Count(), About("rounds that count, the last ones observed; 0: all")] = 0
 
     about: ClassVar[str] = "loss of the others' Dice by the new model without the site, summed over rounds"
     observes: ClassVar[str] = "leave_one_out_loss"
@@ -224,10 +225,10 @@ def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray
 class LocalOnlyValues(Estimator):
     """v({i}): Dice of the local-only model of a site, the first marginal of every permutation that it begins."""
 
-    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
-    copies: str = parameter(
-        "share", "sites with the same training images; share: one site's value", choices=("share", "apart")
-    )
+    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
+    copies: Annotated[
+        str, Choice(("share", "apart")), About("sites with the same training images; share: one site's value")
+    ] = "share"
 
     about: ClassVar[str] = "Dice of each site's local-only model on all sites' patients"
     observes: ClassVar[str] = "local_only"

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.plugins import Catalogue
 from fedmerit.schema import declarations
-from fedmerit.schema.declarations import Checked, parameter
+from fedmerit.schema.declarations import Checked
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply, Task
+from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.memory import Learned, Memory
 
@@ -31,7 +32,7 @@ class AttackerView:
 class Attack(Checked):
     """An attack: the honest round of a site, in hooks of which each attack replaces some."""
 
-    from_: int = parameter(0, "first round of the attack; honest before", low=0)
+    from_: Annotated[int, Count(), About("first round of the attack; honest before")] = 0
     earliest: ClassVar[int] = 0  # the first round in which the attack is possible; honest before
 
     @property

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmerit.schema.declarations import parameter
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit.schema.rules import About, Choice, Number, Text
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.memory import Learned
@@ -31,8 +32,8 @@ CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value t
 class Inflated(Attack):
     """Trains honestly and lies: "num_samples" times ``by``, or a value that methods ask for at its best."""
 
-    what: str = parameter("all", "what it lies of", choices=("all", "num_samples", *CLAIMS))
-    by: float = parameter(10.0, "factor of num_samples", low=1)
+    what: Annotated[str, Choice(("all", "num_samples", *CLAIMS)), About("what it lies of")] = "all"
+    by: Annotated[float, Number(1), About("factor of num_samples")] = 10.0
 
     def _counted(self, images: int) -> int:
         return max(1, round(self.by * images)) if self.what in ("all", "num_samples") else images
@@ -53,7 +54,7 @@ class Inflated(Attack):
 class ZeroInflated(Zero, Inflated):
     """Sends zeros, and says what `Inflated` does: a free rider rewarded for its claims."""
 
-    what: str = parameter("minus_error", "what it lies of", choices=("all", "num_samples", *CLAIMS))
+    what: Annotated[str, Choice(("all", "num_samples", *CLAIMS)), About("what it lies of")] = "minus_error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Rigged(Attack):
     Of models without a site, the better they are the less that site is worth: it is the other way round.
     """
 
-    friends: str = parameter("", "sites whose models are perfect, joined by +; its own name among them")
+    friends: Annotated[str, Text(), About("sites whose models are perfect, joined by +; its own name among them")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +112,7 @@ Masks = NDArray[np.uint8]  # of one image: (labels, height, width) of 0 and 1
 class FaultyMasks(Attack):
     """Trains on masks of which a share is wrong, the same ones in every round. Validation and test are left as is."""
 
-    share: float = parameter(1.0, "of its training images that have wrong masks", above=0, high=1)
+    share: Annotated[float, Number(high=1, above=0), About("of its training images that have wrong masks")] = 1.0
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
         """Its cases with the masks of round(share * n) images spoiled, of one at least."""
@@ -133,7 +134,7 @@ class FaultyMasks(Attack):
 class Shifted(FaultyMasks):
     """Masks moved down and right; what leaves the image is lost."""
 
-    by: float = parameter(0.25, "how far, as a share of height and of width", above=0, below=1)
+    by: Annotated[float, Number(above=0, below=1), About("how far, as a share of height and of width")] = 0.25
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
         """Shifted, with background where nothing is known."""
@@ -165,7 +166,7 @@ class Swapped(FaultyMasks):
 class LabelNoise(FaultyMasks):
     """Every pixel of a mask flipped with probability ``level``: symmetric label noise (Natarajan et al. 2013)."""
 
-    level: float = parameter(0.2, "probability that a pixel is flipped", above=0, high=1)
+    level: Annotated[float, Number(high=1, above=0), About("probability that a pixel is flipped")] = 0.2
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
         """Flipped pixel by pixel, each label on its own."""
@@ -187,7 +188,7 @@ class _Remasked(Case):
 class Scaled(Attack):
     """Sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
 
-    by: float = parameter(10.0, "factor, not 0")
+    by: Annotated[float, Number(), About("factor, not 0")] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,7 +206,7 @@ class Scaled(Attack):
 class SignFlip(Scaled):
     """Sends its honest update with the sign reversed (the sign-flipping adversary of Xu and Lyu 2021)."""
 
-    by: float = parameter(-1.0, "factor, not 0")
+    by: Annotated[float, Number(), About("factor, not 0")] = -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +225,7 @@ class HalfFlip(Attack):
 class Twin(Attack):
     """Trains with the random numbers of site ``of``: on a copy of its images, the very same updates (a sybil)."""
 
-    of: str = parameter("", "the site whose images it has a copy of")
+    of: Annotated[str, Text(), About("the site whose images it has a copy of")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -245,7 +246,7 @@ class Twin(Attack):
 class NearTwin(Twin):
     """A twin whose updates have noise added, and whose images differ by as little, so that no digest is another's."""
 
-    noise: float = parameter(0.55, "norm of the noise, in norms of the update", low=0)
+    noise: Annotated[float, Number(0), About("norm of the noise, in norms of the update")] = 0.55
 
     def update(self, view: AttackerView) -> Learned:
         """The other's update, and noise."""

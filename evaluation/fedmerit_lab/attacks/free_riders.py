@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Number
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.memory import Learned, Memory
@@ -36,7 +36,7 @@ class Repeat(Attack):
 class Partial(Attack):
     """Trains only on a share of its images, for a share of the time; it claims that it trained on all of them."""
 
-    share: float = parameter(0.1, "of its training images that it trains on", above=0, high=1)
+    share: Annotated[float, Number(high=1, above=0), About("of its training images that it trains on")] = 0.1
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
         """Its cases with round(share * n) images, at least one, the same ones in every round."""
@@ -62,13 +62,16 @@ class Zero(Attack):
 class IntermittentRider(Attack):
     """Trains in some rounds of every few and rests in the others; with ``every=5`` it works when it may be rated."""
 
-    every: int = parameter(3, "rounds of a turn", low=2)
-    works: int = parameter(1, "of them in which it trains, the first ones", low=1)
-    sends: str = parameter(
-        "zero",
-        "in the others; zero: nothing, noise: of the norm of its last update of training, last: that and .3 of noise",
-        choices=("zero", "noise", "last"),
-    )
+    every: Annotated[int, Count(2), About("rounds of a turn")] = 3
+    works: Annotated[int, Count(1), About("of them in which it trains, the first ones")] = 1
+    sends: Annotated[
+        str,
+        Choice(("zero", "noise", "last")),
+        About(
+            "Update in the others; zero: nothing, noise: of the norm of its last update of training, last: that and "
+            ".3 of noise."
+        ),
+    ] = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,8 +102,8 @@ class Noise(Attack):
     step that the model then takes. Afterwards its noise has that many times the norm of the last step.
     """
 
-    times: float = parameter(1.0, "norm of the noise, in norms of an honest update", above=0)
-    shared: float = parameter(0.0, "cosine of the noise to that of all others who share some", low=0, high=1)
+    times: Annotated[float, Number(above=0), About("norm of the noise, in norms of an honest update")] = 1.0
+    shared: Annotated[float, Number(0, 1), About("cosine of the noise to that of all others who share some")] = 0.0
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
@@ -128,8 +131,8 @@ def _honest_norm(view: AttackerView) -> float:
 class Delta(Attack):
     """Sends the last global step back (delta weights, Lin et al. 2019), or a mixture of those before it."""
 
-    noise: float = parameter(0.0, "norm of noise added to the step, in norms of the step", low=0)
-    old: int = parameter(0, "steps before the last that are mixed, at an honest norm; 0: the last one", low=0)
+    noise: Annotated[float, Number(0), About("norm of noise added to the step, in norms of the step")] = 0.0
+    old: Annotated[int, Count(), About("steps before the last that are mixed, at an honest norm; 0: the last one")] = 0
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
@@ -155,7 +158,7 @@ class Delta(Attack):
 class DeltaNoise(Delta):
     """Sends the last global step back with noise of half its norm: a cosine of 0.894 to it (Lin et al. 2019)."""
 
-    noise: float = parameter(0.5, "norm of noise added to the step, in norms of the step", low=0)
+    noise: Annotated[float, Number(0), About("norm of noise added to the step, in norms of the step")] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +186,7 @@ class Adaptive(Noise):
     so it shows at most an indicator of direction, and one kind of indicator is no verdict.
     """
 
-    noise: float = parameter(0.75, "norm of noise beside the update, in norms of that", low=0)
+    noise: Annotated[float, Number(0), About("norm of noise beside the update, in norms of that")] = 0.75
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
         """Its honest update, and how long one is beside a step."""

@@ -6,7 +6,7 @@ Volumes, distances of distributions, and Shapley values of a nearest-neighbour m
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
@@ -87,7 +87,7 @@ class KNNShapley(Estimator):
     pixels a side, with that of the validation slice. Means over the sites' validation slices, site by site.
     """
 
-    k: int = parameter(5, "neighbours", low=1, high=1000)
+    k: Annotated[int, Count(1, 1000), About("neighbours")] = 5
 
     about: ClassVar[str] = "K-nearest-neighbour Shapley values on features of the final model"
 

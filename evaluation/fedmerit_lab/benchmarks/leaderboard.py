@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import t
 
 from fedmerit.errors import BadInput
-from fedmerit.files import parse, read_object, read_text, write_text
-from fedmerit.schema.declarations import split_spec
+from fedmerit.files import read_object, read_text, write_text
+from fedmerit.schema.declarations import read, split_spec
 from fedmerit.version import package_version
 from fedmerit_evaluation.ground_truth.reliability import Resampled
 from fedmerit_evaluation.ground_truth.semivalues import SHAPLEY, FloatArray
@@ -196,7 +196,7 @@ def read_entries(path: Path) -> list[Entry]:
 def read_tasks(folder: Path) -> dict[str, Task]:
     """Tasks by name."""
     path = folder / TASKS
-    return {name: parse(Task, task, path) for name, task in read_object(path).items()}
+    return {name: read(Task, task, path) for name, task in read_object(path).items()}
 
 
 def add_entries(folder: Path, measured: Path, task: str) -> None:

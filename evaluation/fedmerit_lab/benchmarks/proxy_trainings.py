@@ -6,9 +6,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.declarations import Checked, parameter
+from fedmerit.schema.declarations import Checked
+from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
@@ -31,11 +33,11 @@ from fedmerit_lab.partitioning.downsampling import shrink
 class Proxy(Checked):
     """How the coalitions are trained."""
 
-    rounds: int = parameter(10, "of each training", low=1)
-    width: int = parameter(4, "channels of the network's first level", low=1, high=512)
-    depth: int = parameter(4, "its levels", low=2, high=9)
-    shrink: int = parameter(1, "downsampling factor of images", low=1, high=16)
-    most: int = parameter(64, "coalitions; of more, a sample for a regression", low=8)
+    rounds: Annotated[int, Count(1), About("of each training")] = 10
+    width: Annotated[int, Count(1, 512), About("channels of the network's first level")] = 4
+    depth: Annotated[int, Count(2, 9), About("its levels")] = 4
+    shrink: Annotated[int, Count(1, 16), About("downsampling factor of images")] = 1
+    most: Annotated[int, Count(8), About("coalitions; of more, a sample for a regression")] = 64
 
     @property
     def settings(self) -> Mapping[str, str]:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
-from fedmerit.schema.declarations import Checked, parameter, parse_spec, split_spec
+from fedmerit.schema.declarations import Checked, parse_spec, split_spec
+from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.folders import is_occupied
 from fedmerit_data.preparation import Preparation
@@ -23,7 +24,7 @@ GENERATED = "synthetic-prostate"
 class Scenario(Checked):
     """The number of sites; each kind of scenario has one known answer."""
 
-    sites: int = parameter(4, "twins included", low=2, high=16)
+    sites: Annotated[int, Count(2, 16), About("twins included")] = 4
 
 
 @dataclass(frozen=True)

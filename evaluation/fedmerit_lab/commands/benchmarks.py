@@ -8,7 +8,7 @@ import typer
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import RunOptions, split_specs
 from fedmerit.schema.configuration.settings import ROUNDS, GuardSettings
-from fedmerit.schema.declarations import build
+from fedmerit.schema.declarations import read
 from fedmerit_cli.options import AllFolds, Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
 from fedmerit_lab.commands import costs
@@ -198,7 +198,7 @@ def detection(
 
     if folder is None:
         named = {"all": tuple(SMALL)}.get(attacks, tuple(attacks.split(";")))
-        guard = build(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings")
+        guard = read(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings", texts=True)
         small = arena.ArenaBench(
             chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
         )

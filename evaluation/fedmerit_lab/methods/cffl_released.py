@@ -1,6 +1,7 @@
 """CFFL as its authors' released code computes it: a fading reputation, a growing α, other weights, own updates kept."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.methods.rewards import Reward, kept
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Count, Switch
 
 FADE = 0.8  # of the old reputation
 
@@ -22,15 +23,15 @@ class CFFLReleased(CFFL):
         ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
     """
 
-    reward: str = parameter("sparse", "the largest entries by reputation", choices=("sparse",))
-    alpha_growth: int = parameter(0, "T of alpha (1 + t/T), t up to T; 0: constant", low=0)
-    reputation: str = parameter(
-        "released", "c ∝ sinh(a(.8c + .2 share)); sinh_first: c/2 + sinh(a share)/2", choices=("released", "sinh_first")
-    )
-    aggregation: str = parameter(
-        "mean", "weights n_i over those of all; sum: 1; share: over those of R", choices=("mean", "sum", "share")
-    )
-    keep_own: bool = parameter(True, "own update kept, own upload taken off the download")
+    reward: Annotated[str, Choice(("sparse",)), About("the largest entries by reputation")] = "sparse"
+    alpha_growth: Annotated[int, Count(), About("T of alpha (1 + t/T), t up to T; 0: constant")] = 0
+    reputation: Annotated[
+        str, Choice(("released", "sinh_first")), About("c ∝ sinh(a(.8c + .2 share)); sinh_first: c/2 + sinh(a share)/2")
+    ] = "released"
+    aggregation: Annotated[
+        str, Choice(("mean", "sum", "share")), About("weights n_i over those of all; sum: 1; share: over those of R")
+    ] = "mean"
+    keep_own: Annotated[bool, Switch(), About("own update kept, own upload taken off the download")] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

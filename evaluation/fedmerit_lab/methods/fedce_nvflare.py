@@ -1,7 +1,7 @@
 """FedCE as the aggregator of NVFlare 2.9 computes it."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,20 +9,20 @@ from torch import Tensor
 from fedmerit.contract.method import Needs, Outcome, Reports
 from fedmerit.contract.vectors import cosine_to_others, share
 from fedmerit.methods.fedce import COMBINATIONS, EPSILON, FedCE, FedCEState
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
-    error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
-    joining: str = parameter("zero", "its first round counts whole in the running means", choices=("zero",))
-    averaged_by: str = parameter(
-        "server",
-        "who averages the errors over rounds; site: it reports means, as NVFlare's example",
-        choices=("server", "site"),
-    )
+    error: Annotated[str, Choice(("absolute", "relative")), About("of the model without the site")] = "absolute"
+    joining: Annotated[str, Choice(("zero",)), About("its first round counts whole in the running means")] = "zero"
+    averaged_by: Annotated[
+        str,
+        Choice(("server", "site")),
+        About("who averages the errors over rounds; site: it reports means, as NVFlare's example"),
+    ] = "server"
     measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 

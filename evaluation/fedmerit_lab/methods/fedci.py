@@ -11,18 +11,18 @@ RFFL remember reputations, and weigh the aggregate.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
-from fedmerit.contract.method import About, Layout, Outcome, Reports
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, remember, share
 from fedmerit.methods.joining import RemembersSites
-from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
-from fedmerit.schema.declarations import parameter
+from fedmerit.methods.rewards import Reward, Unrewarded, fractions_of_largest, kept
+from fedmerit.schema.rules import About, Choice, Number
 
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 
@@ -43,7 +43,7 @@ class ContributionIndex(RemembersSites, EvaluatesCandidates):
     """What both methods share: the coalitions whose aggregates are evaluated. They are those of the present sites."""
 
     remembered: ClassVar[str] = "index"
-    truncation: float = parameter(0.0, "a round with |U(all) - U(none)| up to it counts 0; TMR: 0.01", low=0)
+    truncation: Annotated[float, Number(0), About("a round with |U(all) - U(none)| up to it counts 0; TMR: 0.01")] = 0.0
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates:
         """The server's model plus the mean update of every coalition of the present sites."""
@@ -70,7 +70,7 @@ class FedCI(ContributionIndex):
     """
 
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="Shapley value of server validation Dice",
         weights="contribution, accumulated",
         site_work="training, evaluation of the sites' models",
@@ -107,9 +107,9 @@ class ECI(ContributionIndex):
     Coalitions, weights and maxima are those of the sites present; absent ones keep index and model.
     """
 
-    unrewarded: str = unrewarded_parameter("own")
+    unrewarded: Unrewarded = "own"
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="Shapley value of server validation Dice",
         download="own model, plus the largest entries by contribution",
         site_work="training, evaluation of the sites' models",
@@ -151,11 +151,11 @@ class FedValue(RemembersSites, EvaluatesCandidates):
     Coalitions and weights are those of the sites present; absent ones keep their memory.
     """
 
-    alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)
+    alpha: Annotated[float, Number(0, below=1), About("of what was, in the memory of values")] = 0.8
     remembered: ClassVar[str] = "memory"
-    kind: str = parameter(SHAPLEY, "φ of a round", choices=(SHAPLEY, LEAVE_ONE_OUT))
+    kind: Annotated[str, Choice((SHAPLEY, LEAVE_ONE_OUT)), About("φ of a round")] = SHAPLEY
     sums_updates: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="value in the round's game of server validation Dice",
         weights="contribution, remembered",
         site_work="training, evaluation of coalitions' models",

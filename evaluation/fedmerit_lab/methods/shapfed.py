@@ -6,15 +6,15 @@ model is the one that it downloads.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.games import cosine_values
-from fedmerit.contract.method import About, Layout, Method, Outcome, Reports, part_products
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, part_products
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, remember, share, to_sites
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice, Number
 
 PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
 
@@ -41,14 +41,18 @@ class ShapFed(Method):
     Absent sites keep γ and model.
     """
 
-    mu: float = parameter(0.9, "weight of the past in a site's contribution; its first counts whole", low=0, high=1)
-    contribution: str = parameter(
-        "cosine", "of a class, as released; or exact: Shapley values, 1 in sum over sites", choices=("cosine", "exact")
+    mu: Annotated[float, Number(0, 1), About("weight of the past in a site's contribution; its first counts whole")] = (
+        0.9
     )
-    reward: str = parameter(
-        "personal", "one model per site; or global: one for all (ShapFed-WA)", choices=("personal", "global")
-    )
-    about: ClassVar[About] = About(
+    contribution: Annotated[
+        str,
+        Choice(("cosine", "exact")),
+        About("of a class, as released; or exact: Shapley values, 1 in sum over sites"),
+    ] = "cosine"
+    reward: Annotated[
+        str, Choice(("personal", "global")), About("one model per site; or global: one for all (ShapFed-WA)")
+    ] = "personal"
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="cosine of its output layer's update to the weighted sum, or its Shapley value, mean over classes",
         weights="contribution, remembered",
         download="mean of its own and the global model, by contribution; or one global model",

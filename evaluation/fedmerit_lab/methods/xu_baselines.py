@@ -6,15 +6,15 @@ sites take turns in a fixed order: each turn ends with a download of the whole s
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import About, Layout, Method, Outcome, Reports, SiteModels, inner_products
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, SiteModels, inner_products
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.rewards import Reward, fractions_of_largest
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Choice
 
 COINCIDES = 1e-12  # a squared distance this small relative to its terms is rounding
 
@@ -25,12 +25,12 @@ class DataWeighted(Method):
     their model.
     """
 
-    ratio: str = parameter(
-        "max", "q_i = n_i / max n; or share: n_i / Σ n, so no site downloads all", choices=("max", "share")
-    )
+    ratio: Annotated[
+        str, Choice(("max", "share")), About("q_i = n_i / max n; or share: n_i / Σ n, so no site downloads all")
+    ] = "max"
     has_site_models: ClassVar[bool] = True
     has_private_models: ClassVar[bool] = False
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         download="own model, plus the largest entries its images earn", paper="baseline of Xu et al. 2021"
     )
 
@@ -54,7 +54,7 @@ class Euclidean(Method):
 
     has_site_models: ClassVar[bool] = True
     has_private_models: ClassVar[bool] = False
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="closeness of its update to the mean",
         download="own model, plus the largest entries its closeness earns",
         paper="baseline of Xu et al. 2021",
@@ -94,13 +94,13 @@ class RoundRobinState:
 class RoundRobin(Method):
     """Weights are sample shares of the sites present; contributions are zero. Absent ones keep their model and turn."""
 
-    turns: str = parameter(
-        "pass",
-        "per round, each site adds p_i Δ_i, then downloads; one: all add, one downloads",
-        choices=("pass", "one"),
-    )
+    turns: Annotated[
+        str,
+        Choice(("pass", "one")),
+        About("per round, each site adds p_i Δ_i, then downloads; one: all add, one downloads"),
+    ] = "pass"
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
+    about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none", download="server model, in turns", paper="baseline of Xu et al. 2021"
     )
 

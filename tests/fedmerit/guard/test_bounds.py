@@ -273,8 +273,8 @@ def test_the_guard_is_off_unless_a_run_asks_for_it():
     [
         ("guard", "maybe", "one of on, off"),
         ("on_verdict", "punish", "one of show, withhold, exclude"),
-        ("false_alarms", 0.0, "above 0, below 1"),
-        ("rate_every", -1, "0 or more"),
+        ("false_alarms", 0.0, "a number above 0, below 1"),
+        ("rate_every", -1, "a whole number, 0 or more"),
     ],
 )
 def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected):

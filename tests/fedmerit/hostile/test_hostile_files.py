@@ -194,7 +194,7 @@ def test_sites_of_a_run_that_name_files_elsewhere(trained, fedmerit, tmp_path, s
     (run / "run.json").write_text(json.dumps(content | {"sites": [site]}))
     told = fedmerit("report", run)
     assert told.exit_code == 2
-    assert "run.json: sites.0 is" in told.stderr
+    assert "run.json: sites.0=" in told.stderr
 
 
 def test_a_case_that_is_no_number(trained, fedmerit, tmp_path):

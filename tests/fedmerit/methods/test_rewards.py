@@ -14,7 +14,7 @@ from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.methods.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
 from fedmerit.methods.rffl import RFFL
-from fedmerit.schema.declarations import rules
+from fedmerit.schema.declarations import parameters
 
 GIVEN = (0.2, 0.4, 0.8, 0.6)
 
@@ -47,7 +47,7 @@ def test_fractions_of_the_largest_amount_of_a_present_site():
 
 def test_methods_that_reward_by_entries_have_the_choice():
     by_entries = {"cgsv", "cffl", "cffl_released", "fedave", "eci"}
-    assert {name for name, kind in METHODS.items() if "unrewarded" in rules(kind)} == by_entries
+    assert {name for name, kind in METHODS.items() if "unrewarded" in parameters(kind)} == by_entries
     for name in by_entries - {"cffl_released"}:  # which keeps own updates another way
         assert [build_method(name, {"unrewarded": one}).unrewarded for one in UNREWARDED] == ["nothing", "own"]
 

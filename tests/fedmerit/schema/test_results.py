@@ -115,11 +115,11 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
     [
         ('{"method": "fed', "not readable as JSON"),
         ("fedavg", "not readable as JSON"),
-        ('["fedavg"]', "holds no JSON object; expected what `fedmerit run` wrote"),
-        ("null", "holds no JSON object"),
-        ('{"sites": 5}', "sites is 5: Input should be a valid list; expected"),
-        ('{"plan": null}', "plan is None: Input should be a valid dictionary; expected"),
-        ('{"rounds": "many"}', "rounds is 'many': Input should be a valid integer; expected"),
+        ('["fedavg"]', "is no table of names and values; expected what `fedmerit run` wrote"),
+        ("null", "is no table of names and values"),
+        ('{"sites": 5}', "sites=5: expected a list of texts; expected"),
+        ('{"plan": null}', "plan=None: expected a table of names and values; expected"),
+        ('{"rounds": "many"}', "rounds='many': expected a whole number; expected"),
     ],
 )
 def test_a_spoiled_run_json_is_named(tmp_path, content, told):

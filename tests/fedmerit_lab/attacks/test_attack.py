@@ -12,7 +12,7 @@ from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.options import RunOptions
-from fedmerit.schema.declarations import rules
+from fedmerit.schema.declarations import parameters
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
@@ -33,8 +33,8 @@ def test_format_attack_inverts_parse_attack(kind):
     assert parse_attack(format_attack(attack)) == attack
     assert format_attack(attack).startswith(f"{kind}:from=4")
     assert type(attack).__doc__
-    assert rules(attack).keys() == vars(attack).keys()
-    assert all(rule.text for rule in rules(attack).values())
+    assert parameters(type(attack)).keys() == vars(attack).keys()
+    assert all(parameter.text for parameter in parameters(type(attack)).values())
 
 
 @pytest.mark.parametrize(

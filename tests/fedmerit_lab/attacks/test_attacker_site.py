@@ -13,7 +13,7 @@ from playing import play, without_update
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import TrainsLocally, capabilities
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.schema.declarations import rules
+from fedmerit.schema.declarations import parameters
 from fedmerit.schema.messages import Evaluation, Purpose, Task
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
@@ -35,7 +35,7 @@ class Late(Attack):
 def test_it_begins_as_early_as_was_said_and_as_it_can():
     assert [Attack(from_=given).first for given in (0, 2, 5)] == [0, 2, 5]
     assert [Late(from_=given).first for given in (0, 2, 5)] == [3, 3, 5]
-    with pytest.raises(ValueError, match=r"^from=-1: expected 0 or more$"):
+    with pytest.raises(ValueError, match=r"^from=-1: expected a whole number, 0 or more$"):
         Attack(from_=-1)
 
 
@@ -46,7 +46,7 @@ def test_every_attack_replaces_hooks_that_there_are():
     for kind in ATTACKS.values():
         chain = [one for one in kind.__mro__ if issubclass(one, Attack) and one is not Attack]
         own = {name for one in chain for name, value in vars(one).items() if isinstance(value, Callable | property)}
-        own -= {name for name in own if name.startswith("_")} | {*rules(kind), "spoil"}  # of attacks on masks
+        own -= {name for name in own if name.startswith("_")} | {*parameters(kind), "spoil"}  # of attacks on masks
         assert own <= HOOKS, kind
         replaced |= own
     assert replaced == HOOKS

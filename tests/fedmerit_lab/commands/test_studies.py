@@ -98,7 +98,7 @@ def test_what_is_missing_or_failed_ends_with_exit_code_1(fedmerit, four, tmp_pat
     [
         ((), "--sites: missing; --list shows the artefacts without them"),
         (("--sites", "S"), "--out: missing"),
-        (("--sites", "S", "--out", "O", "--rounds", 0), "--rounds 0: expected 1 or more"),
+        (("--sites", "S", "--out", "O", "--rounds", 0), "--rounds 0: expected a whole number, 1 or more"),
         (("--only", "table9", "--list"), "--only table9: unknown (Table 9: photographs); there are table1, figure2"),
     ],
 )

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedmerit.contract.method import About, GlobalModel, Method, Outcome
+from fedmerit.contract.method import GlobalModel, Method, MethodSummary, Outcome
 from fedmerit.contract.vectors import share
-from fedmerit.schema.declarations import parameter
+from fedmerit.schema.rules import About, Number
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import Kind
 from fedmerit_lab.attacks.attack import Attack
@@ -20,8 +20,8 @@ from fedmerit_lab.attacks.attack import Attack
 class Evenly(Method):
     """Every site counts alike, whatever it has."""
 
-    about: ClassVar[About] = About(contribution="none", weights="alike", paper="none")
-    step: float = parameter(1.0, "how far the model goes along the mean update", above=0)
+    about: ClassVar[MethodSummary] = MethodSummary(contribution="none", weights="alike", paper="none")
+    step: Annotated[float, Number(above=0), About("how far the model goes along the mean update")] = 1.0
 
     def round(self, state, updates, reports):
         """w + step * mean of the updates."""

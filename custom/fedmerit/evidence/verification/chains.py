@@ -19,7 +19,7 @@ from fedmerit.evidence.signatures import (
     subject,
 )
 from fedmerit.evidence.verification.findings import Contradiction, at
-from fedmerit.files import parse
+from fedmerit.schema.declarations import read
 from fedmerit.schema.records import CLOSED, GAVE, GOT, TRAIN, LogEntry, Record, RoundRecord
 from fedmerit.schema.run_info import read_run
 
@@ -164,7 +164,7 @@ def list_sites(run: Path, records: Sequence[RoundRecord]) -> list[str]:
 
 def _parse_record(kind: type[AnyRecord], content: Any, needed: Iterable[str], where: str) -> AnyRecord:
     try:
-        record = parse(kind, content, where)
+        record = read(kind, content, where)
         if lacking := [name for name in needed if name not in content]:
             raise BadInput(f"{where}: lacks {lacking[0]}")
     except BadInput as error:

@@ -19,7 +19,7 @@ from fedmerit.guard.history import History
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
 from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
-from fedmerit.schema.declarations import build
+from fedmerit.schema.declarations import read
 from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
 from fedmerit.server.membership import grow_all
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Ratings, RoundInputs, pool_ratings
@@ -71,7 +71,7 @@ class Replay:
             network,
             Training(last_round=last_round),
             plan["parameters"],
-            guard=build(GuardSettings, plan["guard"], "guard"),
+            guard=read(GuardSettings, plan["guard"], "guard"),
             script=script,
         )
         self.method = self.config.build_guarded_method()

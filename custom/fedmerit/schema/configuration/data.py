@@ -1,17 +1,18 @@
 """How the data of a run are prepared: the data plan of volumes, and a network's input."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, create_model
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import record_hash
 from fedmerit.files import read_object
-from fedmerit.schema.declarations import Checked, build, parameter
+from fedmerit.schema.declarations import Checked, read
+from fedmerit.schema.rules import About, Choice, Count, Number, Text
 
 ORGAN_SHARE = 1 / 3  # of the patches of a batch that show a label for certain (Isensee et al. 2021)
 
@@ -20,13 +21,13 @@ ORGAN_SHARE = 1 / 3  # of the patches of a batch that show a label for certain (
 class DataPlan(Checked):
     """What `fedmerit data plan` decides; plain numbers, since site folders carry it to others."""
 
-    size: int = parameter(MISSING, "rows and columns of a prepared slice", low=16, high=4096)
-    field_of_view: float = parameter(MISSING, "mm, side of a slice", low=10, high=1000)
-    slice_distance: float = parameter(MISSING, "mm between prepared slices", low=0.01, high=100)
-    patch: tuple[int, int, int] = parameter(MISSING, "slices, rows and columns that a step sees", low=2, high=1024)
-    depth: int = parameter(MISSING, "levels of the network", low=2, high=9)
-    width: int = parameter(MISSING, "channels of its first level", low=1, high=512)
-    batch_size: int = parameter(MISSING, "patches of a step", low=1, high=4096)
+    size: Annotated[int, Count(16, 4096), About("rows and columns of a prepared slice")]
+    field_of_view: Annotated[float, Number(10, 1000), About("mm, side of a slice")]
+    slice_distance: Annotated[float, Number(0.01, 100), About("mm between prepared slices")]
+    patch: Annotated[tuple[int, int, int], Count(2, 1024), About("slices, rows and columns that a step sees")]
+    depth: Annotated[int, Count(2, 9), About("levels of the network")]
+    width: Annotated[int, Count(1, 512), About("channels of its first level")]
+    batch_size: Annotated[int, Count(1, 4096), About("patches of a step")]
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -62,8 +63,7 @@ class DataPlan(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> "DataPlan":
         """The plan that `to_dict` wrote; `BadInput` naming ``where`` if it is none."""
-        plan: DataPlan = build(cls, values, f"{where}: data plan")
-        return plan
+        return read(cls, values, f"{where}: data plan")
 
 
 def load_data_plan(file: Path) -> DataPlan:
@@ -95,28 +95,36 @@ class Preprocessing(Checked):
     Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
     """
 
-    size: tuple[int, int] = parameter(MISSING, "(height, width) of a slice, in pixels", low=1, high=16384)
-    field_of_view: float | None = parameter(
-        None, "mm; side of the central square that is kept; None: whole frames, made square", above=0, high=1e5
-    )
-    crop: str = parameter(
-        "whole", "disc: a square about the disc's middle; whole: the field of view", choices=("whole", "disc")
-    )
-    crop_multiple: float | None = parameter(
-        None, "side of the disc's square, in larger extents of the disc", above=0, high=1000
-    )
-    normalisation: str = parameter(
-        "mri",
-        "mri, xray: the brightest and darkest half percent of a volume or image clipped, then mean 0 and deviation 1; "
-        "mri_by_channel: likewise for each channel; photo: for each colour, without clipping; ct_soft_tissue, ct_lung, "
-        "ct_bone: Hounsfield units of a window, from -1 to 1",
-        choices=NORMALISATIONS,
-    )
-    slice_distance: float | None = parameter(
-        None, "mm; volumes are resampled to slices so far apart; None: as acquired", above=0, high=1e3
-    )
-    data_plan: str = parameter("", "SHA-256 of the data plan that sites were prepared by; empty: none")
-    threshold: float = parameter(0.5, "probability above which a pixel belongs to a label", above=0, below=1)
+    size: Annotated[tuple[int, int], Count(1, 16384), About("(height, width) of a slice, in pixels")]
+    field_of_view: Annotated[
+        float | None,
+        Number(high=1e5, above=0),
+        About("mm; side of the central square that is kept; None: whole frames, made square"),
+    ] = None
+    crop: Annotated[
+        str, Choice(("whole", "disc")), About("disc: a square about the disc's middle; whole: the field of view")
+    ] = "whole"
+    crop_multiple: Annotated[
+        float | None, Number(high=1000, above=0), About("side of the disc's square, in larger extents of the disc")
+    ] = None
+    normalisation: Annotated[
+        str,
+        Choice(NORMALISATIONS),
+        About(
+            "Normalisation of images; mri, xray: the brightest and darkest half percent of a volume or image clipped, "
+            "then mean 0 and deviation 1; mri_by_channel: the same for each channel; photo: for each colour, without "
+            "clipping; ct_soft_tissue, ct_lung, ct_bone: Hounsfield units of a window, from -1 to 1."
+        ),
+    ] = "mri"
+    slice_distance: Annotated[
+        float | None,
+        Number(high=1e3, above=0),
+        About("mm; volumes are resampled to slices so far apart; None: as acquired"),
+    ] = None
+    data_plan: Annotated[str, Text(), About("SHA-256 of the data plan that sites were prepared by; empty: none")] = ""
+    threshold: Annotated[
+        float, Number(above=0, below=1), About("probability above which a pixel belongs to a label")
+    ] = 0.5
 
     @property
     def spacing(self) -> tuple[float, float] | None:

@@ -5,18 +5,17 @@ A field has the name, type, default, range and description of the option. `Shown
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from fedmerit.errors import BadInput, suggest
 from fedmerit.files import read_text
-from fedmerit.schema.configuration.settings import RECIPES, ROUNDS
+from fedmerit.schema.configuration.settings import RECIPES, ROUNDS, FinalModel, GuardSwitch, OnVerdict
+from fedmerit.schema.declarations import Label, Shown, assignment, parameters, read
+from fedmerit.schema.rules import About, Choice, Count, Number, Switch, Text, fault
 from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
@@ -33,40 +32,22 @@ STUDY_OPTIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Shown:
-    """How the command line shows an option, and whether run.json records it unchanged."""
-
-    metavar: str = ""
-    default: str = ""  # in words, if the default is none
-    flag: str = ""  # if the option has another name than the field: one item of it each time
-    panel: str = "Options"
-    is_recorded: bool = False
-
-
 def parse_names(text: Any) -> Any:
-    """The names of ``A,B``; `ValueError` if one is empty or occurs twice. Lists pass."""
+    """Return the names of ``A,B``; lists pass. Raises `ValueError` if a name is empty or occurs twice."""
     names = [name.strip() for name in text.split(",")] if isinstance(text, str) else text
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError("expected names of sites such as A,B")
-    if not all(names) or len(set(names)) < len(names):
-        raise ValueError("expected names of sites such as A,B, each once")
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
+    if not is_list or len(set(names)) < len(names):
+        fault("expected names of sites such as A,B, each once")
     return names
 
 
 def split_specs(text: Any) -> Any:
-    """Specs separated by commas, whose parameters are separated by colons or commas. Lists pass."""
+    """Return the specs of a text, which commas separate, unless a parameter follows. Lists pass."""
     return [spec for spec in re.split(r",(?!\w+=)", text) if spec] if isinstance(text, str) else text
 
 
-Whole = Annotated[int, Strict()]
-Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 Specs = Annotated[tuple[str, ...], BeforeValidator(split_specs)]
-
-
-def _label(name: str, value: Any) -> str:
-    return f"{name}={value!r}"
 
 
 class Waiting(NamedTuple):
@@ -90,115 +71,104 @@ JOB_WAITING = Waiting(2, 0.0)  # of an exported job, if nothing else is asked fo
 
 
 class RunOptions(BaseModel):
-    """What a run can be asked for."""
+    """A choice of what a run is made with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    out: Annotated[Path | None, Field(description="Run folder to write.")] = None
-    method: Annotated[str | None, Field(description="Such as fedce; `fedmerit methods` lists all.")] = None
-    sites: Annotated[Path | None, Field(description="Folder of site folders.")] = None
-    rounds: Annotated[Whole, Field(ge=1, description="Rounds to train.")] = ROUNDS
-    seed: Annotated[Whole, Field(ge=0, description="Random seed.")] = 0
-    fold: Annotated[
-        Whole | None, Field(ge=0, description="Split of sites that were prepared with --folds."), Shown("NUMBER")
-    ] = None
+    out: Annotated[Path | None, About("Run folder to write.")] = None
+    method: Annotated[str | None, Text(), About("Such as fedce; `fedmerit methods` lists all.")] = None
+    sites: Annotated[Path | None, About("Folder of site folders.")] = None
+    rounds: Annotated[int, Count(1), About("Rounds to train.")] = ROUNDS
+    seed: Annotated[int, Count(), About("Random seed.")] = 0
+    fold: Annotated[int | None, Count(), About("Split of sites that were prepared with --folds."), Shown("NUMBER")] = (
+        None
+    )
     engine: Annotated[
-        Literal["sim", "local", "poc"], Field(description="NVFlare's simulator, one process, or NVFlare's own.")
+        str, Choice(("sim", "local", "poc")), About("NVFlare's simulator, one process, or NVFlare's own.")
     ] = "sim"
-    only: Annotated[
-        Names, Field(description="Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)
-    ] = ()
+    only: Annotated[Names, About("Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)] = ()
 
-    script: Annotated[
-        Path | None, Field(description="NVFlare client script, in place of --sites."), Shown("FILE.py")
-    ] = None
-    model: Annotated[
-        str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME")
-    ] = None
-    script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "")] = ""
-    script_timeout: Annotated[
-        Number, Field(ge=0, description="Longest wait for it."), Shown("SECONDS", "no limit")
-    ] = 0.0  # fmt: skip
-    clients: Annotated[Whole, Field(ge=1, description="Sites that run it."), Shown("NUMBER")] = 2
-    metric: Annotated[str, Field(description="Its measure, 0 to 1."), Shown("NAME")] = "dice"
+    script: Annotated[Path | None, About("NVFlare client script, in place of --sites."), Shown("FILE.py")] = None
+    model: Annotated[str | None, Text(), About("Its model, of a class without arguments."), Shown("FILE.py:NAME")] = (
+        None
+    )
+    script_args: Annotated[str, Text(), About("Its arguments."), Shown("TEXT")] = ""
+    script_timeout: Annotated[float, Number(0), About("Longest wait for it."), Shown("SECONDS", "no limit")] = 0.0
+    clients: Annotated[int, Count(1), About("Sites that run it."), Shown("NUMBER")] = 2
+    metric: Annotated[str, Text(), About("Its measure, 0 to 1."), Shown("NAME")] = "dice"
 
     recipe: Annotated[
-        str | None, Field(description="Training defaults; quick: for trials."),
+        str | None,
+        Text(),
+        About("Training defaults; quick: for trials."),
         Shown("|".join(RECIPES), "default", panel=TRAINING),
-    ] = None  # fmt: skip
-    preset: Annotated[
-        str | None, Field(description="Train as the paper of this or another method."),
-        Shown("paper|METHOD", panel=TRAINING),
-    ] = None  # fmt: skip
-    final_model: Annotated[
-        Literal["method", "selected"] | None,
-        Field(description="selected: a site receives the best on its own validation cases."),
-        Shown("method|selected", "method", panel=TRAINING),
     ] = None
+    preset: Annotated[
+        str | None,
+        Text(),
+        About("Train as the paper of this or another method."),
+        Shown("paper|METHOD", panel=TRAINING),
+    ] = None
+    final_model: Annotated[FinalModel | None, Shown(default="method", panel=TRAINING)] = None
     settings: Annotated[
         dict[str, Any],
-        Field(description="A parameter: `fedmerit methods METHOD` lists them."),
+        About("A parameter: `fedmerit methods METHOD` lists them."),
         Shown("NAME=VALUE", flag="set", panel=TRAINING),
     ] = {}
     contributions: Annotated[
-        Path | None, Field(description="Finished run whose contributions to take."), Shown("RUN", panel=TRAINING)
+        Path | None, About("Finished run whose contributions to take."), Shown("RUN", panel=TRAINING)
     ] = None
 
     threads: Annotated[
-        Whole | None, Field(ge=1, description="Concurrent sites."),
-        Shown("NUMBER", "cores", panel=MACHINES, is_recorded=True),
-    ] = None  # fmt: skip
+        int | None, Count(1), About("Concurrent sites."), Shown("NUMBER", "cores", panel=MACHINES, is_recorded=True)
+    ] = None
     device: Annotated[
         str,
-        Field(description="cuda:0 for all, or SITE=cuda:0,SITE=cpu."),
+        Text(),
+        About("cuda:0 for all, or SITE=cuda:0,SITE=cpu."),
         Shown("DEVICE", "auto", panel=MACHINES, is_recorded=True),
     ] = ""
     server_sites: Annotated[
-        Path | None, Field(description="The server's own site folders, to validate on."), Shown(panel=MACHINES)
+        Path | None, About("The server's own site folders, to validate on."), Shown(panel=MACHINES)
     ] = None
     min_sites: Annotated[
-        Whole, Field(ge=1, description="Sites that have to answer for a round to end."),
+        int,
+        Count(1),
+        About("Sites that have to answer for a round to end."),
         Shown("NUMBER", panel=MACHINES, is_recorded=True),
-    ] = 1  # fmt: skip
+    ] = 1
     round_timeout: Annotated[
-        Number,
-        Field(ge=0, description="Longest wait for sites beyond --min-sites."),
+        float,
+        Number(0),
+        About("Longest wait for sites beyond --min-sites."),
         Shown("SECONDS", "automatic", panel=MACHINES, is_recorded=True),
     ] = 0.0
     track: Annotated[
-        tuple[str, ...], Field(description="Show scalars live, at the server."),
-        Shown("tensorboard|mlflow[:uri=URL]", "", panel=MACHINES, is_recorded=True),
-    ] = ()  # fmt: skip
+        tuple[str, ...],
+        Text(),
+        About("Show scalars live, at the server."),
+        Shown("tensorboard|mlflow[:uri=URL]", panel=MACHINES, is_recorded=True),
+    ] = ()
 
-    guard: Annotated[
-        Literal["on", "off"] | None,
-        Field(description="off: the papers' algorithms, without bounds and verdicts."),
-        Shown("on|off", "on", panel=PROTECTION),
-    ] = None
-    on_verdict: Annotated[
-        Literal["show", "withhold", "exclude"] | None,
-        Field(description="Action against detected free riders."),
-        Shown("show|withhold|exclude", "withhold", panel=PROTECTION),
-    ] = None
+    guard: Annotated[GuardSwitch | None, Shown(default="on", panel=PROTECTION)] = None
+    on_verdict: Annotated[OnVerdict | None, Shown(default="withhold", panel=PROTECTION)] = None
     privacy: Annotated[
         tuple[str, ...],
-        Field(description="Filter of updates: percentile, svt, gaussian; he: encryption."),
-        Shown("KIND[:NAME=VALUE,...]", "", panel=PROTECTION, is_recorded=True),
+        Text(),
+        About("Filter of updates: percentile, svt, gaussian; he: encryption."),
+        Shown("KIND[:NAME=VALUE,...]", panel=PROTECTION, is_recorded=True),
     ] = ()
     share_models: Annotated[
-        Annotated[bool, Strict()] | None,
-        Field(description="Sites may get models of other single sites."),
-        Shown(panel=PROTECTION),
+        bool | None, Switch(), About("Sites may get models of other single sites."), Shown(panel=PROTECTION)
     ] = None
     values: Annotated[
         Specs,
-        Field(description="Observe sites' values: multi_round, one_round, leave_one_out_loss, local_only."),
+        About("Observe sites' values: multi_round, one_round, leave_one_out_loss, local_only."),
         Shown("NAME[:NAME=VALUE],...", panel=STUDIES),
     ] = ()
     keep_updates: Annotated[
-        bool, Strict(), Field(description="Keep all updates, for `fedmerit value estimate`."),
-        Shown(panel=STUDIES),
-    ] = False  # fmt: skip
+        bool, Switch(), About("Keep all updates, for `fedmerit value estimate`."), Shown(panel=STUDIES)
+    ] = False
 
     @model_validator(mode="after")
     def _check_engine(self) -> Self:
@@ -209,26 +179,18 @@ class RunOptions(BaseModel):
         return self
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], source: str = "", label: Callable[[str, Any], str] = _label) -> Self:
-        """The options of these ``values`` by name.
+    def read(cls, values: Mapping[str, Any], source: str = "", texts: bool = False, label: Label = assignment) -> Self:
+        """Return the options of ``values`` by name; arguments as of `declarations.read`.
 
         Raises:
-            BadInput: it names ``source``, the option and its value as ``label`` writes them, and what was expected.
+            BadInput: it names ``source``, the option, its value as ``label`` writes it, and what was expected.
         """
-        before = f"{source}: " if source else ""
         for name in values:
             if name not in cls.model_fields:
                 near = suggest(name, [*flags(), *cls.model_fields], flags())
-                raise BadInput(f"{before}unknown option {name}{near}; a parameter of method or training is in settings")
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            first = error.errors()[0]
-            if not first["loc"]:  # of several options, which the message names
-                raise BadInput(f"{before}{first['ctx']['error']}") from None
-            name = str(first["loc"][0])
-            field = cls.model_fields[name]
-            raise BadInput(f"{before}{label(name, values[name])}: {_expected(first, field)}") from None
+                message = f"unknown option {name}{near}; a parameter of method or training is in settings"
+                raise BadInput(f"{source}: {message}" if source else message)
+        return read(cls, values, source, texts, label)
 
     @classmethod
     def read_file(cls, file: Path) -> Self:
@@ -284,7 +246,7 @@ class RunOptions(BaseModel):
     def recorded(self) -> dict[str, Any]:
         """What run.json records of the options unchanged."""
         values = self.model_dump(mode="json")
-        return {name: values[name] for name, shown in shown_fields().items() if shown.is_recorded}
+        return {name: values[name] for name, shown in _shown_fields().items() if shown.is_recorded}
 
     @property
     def waiting(self) -> Waiting:
@@ -292,44 +254,10 @@ class RunOptions(BaseModel):
         return Waiting(self.min_sites, self.round_timeout)
 
 
-@cache
-def shown_fields() -> dict[str, Shown]:
-    """How each option is shown, by the name of its field."""
-    return {
-        name: next((one for one in field.metadata if isinstance(one, Shown)), Shown())
-        for name, field in RunOptions.model_fields.items()
-    }
-
-
 def flags() -> dict[str, str]:
-    """The fields by the name that they have on the command line, if it is another."""
-    return {shown.flag: name for name, shown in shown_fields().items() if shown.flag}
+    """Return the fields of `RunOptions` that have another name on the command line, by that name."""
+    return {shown.flag: name for name, shown in _shown_fields().items() if shown.flag}
 
 
-def kind(field: FieldInfo) -> Any:
-    """The type of an option's value, without None and constraints."""
-    found = field.annotation
-    options = [one for one in get_args(found) if one is not type(None)]
-    if type(None) in get_args(found) and len(options) == 1:
-        found = options[0]
-    return get_args(found)[0] if get_origin(found) is Annotated else found
-
-
-def value_range(field: FieldInfo) -> str:
-    """The range of an option in words, "1 or more"; empty if it has none."""
-    low = next((one.ge for one in field.metadata if getattr(one, "ge", None) is not None), None)
-    return "" if low is None else f"{low:g} or more"
-
-
-def _expected(error: Mapping[str, Any], field: FieldInfo) -> str:
-    """What a value should have been, in words."""
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    if error["type"] in ("greater_than_equal", "finite_number"):
-        return f"expected {value_range(field)}"
-    found = kind(field)
-    if get_origin(found) is Literal:
-        return f"expected one of {', '.join(get_args(found))}"
-    words = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "a text"}
-    of_kind = words.get(found) or ("a table of names and values" if get_origin(found) is dict else "a list of texts")
-    return ", ".join(filter(None, (f"expected {of_kind}", value_range(field))))
+def _shown_fields() -> dict[str, Shown]:
+    return {name: option.mark(Shown, Shown()) for name, option in parameters(RunOptions).items()}

@@ -3,10 +3,10 @@
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Method
@@ -22,7 +22,6 @@ from fedmerit.schema.configuration.settings import (
     LOSSES,
     OPTIMIZERS,
     SHARED_GROUPS,
-    STRICT_NAMES,
     SYNONYMS,
     GuardSettings,
     Network,
@@ -31,7 +30,8 @@ from fedmerit.schema.configuration.settings import (
     with_preset,
     with_recipe,
 )
-from fedmerit.schema.declarations import Checked, build, parameter, split_spec, typed
+from fedmerit.schema.declarations import Checked, parameters, read, split_spec
+from fedmerit.schema.rules import About, Count
 from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow
 from fedmerit.version import code_commit, installed_versions, package_version
@@ -41,12 +41,11 @@ from fedmerit.version import code_commit, installed_versions, package_version
 class RunConfiguration(Checked):
     """One run, whatever the engine."""
 
-    __pydantic_config__ = STRICT_NAMES
     method: str
     task: str
-    rounds: int = parameter(MISSING, "to train", low=1, high=1_000_000)
-    seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
-    network: Network = parameter(MISSING, "that is trained")
+    rounds: Annotated[int, Count(1, 1_000_000), About("Rounds to train.")]
+    seed: Annotated[int, Count(), About("Random seed of the first model and of every draw.")]
+    network: Network
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
     values: tuple[str, ...] = ()  # specs of the observers, for values of the sites
@@ -56,7 +55,7 @@ class RunConfiguration(Checked):
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
     study: str = ""  # that the run is for, by the name that hospitals know; "": none
     script: Script | None = None  # sites train by scripts of their own; network and training follow from it
-    fold: int | None = parameter(None, "of the sites' folders, whose splits they use", low=0)
+    fold: Annotated[int | None, Count(), About("Fold of the sites' folders whose splits the run uses.")] = None
 
     @property
     def can_evaluate(self) -> bool:
@@ -114,14 +113,14 @@ class RunConfiguration(Checked):
             values |= derived_parts(script)
         if preprocessing := values.pop("preprocessing", None):
             values["preprocessing"] = Preprocessing.from_dict(preprocessing)
-        config: RunConfiguration = build(cls, values, "plan")
+        config = read(cls, values, "plan")
         return config.checked()
 
     def checked(self) -> "RunConfiguration":
         """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
-        method = build(METHODS[self.method], self.parameters, f"method {self.method}")
+        method = read(METHODS[self.method], self.parameters, f"method {self.method}", texts=True)
         can = capabilities(method)
         if self.script:
             require_script_support(self.method, self.build_guarded_method(), self.script, self.values)
@@ -163,7 +162,7 @@ def plan_network(plan: Mapping[str, Any]) -> Any:
 def parameter_names(method: str) -> dict[str, list[str]]:
     """The names of the settings, by group: of the method, the training, the network, the guard."""
     groups: dict[str, type[Any]] = {"parameters": METHODS[method], **SHARED_GROUPS}
-    return {group: [part.name for part in settable(kind)] for group, kind in groups.items()}
+    return {group: list(settable(kind)) for group, kind in groups.items()}
 
 
 def make_configuration(
@@ -198,11 +197,10 @@ def make_configuration(
             known = [name for there in names.values() for name in there]
             raise BadInput(f"parameter {name!r}: unknown with method {method}{suggest(name, known, SYNONYMS)}")
         chosen[group][name] = value
-    for group, kind in (("network", Network), ("training", Training)):
-        chosen[group] = typed(kind, chosen[group], group)
     parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, "preprocessing": preprocessing}
-    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates, "fold": fold}
-    config: RunConfiguration = build(RunConfiguration, parts, "plan")
+    parts |= {"values": tuple(values), "keep_updates": keep_updates, "fold": fold, "parameters": chosen["parameters"]}
+    parts |= {group: read(kind, chosen[group], group, texts=True) for group, kind in SHARED_GROUPS.items()}
+    config = read(RunConfiguration, parts, "plan", texts=True)
     if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")
         raise BadInput(f"{others}: has no effect with the guard off; leave it out")
@@ -239,8 +237,8 @@ def configure_script(
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     groups: dict[str, list[str]] = {
-        "parameters": [one.name for one in fields(METHODS[method])],
-        "guard": [one.name for one in fields(GuardSettings)],
+        "parameters": list(parameters(METHODS[method])),
+        "guard": list(parameters(GuardSettings)),
         "script": list(SETTINGS),
     }
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "guard": {}, "script": {}}
@@ -249,9 +247,10 @@ def configure_script(
         if group is None:
             raise BadInput(_explain(name, method, groups))
         chosen[group][name] = value
-    own = build(Script, asdict(script) | chosen["script"], "script") if chosen["script"] else script
+    own = read(Script, asdict(script) | chosen["script"], "script", texts=True) if chosen["script"] else script
     parts = {"method": method, "task": TASK, "rounds": rounds, "seed": seed, "values": tuple(values)}
-    parts |= {"keep_updates": keep_updates, "parameters": chosen["parameters"], "guard": chosen["guard"]}
+    parts |= {"keep_updates": keep_updates, "parameters": chosen["parameters"]}
+    parts |= {"guard": read(GuardSettings, chosen["guard"], "guard", texts=True)}
     config = RunConfiguration.from_dict(parts | {"script": own.to_dict()})
     shares = with_sharing(config, share_models, on_one_machine=True, has_server_images=False)
     return shares if shares.can_evaluate else replace(shares, guard=replace(shares.guard, rate_every=0))
@@ -259,7 +258,7 @@ def configure_script(
 
 def _explain(name: str, method: str, groups: Mapping[str, list[str]]) -> str:
     """Why a setting is none of the run's."""
-    if name in {one.name for kind in (Training, Network) for one in settable(kind)}:
+    if name in {*settable(Training), *settable(Network)}:
         return f"setting {name!r}: of FedMerit's own training, and this run trains by a script; give it to the script"
     known = [one for names in groups.values() for one in names]
     return f"setting {name!r}: unknown with method {method}{suggest(name, known)}"

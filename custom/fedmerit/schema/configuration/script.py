@@ -4,11 +4,10 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
-
-from fedmerit.schema.declarations import Checked, build, parameter
+from fedmerit.schema.declarations import Checked, read
+from fedmerit.schema.rules import About, Choice, Number, Switch, Text
 from fedmerit.schema.score_name import METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
@@ -55,23 +54,28 @@ class NamedTensor:
 class Script(Checked):
     """What a run says of its sites' scripts, instead of a network and how to train it."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-    tensors: tuple[NamedTensor, ...] = parameter((), "of the model's state_dict")
-    start: str = parameter("", "SHA-256 of the weights that all begin with")
-    output: str = parameter("", "name of the output layer, whose weight's first axis are the labels; none: not known")
-    metric: str = parameter("", "that the script measures of the model it receives; none: it measures none")
-    lowest: float = parameter(0.0, "value of the metric")
-    highest: float = parameter(1.0, "value of the metric")
-    better: str = parameter("higher", "which values of the metric are", choices=("higher", "lower"))
-    evaluates: bool = parameter(False, "whether it answers flare.is_evaluate()")
-    uses: tuple[str, ...] = parameter((), f"helpers that it uses: {', '.join(USES)}")
-    arrays: bool = parameter(False, "whether it gets NumPy's arrays instead of tensors")
-    statistics: str = parameter(
-        "method",
-        "of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights",
-        choices=("method", "mean", "own", "weights"),
+    tensors: Annotated[tuple[NamedTensor, ...], About("of the model's state_dict")] = ()
+    start: Annotated[str, Text(), About("SHA-256 of the weights that all begin with")] = ""
+    output: Annotated[
+        str, Text(), About("name of the output layer, whose weight's first axis are the labels; none: not known")
+    ] = ""
+    metric: Annotated[
+        str, Text(), About("that the script measures of the model it receives; none: it measures none")
+    ] = ""
+    lowest: Annotated[float, Number(), About("value of the metric")] = 0.0
+    highest: Annotated[float, Number(), About("value of the metric")] = 1.0
+    better: Annotated[str, Choice(("higher", "lower")), About("which values of the metric are")] = "higher"
+    evaluates: Annotated[bool, Switch(), About("whether it answers flare.is_evaluate()")] = False
+    uses: Annotated[tuple[str, ...], Text(), About(f"helpers that it uses: {', '.join(USES)}")] = ()
+    arrays: Annotated[bool, Switch(), About("whether it gets NumPy's arrays instead of tensors")] = False
+    statistics: Annotated[
+        str,
+        Choice(("method", "mean", "own", "weights")),
+        About("of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights"),
+    ] = "method"
+    last_round: Annotated[str, Choice(("aggregated", "own")), About("own: a site keeps what it trains in it")] = (
+        "aggregated"
     )
-    last_round: str = parameter("aggregated", "own: a site keeps what it trains in it", choices=("aggregated", "own"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +145,6 @@ def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
 
 def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
     """Network, training and script of a plan with ``script``."""
-    own: Script = build(Script, script, "plan: script")
+    own = read(Script, script, "plan: script")
     training = {"statistics": own.statistics, "last_round": own.last_round}  # what of it the server decides
     return {"network": own.network_parts(), "training": training, "script": own}

@@ -2,17 +2,17 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from dataclasses import Field as DataclassField
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, Strict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import Field, Strict, StringConstraints, TypeAdapter, ValidationError
 
 from fedmerit.errors import BadInput
 from fedmerit.files import is_file_name
 from fedmerit.schema.configuration.script import NAMED_TENSORS, read_tensors
-from fedmerit.schema.declarations import Checked, build, parameter
+from fedmerit.schema.declarations import Checked, Parameter, parameters, read
+from fedmerit.schema.rules import About, Choice, Count, Number, Switch, Text
 
 # Of `monai.networks.nets`, for segmentation, each built and applied. None downloads weights, and none has a layer that
 # is connected to every pixel of an image.
@@ -54,15 +54,17 @@ ARGUMENTS_EXPECTED = "expected numbers, true, false, short words, and lists of t
 
 
 def check_labels(labels: Sequence[str]) -> None:
-    """`ValueError` if labels, which become parts of files' names, are none of these."""
+    """Raise `ValueError` if labels are no names of files, of which they become parts."""
     if not 0 < len(labels) <= MOST_LABELS or not all(map(is_file_name, labels)):
         raise ValueError(f"labels={labels!r:.80}: expected 1 to {MOST_LABELS} names of files without endings")
 
 
 def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) -> None:
-    """`ValueError` naming an argument that a description may not have.
+    """Raise `ValueError` naming an argument that a description may not have.
 
     Args:
+        architecture: the network's.
+        arguments: of the network's class.
         own: whether it is one of `fedmerit`'s architectures or of `MONAI_NETWORKS`, whose texts are known.
     """
     try:
@@ -79,21 +81,17 @@ def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) 
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in an argument; names of options are none."""
+    """Yield the texts in an argument; names of options are none."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | Mapping):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(one)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 LOSSES = ("dice_ce", "dice")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("constant", "polynomial", "cosine", "step")
-STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
-AUGMENTATIONS = ("strong", "light")
-STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"in_channels": 1, "labels": ("prostate",)},
@@ -101,45 +99,59 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "fundus-disc": {"in_channels": 3, "labels": ("disc",)},
 }
 
+# Settings that have an option of their own, too: `RunOptions` has the same declarations.
+FinalModel = Annotated[
+    str, Choice(("method", "selected")), About("selected: a site receives the best model on its own validation cases.")
+]
+GuardSwitch = Annotated[str, Choice(("on", "off")), About("off: the papers' algorithms, without bounds and verdicts.")]
+OnVerdict = Annotated[
+    str, Choice(("show", "withhold", "exclude")), About("Action against detected free riders: docs/guard.md.")
+]
+
 
 @dataclass(frozen=True)
 class Network(Checked):
     """One of MONAI's networks: of slices, or with a patch of volumes."""
 
-    __pydantic_config__ = STRICT_NAMES
-    in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
-    labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
-    architecture: str = parameter(
-        "dynunet",
-        f"{', '.join(ARCHITECTURES)}, a class of MONAI ({', '.join(MONAI_NETWORKS)}), or a network of your own",
-    )
-    width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
-    depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
-    norm: str = parameter(
-        "own",
-        "own: the architecture's; group: one group, which any number of channels allows",
-        choices=("own", "batch", "instance", "group"),
-    )
-    residual_units: int = parameter(2, "unet: convolutions of a residual unit; 0: plain ones", low=0, high=8)
-    arguments: Mapping[str, Any] = parameter(
-        dict, 'further ones of MONAI\'s class, as JSON: {"deep_supervision": true}'
-    )
-    patch: tuple[int, ...] = parameter(
-        (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time", low=2
-    )
-    spacing: tuple[float, ...] = parameter(
-        (),
-        "3D: mm between slices, rows, columns, of which the finest are halved first; none: a patch is a cube",
-        above=0,
-    )
-    mirrored: bool = parameter(
-        True, "final masks: of the mean logits of an image and of its mirror image, left and right exchanged"
-    )
-    largest: bool = parameter(
-        False,
-        "final masks: of each label of a case only the largest connected part; true by default if that is an organ "
-        "(prostate, fundus)",
-    )
+    in_channels: Annotated[int, Count(1, 64), About("Channels of an image.")]
+    labels: Annotated[tuple[str, ...], Text(), About("Names of the labels: one sigmoid output channel each.")]
+    architecture: Annotated[
+        str,
+        Text(),
+        About(f"{', '.join(ARCHITECTURES)}, a class of MONAI ({', '.join(MONAI_NETWORKS)}), or a network of your own."),
+    ] = "dynunet"
+    width: Annotated[int, Count(1, 512), About("Channels of the first level; each further level doubles them.")] = 8
+    depth: Annotated[int, Count(2, 9), About("Levels; 5 of width 8 give 8, 16, 32, 64, 128.")] = 5
+    norm: Annotated[
+        str,
+        Choice(("own", "batch", "instance", "group")),
+        About("own: the architecture's; group: one group, which any number of channels allows."),
+    ] = "own"
+    residual_units: Annotated[int, Count(0, 8), About("unet: convolutions of a residual unit; 0: plain ones.")] = 2
+    arguments: Annotated[
+        Mapping[str, Any], About('Further arguments of MONAI\'s class, as JSON: {"deep_supervision": true}.')
+    ] = field(default_factory=dict)
+    patch: Annotated[
+        tuple[int, ...],
+        Count(2, 1024),
+        About("3D: slices, rows and columns that a step sees, as 16,96,96; none: 2D, a slice at a time."),
+    ] = ()
+    spacing: Annotated[
+        tuple[float, ...],
+        Number(above=0),
+        About("3D: distance of slices, rows and columns; the finest are halved first; none: a patch is a cube.", "mm"),
+    ] = ()
+    mirrored: Annotated[
+        bool, Switch(), About("Final masks follow from the mean logits of an image and its mirror image.")
+    ] = True
+    largest: Annotated[
+        bool,
+        Switch(),
+        About(
+            "Final masks keep only the largest connected part of each label of a case; true by default for organs "
+            "(prostate, fundus)."
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,123 +163,138 @@ class Network(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Network":
-        """The network that `dataclasses.asdict` wrote."""
-        network: Network = build(cls, values, "network")
-        return network
+        """Build the network that `dataclasses.asdict` wrote; `BadInput` if a name or value is unknown."""
+        return read(cls, values, "network")
 
 
 @dataclass(frozen=True)
 class Training(Checked):
-    """One site's round."""
+    """A site's training in one round."""
 
-    __pydantic_config__ = STRICT_NAMES
-    loss: str = parameter(
-        "dice_ce",
-        "soft Dice + cross-entropy; dice: only soft Dice, as in Jiang et al. 2023",
-        choices=LOSSES,
-        others="losses",
-    )
-    optimizer: str = parameter(
-        "adam", "a new one each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
-    )
-    lr: float = parameter(1e-3, "learning rate, the schedule's highest", above=0)
-    schedule: str = parameter(
-        "polynomial",
-        "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2, step: times decay "
-        "every decay_every rounds",
-        choices=SCHEDULES,
-    )
-    decay: float = parameter(0.1, "factor of schedule=step", above=0, high=1)
-    decay_every: int = parameter(25, "rounds of schedule=step between two factors", low=1)
-    warmup_rounds: int = parameter(0, "in which the learning rate rises in equal steps", low=0)
-    momentum: float = parameter(0.0, "of sgd", low=0, below=1)
-    weight_decay: float = parameter(0.0, "adam, sgd: L2; adamw: decoupled", low=0)
-    clip_norm: float = parameter(0.0, "longest gradient of a step; 0: any", low=0)
-    batch_size: int = parameter(8, "slices of a step; 2 by default of prostate and fundus", low=1, high=4096)
-    epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
-    steps: int = parameter(
-        0, "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus", low=0, high=1_000_000
-    )
-    organ_share: float = parameter(
-        0.0, "of drawn slices that show a label, or of patches about one, at least; 0: each slice once", low=0, high=1
-    )
-    augment: bool = parameter(True, "random transforms of images and masks")
-    augmentation: str = parameter(
-        "strong",
-        "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, intensity",
-        choices=AUGMENTATIONS,
-    )
-    statistics: str = parameter(
-        "method",
-        "of BatchNorm, in models that are evaluated; method: its own rule; mean (or shared): by data share; own: each "
-        "site's; weights: by the method's weights; recalibrated: estimated every round on all sites' training "
-        "images; frozen: the mean, until round frozen_from",
-        choices=STATISTICS,
-    )
-    frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
-    amp: bool = parameter(False, "mixed precision; auto: if steps take less time so; final tests stay in float32")
-    cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
-    final_model: str = parameter(
-        "method",
-        "that a site receives: the method's; selected: of several the best on its own validation patients",
-        choices=("method", "selected"),
-    )
-    last_round: str = parameter(
-        "aggregated",
-        "of one model for all; own: each site keeps what it trains in it, as papers compare sites of one model",
-        choices=("aggregated", "own"),
-    )
-    validate_trained: bool = parameter(
-        False, "also test what a site trained on its validation split: evidence of free riders"
-    )
+    loss: Annotated[
+        str,
+        Choice(LOSSES, others="losses"),
+        About("dice_ce: soft Dice + cross-entropy; dice: only soft Dice, as in Jiang et al. 2023."),
+    ] = "dice_ce"
+    optimizer: Annotated[
+        str,
+        Choice(OPTIMIZERS, others="optimizers"),
+        About("Optimizer, created again each round; adam and adamw have betas (0.9, 0.99)."),
+    ] = "adam"
+    lr: Annotated[float, Number(above=0), About("Learning rate, the schedule's highest.")] = 1e-3
+    schedule: Annotated[
+        str,
+        Choice(("constant", "polynomial", "cosine", "step")),
+        About(
+            "Schedule of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2, step: "
+            "times decay every decay_every rounds."
+        ),
+    ] = "polynomial"
+    decay: Annotated[float, Number(above=0, high=1), About("Factor of schedule=step.")] = 0.1
+    decay_every: Annotated[int, Count(1), About("Rounds of schedule=step between two factors.")] = 25
+    warmup_rounds: Annotated[int, Count(), About("Rounds in which the learning rate rises in equal steps.")] = 0
+    momentum: Annotated[float, Number(0, below=1), About("Momentum of sgd.")] = 0.0
+    weight_decay: Annotated[float, Number(0), About("Weight decay; adam, sgd: L2; adamw: decoupled.")] = 0.0
+    clip_norm: Annotated[float, Number(0), About("Longest gradient of a step; 0: any.")] = 0.0
+    batch_size: Annotated[int, Count(1, 4096), About("Slices of a step; 2 by default of prostate and fundus.")] = 8
+    epochs: Annotated[int, Count(1, 1000), About("Local epochs per round.")] = 1
+    steps: Annotated[
+        int,
+        Count(0, 1_000_000),
+        About("Steps of the optimizer per round, instead of epochs; 0: epochs; 30 by default for fundus."),
+    ] = 0
+    organ_share: Annotated[
+        float,
+        Number(0, 1),
+        About("Least share of drawn slices that show a label, or of patches about one; 0: each slice once."),
+    ] = 0.0
+    augment: Annotated[bool, Switch(), About("Random transforms of images and masks.")] = True
+    augmentation: Annotated[
+        str,
+        Choice(("strong", "light")),
+        About(
+            "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, "
+            "intensity."
+        ),
+    ] = "strong"
+    statistics: Annotated[
+        str,
+        Choice(("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")),
+        About(
+            "BatchNorm statistics of evaluated models; method: its own rule; mean (or shared): by data share; own: "
+            "each site's; weights: by the method's weights; recalibrated: estimated every round on all sites' training "
+            "images; frozen: the mean, until round frozen_from."
+        ),
+    ] = "method"
+    frozen_from: Annotated[int, Count(), About("First round in which statistics=frozen no longer change.")] = 0
+    amp: Annotated[
+        bool, Switch(), About("Mixed precision; auto: if steps take less time with it; final tests stay in float32.")
+    ] = False
+    cpu_threads: Annotated[
+        int, Count(1, 256), About("Threads of one site; another number is another order of summation.")
+    ] = 1
+    final_model: FinalModel = "method"
+    last_round: Annotated[
+        str,
+        Choice(("aggregated", "own")),
+        About(
+            "aggregated: one model for all; own: each site keeps what it trains in the last round, as papers compare "
+            "sites of one model."
+        ),
+    ] = "aggregated"
+    validate_trained: Annotated[
+        bool, Switch(), About("Also test what a site trained on its validation split: evidence of free riders.")
+    ] = False
 
 
 # times the median of the other sites that `guard.bounds` holds a site to
-NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms likewise; honest ones of one round differ by less
+NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms with a median, too; honest ones of one round differ by less
 STATISTICS_FACTOR = 3.0
 COUNT_FACTOR = 3.0  # of the four prostate hospitals the largest has 2.4 times the median of the others
 
 
 @dataclass(frozen=True)
 class GuardSettings(Checked):
-    """Whether replies are bounded and judged before the method gets them, and what a verdict does."""
+    """A choice whether replies are bounded and judged before the method gets them, and of what a verdict does."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # an unknown name is an error
-    guard: str = parameter("off", "on: the rules of docs/guard.md; off: the papers' forms", choices=("on", "off"))
-    on_verdict: str = parameter(
-        "withhold",
-        "show: report it; withhold: no contribution, weight or reward while the evidence stands; exclude: for good",
-        choices=("show", "withhold", "exclude"),
-    )
-    false_alarms: float = parameter(
-        0.01, "largest probability of a verdict against any site in a run in which all work", above=0, below=1
-    )
-    rate_every: int = parameter(
-        5,
-        "rounds from one rating of the models without each site to the next, on the server's images or with "
-        "--share-models; 0: none",
-        low=0,
-    )
-    counts: str = parameter(
-        "claimed",
-        "images that count: claimed, up to three times the others' median; shown: beyond that median only as far as "
-        "the site's updates share more with the others' than theirs do",
-        choices=("claimed", "shown"),
-    )
+    guard: GuardSwitch = "off"
+    on_verdict: OnVerdict = "withhold"
+    false_alarms: Annotated[
+        float,
+        Number(above=0, below=1),
+        About("Largest probability of a verdict against any site in a run in which all work."),
+    ] = 0.01
+    rate_every: Annotated[
+        int,
+        Count(),
+        About(
+            "Rounds from one rating of the models without each site to the next, on the server's images or with "
+            "--share-models; 0: none."
+        ),
+    ] = 5
+    counts: Annotated[
+        str,
+        Choice(("claimed", "shown")),
+        About(
+            "Images that count; claimed: up to three times the others' median; shown: beyond that median only as far "
+            "as the site's updates share more with the others' than theirs do."
+        ),
+    ] = "claimed"
 
     def rates(self, round: int, rounds: int) -> bool:
-        """Whether the models without each site may be rated in ``round`` of ``rounds``."""
+        """Return whether the models without each site may be rated in ``round`` of ``rounds``."""
         due = self.rate_every > 0 and round % self.rate_every == 0
         return self.guard == "on" and due and round + 1 < rounds
 
 
 SHARED_GROUPS: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": GuardSettings}
 SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
+FROM_SITES = ("in_channels", "labels")  # of a network: the sites' images fix them
 
 
-def settable(kind: type[Any]) -> list[DataclassField[Any]]:
-    """The fields of a part of a run that its sites do not fix, those of bases that are by keyword last."""
-    return sorted((p for p in fields(kind) if p.name not in ("in_channels", "labels")), key=lambda p: p.kw_only is True)
+def settable(kind: type[Any]) -> dict[str, Parameter]:
+    """Return the parameters that a person may set of a method, or of a group of `SHARED_GROUPS`, by name."""
+    return {name: parameter for name, parameter in parameters(kind).items() if name not in FROM_SITES}
 
 
 ROUNDS = 100  # of a run, by default
@@ -313,12 +340,12 @@ PRESETS: Mapping[str, Preset] = {  # by method
 
 
 def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a new run, whose guard is on by default."""
+    """Return the settings of a new run, whose guard is on by default."""
     return {"guard": "on", **settings}
 
 
 def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """``settings``, and beneath them those of the paper that "preset" names among them: `PAPER`, or a method's.
+    """Return ``settings`` above those of the paper that "preset" among them names: `PAPER`, or a method.
 
     Raises:
         BadInput: there is no preset of that name, or the method has none of its own.
@@ -338,10 +365,10 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
 
 
 def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
-    """``settings``, and beneath them those of the recipe that "recipe" names among them, and of the task.
+    """Return ``settings`` above those of the recipe that "recipe" among them names, above those of the task.
 
-    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs. `AUTO` is
-    false: who knows a machine measures (`engines.runs.create`).
+    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs. `AUTO` becomes
+    false: only the machine of the run can measure (`engines.runs.create`).
 
     Raises:
         BadInput: there is no recipe of that name.

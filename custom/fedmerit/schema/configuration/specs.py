@@ -3,36 +3,40 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Annotated
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.declarations import Checked, parameter, parse_spec, split_spec
+from fedmerit.schema.declarations import Checked, parse_spec, split_spec
+from fedmerit.schema.rules import About, Number, Text
 
 
 @dataclass(frozen=True)
 class Percentile(Checked):
     """Entries below a percentile of all magnitudes become 0, the others are clipped (Shokri and Shmatikov 2015)."""
 
-    percentile: float = parameter(10.0, "of the magnitudes", low=0, high=100)
-    gamma: float = parameter(0.01, "the largest magnitude that is sent", above=0)
+    percentile: Annotated[float, Number(0, 100), About("of the magnitudes")] = 10.0
+    gamma: Annotated[float, Number(above=0), About("the largest magnitude that is sent")] = 0.01
 
 
 @dataclass(frozen=True)
 class SparseVector(Checked):
     """A random fraction of the entries, drawn by noisy magnitude, is sent clipped and with Laplace noise (SVT)."""
 
-    fraction: float = parameter(0.1, "of the entries that is sent", above=0, high=1)
-    epsilon: float = parameter(0.1, "budget of the choice", above=0)
-    noise_var: float = parameter(0.1, "budget of each sent entry: its noise has scale 2 gamma / noise_var", above=0)
-    gamma: float = parameter(1e-5, "the largest magnitude that is sent", above=0)
-    tau: float = parameter(1e-6, "threshold of the choice")
+    fraction: Annotated[float, Number(high=1, above=0), About("of the entries that is sent")] = 0.1
+    epsilon: Annotated[float, Number(above=0), About("budget of the choice")] = 0.1
+    noise_var: Annotated[
+        float, Number(above=0), About("budget of each sent entry: its noise has scale 2 gamma / noise_var")
+    ] = 0.1
+    gamma: Annotated[float, Number(above=0), About("the largest magnitude that is sent")] = 1e-5
+    tau: Annotated[float, Number(), About("threshold of the choice")] = 1e-6
 
 
 @dataclass(frozen=True)
 class Gaussian(Checked):
     """The update is cut to a norm, and Gaussian noise is added to every entry (McMahan et al. 2018, at the site)."""
 
-    clip: float = parameter(1.0, "the largest Euclidean norm of an update", above=0)
-    noise: float = parameter(0.01, "standard deviation of the noise, as a multiple of clip", above=0)
+    clip: Annotated[float, Number(above=0), About("the largest Euclidean norm of an update")] = 1.0
+    noise: Annotated[float, Number(above=0), About("standard deviation of the noise, as a multiple of clip")] = 0.01
 
 
 Filter = Percentile | SparseVector | Gaussian
@@ -57,7 +61,7 @@ class TensorBoard:
 class MLflow:
     """A run per site, in a SQLite file in the job's results or at an MLflow server."""
 
-    uri: str = parameter("", "address of the MLflow server, as the federation's server reaches it")
+    uri: Annotated[str, Text(), About("address of the MLflow server, as the federation's server reaches it")] = ""
 
 
 Tracker = TensorBoard | MLflow

@@ -76,7 +76,7 @@ def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
     ("content", "told"),
     [
         ({"method": "fedavg"}, "lacks plan; expected what `fedmerit run` wrote"),
-        ({"plan": {}}, "plan: method: Field required"),
+        ({"plan": {}}, "plan: lacks method"),
         ({"plan": CONFIG.to_dict() | {"method": "magic"}}, "method 'magic': unknown"),
     ],
 )
@@ -101,7 +101,7 @@ def test_by_site_json():
 def test_there_and_back():
     fed = Preprocessing((32, 48), None, "disc", 3.0, "photo", 0.4)
     assert Preprocessing.from_dict(fed.to_dict()) == fed
-    with pytest.raises(ValueError, match="expected above 0, below 1"):
+    with pytest.raises(ValueError, match="expected a number above 0, below 1"):
         Preprocessing((32, 32), threshold=2.0)
 
 

@@ -1,6 +1,7 @@
 """What a run is: from options and from JSON."""
 
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -56,37 +57,25 @@ def test_text_becomes_the_type_of_its_field():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("combine", "product", "expected one of times, plus"),
-        ("combine", "", "expected one of times, plus"),
-        ("combine", 1, "combine: .*string"),
-        ("loss", "focal", "expected one of dice_ce, dice"),
-        ("lr", "fast", "lr: .*number"),
-        ("lr", "0", "lr=0.0: expected above 0"),
-        ("lr", "-1e-3", "expected above 0"),
-        ("lr", "nan", "expected above 0"),
-        ("lr", "inf", "expected above 0"),
-        ("batch_size", "2.5", "batch_size: .*integer"),
-        ("batch_size", "0", "batch_size=0: expected 1 to 4096"),
-        ("epochs", "-1", "epochs=-1: expected 1 to 1000"),
-        ("cpu_threads", "0", "cpu_threads=0: expected 1 to 256"),
-        ("augment", "perhaps", "augment: .*boolean"),
-        ("optimizer", "lion", "expected one of adam, adamw, sgd"),
-        ("norm", "layer", "expected one of own, batch, instance, group"),
-        ("width", "99999999999", "width=99999999999: expected 1 to 512"),
-        ("width", "0", "width=0: expected 1 to 512"),
-        ("depth", "1", "depth=1: expected 2 to 9"),
-        ("residual_units", "-1", "residual_units=-1: expected 0 to 8"),
+        ("combine", "product", "method fedce: combine='product': expected one of times, plus"),
+        ("loss", "focal", "training: loss='focal': expected one of dice_ce, dice"),
+        ("lr", "fast", "training: lr='fast': expected a number above 0"),
+        ("lr", "nan", "training: lr=nan: expected a number above 0"),
+        ("batch_size", "2.5", "training: batch_size='2.5': expected a whole number from 1 to 4096"),
+        ("amp", "perhaps", "training: amp='perhaps': expected true or false"),
+        ("norm", "layer", "network: norm='layer': expected one of own, batch, instance, group"),
+        ("width", "99999999999", "network: width=99999999999: expected a whole number from 1 to 512"),
+        ("false_alarms", "1", "guard: false_alarms=1.0: expected a number above 0, below 1"),
     ],
 )
-def test_a_value_of_another_type_or_range_is_named(name, value, message):
-    with pytest.raises(BadInput, match=message) as error:
+def test_value_of_another_type_or_range_is_named_with_its_group(name, value, message):
+    with pytest.raises(BadInput, match=re.escape(message)):
         config(**{name: value})
-    assert name in str(error.value)
 
 
 @pytest.mark.parametrize("rounds", [0, -1])
 def test_a_run_has_a_round(rounds):
-    with pytest.raises(BadInput, match=f"rounds={rounds}: expected 1 to"):
+    with pytest.raises(BadInput, match=f"rounds={rounds}: expected a whole number from 1 to"):
         config(rounds=rounds)
 
 
@@ -106,7 +95,7 @@ def test_a_list_of_numbers_in_a_text():
     assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
     assert RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     assert config("fedsac", 30, contributions="").parameters["contributions"] == ()
-    with pytest.raises(BadInput, match=r"contributions\.1: .*number"):
+    with pytest.raises(BadInput, match=r"contributions\.1='high': expected a number from 0 to 1"):
         config("fedsac", contributions="0.5,high")
 
 
@@ -127,16 +116,16 @@ def test_a_configuration_survives_json(method):
     [
         ("method", "fedec", "method 'fedec': unknown"),
         ("rounds", 0, "rounds=0"),
-        ("rounds", 2.5, "rounds: Input should be a valid integer"),
-        ("seed", "abc", "seed: Input should be a valid integer"),
-        ("network", None, "network: "),
-        ("engine", "sim", "unknown parameter engine"),
-        ("parameters", {"mode": "plus"}, "method fedce: unknown parameter mode"),
+        ("rounds", 2.5, "rounds=2.5: expected a whole number"),
+        ("seed", "abc", "seed='abc': expected a whole number"),
+        ("network", None, "network=None: expected a table"),
+        ("engine", "sim", "unknown name engine"),
+        ("parameters", {"mode": "plus"}, "method fedce: unknown name mode"),
         ("parameters", {"combine": "product"}, "expected one of times, plus"),
-        ("training", {"nesterov": True}, r"training\.nesterov: Unexpected"),
-        ("training", {"lr": -1}, "expected above 0"),
+        ("training", {"nesterov": True}, r"unknown name training\.nesterov"),
+        ("training", {"lr": -1}, "expected a number above 0"),
         ("network", {"labels": ["disc"]}, r"network\.in_channels"),
-        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"network\.kernel: Unexpected"),
+        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"unknown name network\.kernel"),
     ],
 )
 def test_a_stored_configuration_is_checked_likewise(where, value, message):
