@@ -140,9 +140,6 @@ class RunOptions(BaseModel):
         Field(description="A parameter: `fedmerit methods METHOD` lists them."),
         Shown("NAME=VALUE", flag="set", panel=TRAINING),
     ] = {}
-    contributions: Annotated[
-        Path | None, Field(description="Finished run whose contributions to take."), Shown("RUN", panel=TRAINING)
-    ] = None
 
     threads: Annotated[
         Whole | None, Field(ge=1, description="Concurrent sites."),
