@@ -44,6 +44,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.site"},
     {"fedmerit.server"},
     {"fedmerit.evidence.verification"},
+    {"fedmerit.engines.engine"},
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},
     {"fedmerit.engines"},

@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
-    from fedmerit.engines.script_runs import has_script
+    from fedmerit.schema.run_info import read_run
     from fedmerit.schema.site_folder import open_sites
     from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
     from fedmerit_evaluation.studies.study import describe_precision
@@ -51,7 +51,7 @@ def run(
             raise BadInput("--method: missing; a new run needs it (or --resume to continue one)")
         asked.require_sites()
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    if not (has_script(folder) if resume else asked.script):
+    if "script" not in read_run(folder):
         print_cost(folder)
     if not resume and asked.sites and asked.fold is None:
         for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):

@@ -3,101 +3,104 @@
 Of a method that pools images (centralised training), the sites share one training a round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
 
 import torch
 
 from fedmerit.ciphertexts import SiteKey
-from fedmerit.machine import cores, give_back_memory
-from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.engines.engine import OnExchange, OpenRun
+from fedmerit.errors import RunFailed
+from fedmerit.machine import give_back_memory
 from fedmerit.schema.messages import Answer, PeerModel, Reply, Task, Work
-from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
 from fedmerit.site.machine_settings import SERVER
-from fedmerit.site.site import Site, image_site
-from fedmerit.trainers.factory import pool_trainers
-
-OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
+from fedmerit.site.site import Site
+from fedmerit.trainers.factory import build_network, pool_trainers
 
 
-def run_local(
-    config: RunConfiguration,
-    folders: Sequence[SiteFolder],
-    run: Path,
-    devices: Mapping[str, str] | None = None,
-    on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
-    threads: int | None = None,
-    server_sites: Sequence[SiteFolder] = (),
-    wrap_site: Callable[[Site], Site] = lambda site: site,
-    filtered: Callable[[Answer], Answer] | None = None,
-    min_sites: int = 1,
-    contexts: tuple[bytes, bytes] | None = None,
-    on_exchange: OnExchange = lambda tasks, answers: None,
-) -> None:
-    """Train and test; resumes after the last complete round of ``run``.
-
-    Args:
-        devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
-        on_round: called with every round's ledger record.
-        threads: sites at work at a time; by default as many as the cores allow.
-        server_sites: the server's own images, for methods that evaluate candidates; else the sites' shares.
-        wrap_site: replaces every site when it is opened; the laboratory's, for simulated attacks.
-        filtered: what the run's privacy filters make of an answer on its way to the server, if it has any.
-        min_sites: usable answers without which the run ends.
-        contexts: TenSEAL's of the sites and of the server, of an encrypted run.
-        on_exchange: called with the tasks and answers of every exchange, by site, before the server makes anything of
-            them.
-    """
-    torch.set_num_threads(config.training.cpu_threads)
-    devices = devices or {}
-    names = [folder.name for folder in folders]
-    device, (of_sites, of_server) = devices.get(SERVER, "auto"), contexts or (None, None)
-    federation = Federation(config, names, run, on_round, server_sites, device, min_sites, context=of_server)
+def run_local(run: OpenRun) -> None:
+    """Carry out a run in this process, its sites in threads."""
+    config, at_sites = run.config, run.sites
+    if not config.script:  # a script has processes of its own
+        torch.set_num_threads(config.training.cpu_threads)
+    key_of_sites, key_of_server = run.contexts or (None, None)
+    federation = Federation(
+        config,
+        at_sites.names,
+        run.folder,
+        run.on_round,
+        at_sites.server_folders,
+        at_sites.device(SERVER),
+        run.waiting.min_sites,
+        context=key_of_server,
+    )
+    apply_filters = _build_filter(run)
     sites: dict[str, Site] = {}
-    for folder in folders:
-        name = folder.name
-
-        def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
-            return sites[peer].give_model(name, round)
-
-        key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
-        own, more = devices.get(name, "auto"), {"ask_peer": ask_peer, "key": key, "participants": names}
-        sites[name] = wrap_site(image_site(folder, config, run / "sites" / name, own, **more))
-    if federation.can.pools_images:
-        for site, trainer in zip(sites.values(), pool_trainers([site.trainer for site in sites.values()]), strict=True):
-            site.trainer = trainer
-    threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:
-        answer = sites[name].answer(task)
-        if filtered is not None and isinstance(task, Task):
-            answer = filtered(answer)
-            if isinstance(answer, Reply):
-                sites[name].sent(task, answer.update)
-        return answer
+        """Have a site answer, and apply the run's privacy filters to what it trained, as on its way to the server."""
+        reply = sites[name].answer(task)
+        if apply_filters is not None and isinstance(task, Task):
+            reply = apply_filters(reply)
+            if isinstance(reply, Reply):
+                sites[name].sent(task, reply.update)
+        return reply
 
-    carry_out(federation, answer, threads, on_exchange)
+    with ExitStack() as stack:
+        for name in at_sites.names:
+
+            def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
+                return sites[peer].give_model(name, round)
+
+            key = SiteKey(key_of_sites) if key_of_sites else None  # one each: sites work in threads
+            memory = run.folder / "sites" / name
+            site = stack.enter_context(at_sites.open_site(name, config, memory, ask_peer, key))
+            sites[name] = run.laboratory.wrap_site(site)
+        if federation.can.pools_images:
+            pooled = pool_trainers([site.trainer for site in sites.values()])
+            for site, trainer in zip(sites.values(), pooled, strict=True):
+                site.trainer = trainer
+        try:
+            carry_out(federation, answer, run.threads or at_sites.count_threads(config), run.on_exchange)
+        except RunFailed as error:
+            failures = at_sites.failures
+            raise RunFailed("\n".join([str(error), *(failures[name] for name in sorted(failures))])) from error
 
 
 def carry_out(
     federation: Federation, answer: Callable[[str, Work], Answer], threads: int, on_exchange: OnExchange
 ) -> None:
-    """All exchanges of a federation: ``answer`` is a site's to a task; the others are as in `run_local`."""
+    """Carry out every exchange of a federation.
+
+    Args:
+        federation: the server's half of the run.
+        answer: called with the name of a site and its task; returns the answer of the site.
+        threads: the number of sites at work at a time.
+        on_exchange: called before the server makes anything of the answers.
+    """
 
     def carry(exchange: Exchange) -> None:
         """Have ``exchange`` answered; no answer is held here beyond it."""
         order = federation.largest_first(exchange.tasks)
-        given = dict(zip(order, pool.map(answer, order, [exchange.tasks[name] for name in order]), strict=True))
-        answers = {name: given.pop(name) for name in exchange.tasks}
+        replies = dict(zip(order, pool.map(answer, order, [exchange.tasks[name] for name in order]), strict=True))
+        answers = {name: replies.pop(name) for name in exchange.tasks}
         on_exchange(exchange.tasks, answers)
-        for name, one in answers.items():
-            exchange.take(name, one)
+        for name, reply in answers.items():
+            exchange.take(name, reply)
 
     with ThreadPoolExecutor(threads) as pool:
         for exchange in federation.exchanges():
             carry(exchange)
             give_back_memory()
+
+
+def _build_filter(run: OpenRun) -> Callable[[Answer], Answer] | None:
+    """Return a function that applies the privacy filters to an answer; None if there are none, or it is encrypted."""
+    if run.contexts or not run.privacy:
+        return None
+    from fedmerit.engines.nvflare.privacy import build_answer_filter  # NVFlare takes seconds to import
+
+    return build_answer_filter(run.privacy, build_network(run.config.network))

@@ -42,6 +42,8 @@ def require_decentralised(config: RunConfiguration) -> None:
 
 def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
     """`BadInput` if settings, privacy filters and observers contradict each other, on any engine."""
+    if config.script and HE in filters:
+        raise BadInput("privacy he: sites make the first model of an encrypted run themselves, and a script does not")
     require_observable(config.values, config.keep_updates, filters)
     require_visible_models(config, filters)
     require_one_model_for_all(config)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.engines import runs
-from fedmerit.engines.script_runs import score_everywhere
+from fedmerit.engines.script_sites import score_everywhere
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS

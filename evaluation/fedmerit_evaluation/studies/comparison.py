@@ -1,8 +1,7 @@
 """The runs of a comparison: plan them, create and execute the missing ones, collect their results."""
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
-from fedmerit.engines.given_contributions import format_setting, read_contributions
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json
 from fedmerit.machine import cores
@@ -209,17 +207,11 @@ STUDY = "compare.json"  # the last options of the folder's runs
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison.
-
-    If local training is compared too, a method that takes given contributions gets them from there: its run can start
-    once the other is finished.
-    """
+    """A run of a comparison."""
 
     label: str
     seed: int
     folder: Path
-    standalone: Path | None = None  # the run folder of local training that it waits for
-    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # then: options of `runs.create`
     fold: int | None = None
 
     @property
@@ -233,17 +225,12 @@ class PlannedRun:
         there = (self.folder / "run.json").exists()
         return there and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
 
-    def begin(self) -> None:
-        """Create the run folder if that had to wait; `RunFailed` if it still cannot be created."""
-        if self.standalone is None or (self.folder / "run.json").exists():
-            return
-        if not is_finished(self.standalone, int(self.asked["rounds"])):
-            raise RunFailed(f"it needs the contributions of {self.standalone}, which is not finished")
-        runs.create(self.folder, **_with_contributions(self.asked, self.standalone))
 
-
+@dataclass(frozen=True)
 class EnsembleRun(PlannedRun):
-    """The test of the ensemble of local models, once they are trained."""
+    """The test of the ensemble of the models of ``standalone``, once they are trained."""
+
+    standalone: Path = field(kw_only=True)  # the run folder of local training
 
     @property
     def finished(self) -> bool:
@@ -252,8 +239,7 @@ class EnsembleRun(PlannedRun):
 
     def begin(self) -> None:
         """Test it; `RunFailed` if the models are not there yet."""
-        assert self.standalone
-        if not is_finished(self.standalone, int(self.asked["rounds"])):
+        if not is_finished(self.standalone, int(read_run(self.standalone)["rounds"])):
             raise RunFailed(f"it needs the models of {self.standalone}, which is not finished")
         write_ensemble(self.standalone, self.folder)
 
@@ -292,31 +278,20 @@ def prepare(
                 if item.method == ENSEMBLE:
                     _require_standalone(item, items)
                     trained = out / f"{STANDALONE}_seed{seed}{suffix}"
-                    planned.append(EnsembleRun(item.label, seed, folder, trained, of_fold, of_fold.get("fold")))
+                    planned.append(EnsembleRun(item.label, seed, folder, of_fold.get("fold"), standalone=trained))
                     continue
-                from_standalone = _takes_contributions(item, items)
-                own = {
-                    name: value
-                    for name, value in item.settings.items()
-                    if not (from_standalone and value == STANDALONE)
-                }
-                asked = {**of_fold, "method": item.method, "seed": seed, "settings": {**settings, **own}}
+                chosen = {**settings, **item.settings}
+                asked = {**of_fold, "method": item.method, "seed": seed, "settings": chosen}
                 if capabilities(METHODS[item.method]()).pools_images:
                     asked["engine"] = "local"  # it has no other engine, and this one waits for all sites
                     asked = {name: value for name, value in asked.items() if name not in NVFLARE_ONLY}
-                standalone = out / f"{STANDALONE}_seed{seed}{suffix}" if from_standalone else None
-                if standalone and is_finished(standalone, options["rounds"]):
-                    asked, standalone = _with_contributions(asked, standalone), None
                 if (folder / "run.json").exists():
                     require_same(folder, asked, sites.folders)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
-                    stand_in = {"contributions": ",".join("1" for _ in names)} if standalone else {}
-                    runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
-                    if standalone:  # it was only a check
-                        shutil.rmtree(new / folder.name)
-                planned.append(PlannedRun(item.label, seed, folder, standalone, asked, of_fold.get("fold")))
+                    runs.create(new / folder.name, **asked)
+                planned.append(PlannedRun(item.label, seed, folder, of_fold.get("fold")))
         for folder in sorted(new.glob("*")):
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
@@ -327,36 +302,13 @@ def prepare(
     return planned
 
 
-def _takes_contributions(item: MethodSpec, items: Sequence[MethodSpec]) -> bool:
-    """Whether a method takes the contributions of local training, which is among ``items``.
-
-    That is with ``contributions=standalone``, or if it would compute contributions itself and is given none.
-
-    Raises:
-        BadInput: ``contributions=standalone``, and local training is not compared.
-    """
-    if item.settings.get("contributions") == STANDALONE:
-        _require_standalone(item, items)
-        return True
-    there = any(other.label == STANDALONE for other in items)
-    own = {part.name for part in fields(METHODS[item.method])}
-    given = {"contributions", "standalone_rounds"} & set(item.settings)
-    return there and "standalone_rounds" in own and not given
-
-
 def _require_standalone(item: MethodSpec, items: Sequence[MethodSpec]) -> None:
     if not any(other.label == STANDALONE for other in items):
         raise BadInput(f"--methods {item.label}: {STANDALONE} is not compared; name it among the methods")
 
 
-def _with_contributions(asked: Mapping[str, Any], standalone: Path) -> dict[str, Any]:
-    """The options with the Dice of local training as given contributions."""
-    contributions = read_contributions(standalone, read_run(standalone)["sites"])
-    return {**asked, "settings": {**asked["settings"], "contributions": format_setting(contributions)}}
-
-
 def estimate_cost(planned: Sequence[PlannedRun]) -> Cost:
-    """Cost of the unfinished `trainings`, without those that still wait for local training."""
+    """Return the cost of the unfinished `trainings`."""
     left = [run for run in planned if not run.finished]
     return study.estimate_cost(len(left), [run.folder for run in left if (run.folder / "run.json").exists()])
 
@@ -375,26 +327,20 @@ def execute_runs(
 ) -> dict[Path, str]:
     """Train and test the unfinished runs in parallel; returns the runs that failed, and why.
 
-    Runs that wait for local training come last, as do ensembles, which are only tested. Runs whose sites have
-    processes of their own are executed one by one. With fewer runs than cores, each runs several sites concurrently,
-    unless it was created with a number of them. The other arguments are those of
-    `fedmerit_evaluation.studies.execution.execute_all`.
+    Ensembles, which are only tested, come last. Runs whose sites have processes of their own are executed one by one.
+    With fewer runs than cores, each runs several sites concurrently, unless it was created with a number of them. The
+    other arguments are those of `fedmerit_evaluation.studies.execution.execute_all`.
     """
-    failed: dict[Path, str] = {}
-    for waiting in (False, True):
-        left = []
-        for run in planned:
-            if (run.standalone is not None) == waiting and not run.finished:
-                try:
-                    run.begin()
-                    if isinstance(run, EnsembleRun):
-                        on_end(run.folder, None)
-                    else:
-                        left.append(run.folder)
-                except (BadInput, RunFailed) as error:
-                    failed[run.folder] = str(error)
-                    on_end(run.folder, str(error))
-        failed |= _execute(left, workers, on_end, on_round, after)
+    left = [run.folder for run in trainings(planned) if not run.finished]
+    failed = _execute(left, workers, on_end, on_round, after)
+    for run in planned:
+        if isinstance(run, EnsembleRun) and not run.finished:
+            try:
+                run.begin()
+                on_end(run.folder, None)
+            except (BadInput, RunFailed) as error:
+                failed[run.folder] = str(error)
+                on_end(run.folder, str(error))
     return failed
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import resumption
-from fedmerit.engines.script_runs import read_scripts
+from fedmerit.engines.image_sites import require_same_images as require_images_of_run
+from fedmerit.engines.script_sites import ScriptSites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside
 from fedmerit.machine import pick_device
@@ -112,7 +113,7 @@ def open_study_sites(options: Mapping[str, Any]) -> StudySites:
     """Of a study with ``options`` of `fedmerit.engines.runs.create`; `BadInput` if they name none that can be used."""
     if options.get("script"):
         names = {name: value for name, value in options.items() if name in RunOptions.model_fields}
-        scripts = read_scripts(RunOptions.read(names))
+        scripts = ScriptSites.read(RunOptions.read(names))
         return StudySites(scripts.names, script=scripts.script)
     folders = open_sites(Path(options["sites"]), options.get("only") or None)
     return StudySites([folder.name for folder in folders], folders)
@@ -287,9 +288,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     The same images may be in another place now: an unfinished run then uses that place.
     """
     if asked.get("script"):
-        from fedmerit.engines.script_runs import require_same_script_run  # it takes seconds to import MONAI
-
-        require_same_script_run(folder, RunOptions.read(asked))
+        resumption.require_same_script_run(folder, RunOptions.read(asked))
         return
     names, own = [site.name for site in sites], open_server_sites(asked)
     resumption.relocate(folder, asked)
@@ -328,7 +327,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
-    resumption.require_same_images(folder, recorded, sites, own)
+    require_images_of_run(folder, recorded, sites, own)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
+from fedmerit.engines.engine import Laboratory
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
@@ -98,7 +99,7 @@ def require_same_attacks(run: Path, attacks: Mapping[str, str]) -> None:
 def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], *places: Any, **options: Any) -> None:
     """Execute a run by `fedmerit.engines.runs.execute`, in which the sites that run.json names attack."""
     if specs := read_run(run).get("attacks"):
-        options["laboratory"] = runs.Laboratory(lambda site: wrap_attacker(site, specs), SIMULATOR)
+        options["laboratory"] = Laboratory(lambda site: wrap_attacker(site, specs), SIMULATOR)
     runs.execute(run, on_round, *places, **options)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmerit.engines import resumption, runs
+from fedmerit.engines.image_sites import require_same_images
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.requirements import parse_observer as parse_observer
@@ -64,7 +65,7 @@ def create_run(
         before = info["plan"].get("values", [])  # absent if the plan observes nothing
         has_all = set(observed) <= {spec.partition(":")[0] for spec in before}
         resumption.require_same(folder, asked | ({"values": before} if has_all else {}))
-        resumption.require_same_images(folder, info, open_sites(sites, info["sites"]))
+        require_same_images(folder, info, open_sites(sites, info["sites"]))
     else:
         runs.create(folder, **asked)
 

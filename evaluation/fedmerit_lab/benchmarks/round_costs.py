@@ -12,9 +12,11 @@ import pandas as pd
 import torch
 
 from fedmerit.engines import runs
+from fedmerit.engines.image_sites import configure_images
 from fedmerit.errors import BadInput
 from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
+from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import train
@@ -114,7 +116,7 @@ def _steps_of(sites: Path, settings: Mapping[str, Any]) -> Measure:
 
     def measured() -> Mapping[str, float]:
         folders, device = open_sites(sites), pick_device("auto", STEPS)
-        config = runs.configuration_for(folders, BASE, 1, 0, settings)
+        config = configure_images(folders, RunOptions(method=BASE, rounds=1), settings)
         training = replace(config.training, steps=config.training.steps * len(folders))
         torch.set_num_threads(training.cpu_threads)
         cases = [case for folder in folders for case in folder.cases("training")]

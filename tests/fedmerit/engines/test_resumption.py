@@ -16,7 +16,7 @@ def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
     """A run that was created, with images of the server's own; to execute it trains nothing."""
     server = Path(shutil.copytree(server_sites_data.parent / "server", tmp_path / "server"))
     runs.create(tmp_path / "run", "fedavg", own_sites, rounds=1, engine="local", server_sites=server)
-    monkeypatch.setattr(runs, "run_local", lambda *asked: None)
+    monkeypatch.setattr(runs, "run_local", lambda run: None)
     return tmp_path / "run"
 
 
@@ -31,7 +31,7 @@ def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, whic
 
 def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(runs, "run_local", lambda config, folders, *rest: trained.extend(folders))
+    monkeypatch.setattr(runs, "run_local", lambda run: trained.extend(run.sites.folders))
     shutil.move(own_sites, tmp_path / "elsewhere")
     runs.execute(begun, lambda record: None, sites=tmp_path / "elsewhere")
     assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from fedmerit.engines.script_runs import create_script_run
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
 from fedmerit.trainers.factory import build_network
@@ -201,7 +200,7 @@ def test_the_script_that_a_handed_run_names_is_not_run(fedmerit, tmp_path, monke
     (tmp_path / "model.py").write_text("from torch import nn\n\n\nclass Net(nn.Linear):\n"
                                        "    def __init__(self):\n        super().__init__(2, 1)\n")  # fmt: skip
     options = {"method": "fedavg", "script": tmp_path / "client.py", "model": f"{tmp_path / 'model.py'}:Net"}
-    create_script_run(tmp_path / "run", RunOptions(**options, engine=engine, rounds=1))
+    runs.create(tmp_path / "run", **options, engine=engine, rounds=1)
     monkeypatch.delenv(TRUST)
     change(tmp_path / "run" / "run.json", lambda said: said["script"].update(hostile))
     refused = fedmerit("run", "--resume", "--out", tmp_path / "run", *trust)

@@ -1,15 +1,25 @@
-"""A site's script of NVFlare's Client API: NVFlare runs it, in this process or its own, and FedMerit asks it."""
+"""A site's script of NVFlare's Client API: started, asked, and its answers read.
+
+On NVFlare its executor starts the script, in the site's process or one of its own; on the local engine `serve` does, in
+a process that `fedmerit.engines.script_sites` starts.
+"""
 
 import hashlib
+import os
+import pickle
 import shlex
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.dxo import DXO
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLMetaKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
@@ -17,10 +27,11 @@ from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, ExecutionMode
+from nvflare.app_common.executors.task_script_runner import TaskScriptRunner
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.client.api_spec import CLIENT_API_KEY
-from nvflare.client.config import ExchangeFormat
-from nvflare.client.in_process.api import InProcessClientAPI
+from nvflare.client.config import ConfigKey, ExchangeFormat
+from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.errors import BadInput
@@ -29,6 +40,7 @@ from fedmerit.site.policy import MANIFEST, SiteScript
 from fedmerit.trainers.script.trainer import Question, Said
 
 POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
+CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
 WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION}  # as NVFlare calls it
 
 
@@ -128,3 +140,70 @@ def question_model(question: Question) -> FLModel:
 def read_answer(model: FLModel) -> Said:
     """What a script sent."""
     return Said(model.params or {}, model.params_type == ParamsType.DIFF, model.metrics or {}, model.meta or {})
+
+
+def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
+    """Run a script on a thread of its own, and ask it on this one, by the questions from the connection ``handle``."""
+    connection, parent = Connection(int(handle)), os.getppid()
+    os.set_inheritable(connection.fileno(), False)  # not for processes of the script's
+    sys.path.insert(0, str(Path(file).parent))
+    answers: list[Any] = []
+    arrived, bus = threading.Event(), DataBus()
+
+    def take(topic: str, answer: Any, databus: DataBus) -> None:
+        answers.append(answer)
+        arrived.set()
+
+    def describe(work: str | None) -> dict[str, Any]:
+        exchange = {
+            ConfigKey.EXCHANGE_FORMAT: ExchangeFormat.PYTORCH,
+            ConfigKey.SERVER_EXPECTED_FORMAT: ExchangeFormat.PYTORCH,
+            ConfigKey.TRANSFER_TYPE: transfer,
+            ConfigKey.TRAIN_WITH_EVAL: False,
+            ConfigKey.TRAIN_TASK_NAME: "train",
+            ConfigKey.EVAL_TASK_NAME: WORK[EVALUATE],
+            ConfigKey.SUBMIT_MODEL_TASK_NAME: "submit_model",
+        }
+        return {
+            FLMetaKey.SITE_NAME: site,
+            FLMetaKey.JOB_ID: "local",
+            ConfigKey.TASK_NAME: work,
+            ConfigKey.TASK_EXCHANGE: exchange,
+        }
+
+    bus.subscribe([TOPIC_LOCAL_RESULT], take)
+    api = InProcessClientAPI(describe(None), result_check_interval=POLL)
+    api.init()
+    bus.put_data(CLIENT_API_KEY, api)
+    runner = TaskScriptRunner(str(Path(file).parent), file, args, redirect_print_to_log=False)
+
+    def run() -> None:
+        try:
+            runner.run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            arrived.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while True:
+        try:
+            question: Question = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            break
+        arrived.clear()
+        answers.clear()
+        until = time.monotonic() + CLEARING
+        while api.fl_model is not None and time.monotonic() < until:  # flare.send clears it last: not the next one
+            time.sleep(POLL / 10)
+        api.set_meta(describe(WORK[question.work]))
+        api.fl_model = question_model(question)
+        while thread.is_alive() and os.getppid() == parent and not arrived.wait(1.0):
+            pass
+        if not answers:
+            break
+        connection.send_bytes(pickle.dumps(read_answer(FLModelUtils.from_shareable(answers.pop()))))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # whatever threads the script left

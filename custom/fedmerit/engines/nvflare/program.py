@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import psutil
 
+from fedmerit.engines.engine import OpenRun
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.server.checkpoint import is_finished
@@ -25,43 +25,33 @@ FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last:
 PROCESS_TAG = "FEDMERIT_PROGRAM"  # variable by which all processes of one program are known
 
 
-def execute_program(
-    run: Path,
-    rounds: int,
-    module: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    on_round: Callable[[Mapping[str, Any]], None],
-    lock: int,
-) -> None:
+def execute_program(run: OpenRun, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Have a program train, or go on with, a run, and end all processes of the program afterwards.
 
     Args:
-        run: the run folder; NVFlare works in its folder ``nvflare``.
-        rounds: the number of rounds that the run trains.
+        run: NVFlare works in the folder ``nvflare`` of the run. The program inherits the lock, and so holds the run
+            folder even if this process is killed.
         module: the program, as ``python -m`` names it.
         arguments: what the program is given after the run folder and NVFlare's folder.
         environment: variables that the program and its processes get beside those of this process.
-        on_round: called with the ledger record of every round.
-        lock: file descriptor that holds the run folder; the program inherits it, and so holds the folder even if this
-            process is killed.
 
     Raises:
         RunFailed: the program ended before the run did; judged by the run folder, not by the exit code.
     """
-    follow = Ledger(run / "ledger.jsonl").follower(on_round)
-    if not is_finished(run, rounds):
-        log, workspace, tag = run / "nvflare.log", run / "nvflare", uuid4().hex
-        here = {PROCESS_TAG: tag, machine_settings.RUN: str(run.resolve()), **environment}
+    folder, rounds = run.folder, run.config.rounds
+    follow = Ledger(folder / "ledger.jsonl").follower(run.on_round)
+    if not is_finished(folder, rounds):
+        log, workspace, tag = folder / "nvflare.log", folder / "nvflare", uuid4().hex
+        here = {PROCESS_TAG: tag, machine_settings.RUN: str(folder.resolve()), **environment}
         with log.open("ab") as output:
             begin = output.tell()
             process = subprocess.Popen(  # the program ends when its standard input does, however this process ends
-                [sys.executable, "-m", module, str(run), str(workspace), *arguments],
+                [sys.executable, "-m", module, str(folder), str(workspace), *arguments],
                 env=os.environ | here,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=[lock],
+                pass_fds=[run.lock],
             )
         try:
             while process.poll() is None:
@@ -70,7 +60,7 @@ def execute_program(
         finally:
             end_processes(tag)
             process.communicate()
-        if not is_finished(run, rounds):
+        if not is_finished(folder, rounds):
             raise RunFailed(_explain_failure(log, begin, workspace))
     follow()
 

@@ -1,33 +1,26 @@
 """FedMerit's methods as an NVFlare recipe for a client script that stays unchanged."""
 
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from nvflare.client.config import TransferType
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
-from torch import Tensor
 
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.errors import BadInput
-from fedmerit.evidence.digests import state_digest
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.requirements import require_privacy
-from fedmerit.schema.configuration.run import RunConfiguration, configure_script
-from fedmerit.schema.configuration.script import Script, find_names, find_uses
+from fedmerit.schema.configuration.run import configure_script
 from fedmerit.schema.configuration.settings import guarded
-from fedmerit.schema.configuration.specs import HE
 from fedmerit.server.requirements import require_consistent
 from fedmerit.trainers.factory import FIRST_MODEL
-from fedmerit.trainers.script.named_tensors import Model, describe, to_state
-
-EVALUATES = "is_evaluate"  # in a script that answers evaluations
+from fedmerit.trainers.script.description import describe_script, plain_weights, require_args
+from fedmerit.trainers.script.named_tensors import Model
 
 
 class FedMeritRecipe(MeritRecipe):
@@ -100,7 +93,8 @@ class FedMeritRecipe(MeritRecipe):
         more: dict[str, Any] = {"seed": seed, "values": values, "keep_updates": keep_updates}
         more |= {"settings": guarded(settings or {}), "share_models": share_models}
         config = configure_script(method, num_rounds, script, **more)
-        filters = require_script_filters(config, privacy)
+        filters = require_privacy(list(privacy), config.method, config.build_method())
+        require_consistent(config, filters)
         launch = {
             "file": file.name,
             "args": train_args,
@@ -128,67 +122,3 @@ class FedMeritRecipe(MeritRecipe):
             if not local.exists():
                 local.parent.mkdir(parents=True, exist_ok=True)
                 write_json(local, build_site_policy())
-
-
-def describe_script(
-    model: Model,
-    file: Path,
-    metric: str | None = "dice",
-    bounds: tuple[float, float] = (0.0, 1.0),
-    mode: str = "max",
-    evaluates: bool | None = None,
-) -> Script:
-    """What a run says of the script in ``file`` and its ``model``; `BadInput` if that cannot be sent."""
-    if mode not in ("max", "min"):
-        raise BadInput(f"key_metric_mode={mode!r}: expected max or min")
-    tensors, output = describe(model)
-    try:
-        text = file.read_text(encoding="utf-8")
-        answers = EVALUATES in find_names(text) if evaluates is None else evaluates
-        return Script(
-            tensors=tensors,
-            start=state_digest(plain_weights(model)),
-            output=output,
-            metric=metric or "",
-            lowest=float(bounds[0]),
-            highest=float(bounds[1]),
-            better="higher" if mode == "max" else "lower",
-            evaluates=bool(answers and metric),
-            uses=find_uses(text),
-            arrays=isinstance(model, Mapping) and any(isinstance(one, np.ndarray) for one in model.values()),
-        )
-    except ValueError as error:
-        raise BadInput(f"script: {error}") from None
-    except SyntaxError as error:
-        raise BadInput(f"{file}, line {error.lineno}: {error.msg}; expected the sites' Python script") from None
-
-
-def require_args(text: str, own_process: bool = False) -> None:
-    """`BadInput` if the arguments of a script cannot be split as they are written."""
-    try:
-        count = len(shlex.split(text))
-    except ValueError as error:
-        raise BadInput(f"arguments of the script, {text!r:.200}: {error}") from None
-    if not own_process and count != len(text.split()):
-        raise BadInput(
-            f"arguments of the script, {text!r:.200}: NVFlare splits them at every space, quotes or not, unless the "
-            "script has a process of its own; take launch_external_process=True, or values without spaces"
-        )
-
-
-def plain_weights(model: Model) -> dict[str, Tensor]:
-    """The weights to begin with, in float32 and int64."""
-    kinds = {True: torch.float32, False: torch.int64}
-    return {
-        name: value.detach().to("cpu", kinds[value.is_floating_point()]).clone().contiguous()
-        for name, value in to_state(model).items()
-    }
-
-
-def require_script_filters(config: RunConfiguration, privacy: Sequence[str]) -> list[str]:
-    """The privacy filters of a script's run; `BadInput` if they cannot be used with it."""
-    filters = require_privacy(list(privacy), config.method, config.build_method())
-    if HE in filters:
-        raise BadInput("privacy he: sites make the first model of an encrypted run themselves, and a script does not")
-    require_consistent(config, filters)
-    return filters

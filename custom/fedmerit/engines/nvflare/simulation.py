@@ -1,16 +1,14 @@
 """The engines sim and poc: one job on NVFlare's simulator, or on its PocEnv, in a program of its own."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from fedmerit.engines.engine import OpenRun
 from fedmerit.engines.nvflare.concurrency_limit import CONCURRENCY_LIMIT
 from fedmerit.engines.nvflare.program import execute_program
 from fedmerit.machine import free_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
-from fedmerit.site import machine_settings
 from fedmerit.trainers.factory import estimate_model_memory
 
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
@@ -19,66 +17,31 @@ FREE_SHARE = 0.8  # of what is free, to count on
 NO_PROXY = ("no_grpc_proxy", "no_proxy")  # variables by which gRPC reaches a host directly
 
 
-def run_simulator(
-    config: RunConfiguration,
-    sites: Sequence[str],
-    root: Path,
-    run: Path,
-    threads: int,
-    devices: str,
-    on_round: Callable[[Mapping[str, Any]], None],
-    lock: int,
-    server_sites: str | None = None,
-    program: str = "fedmerit.engines.nvflare.simulator",
-) -> None:
-    """Run, or resume, ``run`` on NVFlare's simulator.
+def run_simulator(run: OpenRun) -> None:
+    """Carry out a run on NVFlare's simulator.
 
-    Args:
-        root: the folder of their site folders.
-        threads: sites at work at a time. Each site has a process, if memory allows; else a new one for every task.
-        devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
-        lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
-            even if this process is killed.
-        server_sites: folder of the server's own site folders, if it has any.
-        program: module of the program, with the arguments of `fedmerit.engines.nvflare.simulator`.
+    Each site has a process, if memory allows; else NVFlare starts a new one for every task.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
     """
-    workspace = run / "nvflare"
-    here = {
-        machine_settings.SITES: str(root),
-        machine_settings.DEVICES: devices,
-        machine_settings.SERVER_SITES: server_sites or "",  # run.json decides, not this process's environment
-    }
-    if threads < len(sites) and estimate_memory(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
+    names, here, workspace = run.sites.names, run.sites.environment(), run.folder / "nvflare"
+    threads = run.sites.count_processes(run.config, run.threads)
+    needed = estimate_memory(run.config, run.folder, len(names), threads) if threads < len(names) else 0.0
+    if threads < len(names) and needed <= FREE_SHARE * free_memory():
         workspace.mkdir(parents=True, exist_ok=True)
-        here[CONCURRENCY_LIMIT], threads = f"{threads}:{workspace.resolve()}", len(sites)
-    arguments = [str(threads), *sites]
-    execute_program(run, config.rounds, program, arguments, here, on_round, lock)
+        here[CONCURRENCY_LIMIT], threads = f"{threads}:{workspace.resolve()}", len(names)
+    execute_program(run, run.laboratory.simulator, [str(threads), *names], here)
 
 
-def run_poc(
-    config: RunConfiguration,
-    sites: Sequence[str],
-    root: Path,
-    run: Path,
-    devices: str,
-    on_round: Callable[[Mapping[str, Any]], None],
-    lock: int,
-    server_sites: str | None = None,
-) -> None:
-    """Run, or resume, ``run`` on a federation of processes over mutual TLS that is made for it and ended afterwards.
+def run_poc(run: OpenRun) -> None:
+    """Carry out a run on a federation of processes over mutual TLS, which is made for it and ended afterwards.
 
-    The arguments are those of `run_simulator`. ``run/nvflare`` keeps the federation.
+    Raises:
+        RunFailed: the job ended before the run did; judged by the run folder.
     """
-    here = {
-        machine_settings.SITES: str(root.resolve()),
-        machine_settings.DEVICES: devices,
-        machine_settings.SERVER_SITES: server_sites or "",
-        **dict.fromkeys(NO_PROXY, ",".join(filter(None, [os.environ.get("no_proxy"), "localhost"]))),
-    }
-    execute_program(run, config.rounds, "fedmerit.engines.nvflare.poc", sites, here, on_round, lock)
+    direct = dict.fromkeys(NO_PROXY, ",".join(filter(None, [os.environ.get("no_proxy"), "localhost"])))
+    execute_program(run, "fedmerit.engines.nvflare.poc", run.sites.names, run.sites.environment() | direct)
 
 
 def estimate_memory(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:

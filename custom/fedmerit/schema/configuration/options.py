@@ -115,9 +115,6 @@ class RunOptions(BaseModel):
         About("A parameter: `fedmerit methods METHOD` lists them."),
         Shown("NAME=VALUE", flag="set", panel=TRAINING),
     ] = {}
-    contributions: Annotated[
-        Path | None, About("Finished run whose contributions to take."), Shown("RUN", panel=TRAINING)
-    ] = None
 
     threads: Annotated[
         int | None, Count(1), About("Concurrent sites."), Shown("NUMBER", "cores", panel=MACHINES, is_recorded=True)

@@ -11,7 +11,7 @@ from nvflare.client.in_process.api import InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.engines.nvflare.client_script import POLL, ClientScript, brought_script, find_script, start_script
-from fedmerit.engines.nvflare.local_scripts import LocalScript
+from fedmerit.engines.script_sites import ScriptProcess
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.messages import TRAIN
 from fedmerit.trainers.script.trainer import Question
@@ -71,7 +71,7 @@ def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatc
 
 
 def test_an_answer_of_a_class_that_only_the_script_has_is_refused_with_what_to_send(tmp_path):
-    script = LocalScript.__new__(LocalScript)
+    script = ScriptProcess.__new__(ScriptProcess)
     script.site, script.log, script.timeout = "site-1", tmp_path / "script.log", 0.0
     script._connection, its = Pipe()
     its.send_bytes(b"cscript_of_a_site\nOwn\n.")  # as pickle names a class

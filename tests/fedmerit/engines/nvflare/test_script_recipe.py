@@ -13,8 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedmerit.engines.nvflare.local_scripts import LocalScript
-from fedmerit.engines.script_runs import load_model
+from fedmerit.engines.script_sites import Launch, ScriptProcess, load_model
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
@@ -263,7 +262,7 @@ def test_a_script_that_trains_and_never_answers_an_evaluation_is_ended_in_time(p
         state = load_model(f"{project / 'model.py'}:Net").state_dict()
     finally:
         sys.path.remove(str(project))
-    script = LocalScript("site-1", file, "", "FULL", tmp_path / "script.log")
+    script = ScriptProcess("site-1", Launch(file=str(file), sha256="", clients=1), tmp_path / "script.log")
     try:
         assert script.ask(Question(TRAIN, state, 0, 1, {})).params.keys() == state.keys()
         script.timeout = 0.5

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.engines import runs
-from fedmerit.engines.script_runs import read_launch, require_same_script_run
+from fedmerit.engines.resumption import require_same_script_run
+from fedmerit.engines.script_sites import read_launch
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.run_info import read_run

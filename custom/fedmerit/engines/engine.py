@@ -1,0 +1,87 @@
+"""What an engine carries out: a run that is open, the sites that train in it, and who listens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedmerit.ciphertexts import SiteKey
+from fedmerit.schema.configuration.options import Waiting
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.messages import Answer, PeerModel, Work
+from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.site import Site
+
+OnRound = Callable[[Mapping[str, Any]], None]  # is called with the ledger record of every round
+OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]  # with its tasks and answers, by site
+AskPeer = Callable[[str, int], PeerModel | None]
+
+
+class Sites(Protocol):
+    """What trains at the sites of a run on this machine: prepared images, or a script."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sites that take part."""
+
+    @property
+    def server_folders(self) -> Sequence[SiteFolder]:
+        """The site folders of the server."""
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """By site, why its last answer failed; only of sites whose failure does not end the run."""
+
+    def device(self, name: str) -> str:
+        """Return the device of a site or the server."""
+
+    def count_threads(self, config: RunConfiguration) -> int:
+        """Return how many sites work at the same time in one process, if nobody says how many."""
+
+    def count_processes(self, config: RunConfiguration, threads: int | None) -> int:
+        """Return how many sites work at the same time in processes of their own."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell processes of sites and server on this machine where their data is."""
+
+    def open_site(
+        self, name: str, config: RunConfiguration, memory: Path, ask_peer: AskPeer, key: SiteKey | None
+    ) -> AbstractContextManager[Site]:
+        """Start a site in this process, and end it when the context is left."""
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """How studies replace the sites of a run: none of it can be configured, it is code that the laboratory passes."""
+
+    wrap_site: Callable[[Site], Site] = lambda site: site  # on the local engine
+    simulator: str = "fedmerit.engines.nvflare.simulator"  # module of the program that simulates the run on NVFlare
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run folder that this process holds, with all that carrying it out takes."""
+
+    folder: Path
+    config: RunConfiguration
+    sites: Sites
+    privacy: Sequence[str]  # specs of the privacy filters
+    waiting: Waiting
+    threads: int | None  # sites at work at a time; None: as many as the machine has cores for
+    contexts: tuple[bytes, bytes] | None  # TenSEAL's, of the sites and of the server, if updates leave encrypted
+    lock: int  # the file descriptor that holds the folder
+    on_round: OnRound
+    on_exchange: OnExchange
+    laboratory: Laboratory
+
+
+class Engine(Protocol):
+    """Where a run is carried out: in this process, or by NVFlare."""
+
+    def __call__(self, run: OpenRun) -> None:
+        """Start the sites, carry out the exchanges after the last complete round, and end the sites.
+
+        Raises:
+            RunFailed: the run did not finish; the message says why, or where the log is.
+        """
