@@ -34,8 +34,7 @@ from fedmerit_evaluation.statistics.resampling import (
     bootstrap,
     corrected_correlation,
     corrected_std,
-    mean_error_covariance,
-    observed,
+    observed_dice,
 )
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
@@ -247,14 +246,15 @@ def measure(
         found = {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
         return found | _corrected(dice, errors, standalone)
 
-    summary = bootstrap(cases, measures, draws, seed, lambda key: MEASURES[key.measure].bounds, clusters)
+    effects = CrossedEffects.from_cases(cases, clusters)
+    summary = bootstrap(effects, measures, draws, seed, lambda key: MEASURES[key.measure].bounds)
     few = results.dice.small_samples
     for key in summary:
         if few or not _has_interval(key):
             summary[key] |= {"low": np.nan, "high": np.nan}
         if key.table == CORRECTED:  # of means over seeds
             summary[key]["std"] = np.nan
-    seen = observed(cases)
+    seen = observed_dice(effects)
     why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
     table = pd.DataFrame(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
@@ -278,14 +278,14 @@ def _error_covariances(
     own = cases[cases.index.isin(labels, level="method")]
     if own.empty:
         return {}
-    effects = CrossedEffects.of(own, clusters)
+    effects = CrossedEffects.from_cases(own, clusters)
     pairs = {(label, other) for label in effects.methods for other in (label, base) if other in effects.methods}
-    return {pair: 100**2 * mean_error_covariance(effects, *pair) for pair in sorted(pairs)}
+    return {pair: 100**2 * effects.error_covariance(*pair) for pair in sorted(pairs)}
 
 
 def _corrected(dice: SiteDice, errors: Mapping[tuple[str, str], float], base: str | None) -> dict[Key, FloatArray]:
     """Std, CGS and Pearson of means over seeds, without estimation error; in draws the error is there twice."""
-    times = 1 if dice.drawn is None else 2
+    times = 1 if dice.seed_draws is None else 2
     means = {
         label: np.stack(
             [dice.over_seeds(100 * dice.of(label)[..., place]) for place in range(len(dice.sites))], axis=-1

@@ -1,7 +1,7 @@
 """An observed run as estimators of values see it, and which sites train on the same images.
 
 Everything that depends on evaluated models has a last axis of D draws: the first is as observed; in the others every
-site's validation patients are drawn (`drawn_means`), and the rounds bootstrap resampled. A draw has the same patients
+site's validation patients are drawn, and the rounds bootstrap resampled. A draw has the same patients
 in every round, for every model and in the runs of all seeds: they are the same patients.
 """
 
@@ -22,11 +22,10 @@ from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.seeds import random_seed
 from fedmerit.trust import allowed_place, require_place
-from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit_evaluation.results.runs import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results, name_patients
-from fedmerit_evaluation.statistics.resampling import bootstrap_counts, nan_mean
+from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap_counts, nan_mean
 
 
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -183,15 +182,18 @@ class ObservedRun:
 
     def _game(self, number: int, rows: pd.DataFrame, counts: FloatArray) -> RoundGame:
         dice = rows[rows["quantity"] == "dice"]
-        cases = by_cluster(dice.assign(patient=name_patients(dice)), ["coalition"], PATIENT)
-        utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
-        tested = sorted(set(cases.columns.get_level_values("site")))
-        utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, self.draws, "patients")
-        members = [EMPTY_COALITION if text == NOBODY else parse_coalition(str(text)) for text in cases.index]
+        cases = dice.groupby(["coalition", "seed", "site", "case"])["value"].mean().dropna()
+        keys = zip(dice["seed"], dice["site"], dice["case"], strict=True)
+        patients = Clusters(dict(zip(keys, name_patients(dice), strict=True)))
+        effects = CrossedEffects.from_cases(cases.rename_axis(["method", "seed", "site", "case"]), patients)
+        utilities = np.full((len(effects.methods), len(self.sites), self.count), np.nan)
+        tested = [self.sites.index(site) for site in effects.sites]
+        utilities[:, tested] = np.moveaxis(effects.resample(self.draws, "patients")[:, :, 0], 0, -1)
+        members = [EMPTY_COALITION if text == NOBODY else parse_coalition(text) for text in effects.methods]
         parts = self._parts(number, members)
         others = {site for group in parts.values() for site in group} - set(parts)
         players = [one - others for one in members]
-        return RoundGame(number, dict(zip(players, utilities.swapaxes(0, 1), strict=True)), counts, parts)
+        return RoundGame(number, dict(zip(players, utilities, strict=True)), counts, parts)
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
         """The reward groups of a round: sites that share a reward and are always in the same coalitions."""

@@ -13,7 +13,8 @@ from scipy.optimize import brentq
 from scipy.sparse.csgraph import connected_components
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.statistics.ranks import Ranking, resample
+from fedmerit_evaluation.statistics.ranks import Ranking
+from fedmerit_evaluation.statistics.resampling import draw_over_seeds
 from fedmerit_evaluation.valuation.valued_runs import Valued
 
 FloatArray = NDArray[np.float64]
@@ -99,7 +100,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
             raise BadInput(f"{name}: the value of {', '.join(unknown)} is not known; expected values of all sites")
     one = rankings.pop(spec)
     band, amounts = _pay(one, rule)
-    drawn = [rule.shares(values) for values in resample(valued.values(spec)) if np.isfinite(values).all()]
+    drawn = [rule.shares(values) for values in draw_over_seeds(valued.values(spec)) if np.isfinite(values).all()]
     low, high = (
         rule.budget * np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
         if drawn and one.measured

@@ -80,7 +80,7 @@ def test_the_interval_over_folds_is_students():
     assert found["mean"] == pytest.approx(of_folds.mean())
     half = 2.776 * of_folds.std(ddof=1) / np.sqrt(5)
     assert (found["high"] - found["low"]) / 2 == pytest.approx(half, rel=0.05)
-    exact = CrossedEffects.of(cases, folds).interval("fedavg")
+    exact = CrossedEffects.from_cases(cases, folds).interval("fedavg")
     assert (exact["high"] - exact["low"]) / 2 == pytest.approx(half, rel=1e-3)
 
 
