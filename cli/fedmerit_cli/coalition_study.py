@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition
 from fedmerit.errors import BadInput
 from fedmerit_cli.printing import counting, exit_if_failed, show
 from fedmerit_cli.terminal import console
@@ -16,7 +17,6 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking

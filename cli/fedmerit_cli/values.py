@@ -69,7 +69,7 @@ def leave_one_out(
     Interrupted, the same command resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster, folds) as study:
-        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
+        from fedmerit.contract.semivalues import leave_one_out_weights, required_coalitions
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
         study.train(required_coalitions(study.names, leave_one_out_weights))
@@ -105,8 +105,8 @@ def shapley(
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
     with _study(asked, out, seeds, jobs, cluster, folds) as study:
+        from fedmerit.contract.semivalues import required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth import shapley_approximations as approximations
-        from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
         number = len(study.names)

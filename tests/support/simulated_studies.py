@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_out_weights
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MARGIN, SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites

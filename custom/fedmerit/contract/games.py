@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.method import Reports
+from fedmerit.contract.semivalues import shapley_weights
 from fedmerit.contract.vectors import to_sites, trained_models
 
 
@@ -22,7 +23,7 @@ def shapley(utilities: Tensor) -> Tensor:
     sizes = torch.zeros(1, dtype=torch.long)
     for _ in range(n - 1):  # sizes of the coalitions of the other n - 1 sites
         sizes = torch.cat([sizes, sizes + 1])
-    factors = torch.tensor([1 / (n * math.comb(n - 1, size)) for size in range(n)], dtype=torch.float64)[sizes]
+    factors = torch.from_numpy(shapley_weights(n))[sizes]
     values = torch.empty(n, dtype=torch.float64)
     for i in range(n):
         pairs = utilities.view(-1, 2, 2**i)  # without and with site i; the other sites' order is kept

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.schema.results import read_results
@@ -21,7 +22,6 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     list_preparation_differences,
     open_ground_truths,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, OWN, RUN, STANDALONE, UNION, Dice, Results, Tested
 from fedmerit_evaluation.statistics.inference import Estimate

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import Coalition, format_spec
 from fedmerit.engines import runs
 from fedmerit.engines.script_runs import score_everywhere
 from fedmerit.errors import BadInput
@@ -33,7 +34,6 @@ from fedmerit.trainers.monai.batch_norm import has_statistics
 from fedmerit.trainers.monai.prediction import evaluate as evaluate_cases
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
-from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.evaluation import evaluate, final_model, final_models, with_batch_statistics
 from fedmerit_evaluation.results.runs import pool_folds
 from fedmerit_evaluation.results.views import SURFACES, Results

@@ -15,13 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmerit.errors import BadInput
-from fedmerit.files import read_object, write_json
-from fedmerit.schema.declarations import build
-from fedmerit.schema.results import read_results
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import (
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import (
     EMPTY_COALITION,
     EXACT,
     LEAVE_ONE_OUT,
@@ -30,6 +25,11 @@ from fedmerit_evaluation.ground_truth.semivalues import (
     FloatArray,
     leave_one_out_weights,
 )
+from fedmerit.errors import BadInput
+from fedmerit.files import read_object, write_json
+from fedmerit.schema.declarations import build
+from fedmerit.schema.results import read_results
+from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.runs import read_recorded_digests
 from fedmerit_evaluation.results.views import Results

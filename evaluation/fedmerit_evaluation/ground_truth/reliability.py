@@ -19,19 +19,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import f
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, EXACT, LEAVE_ONE_OUT, SHAPLEY, Coalition, FloatArray, Weights
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    EXACT,
-    LEAVE_ONE_OUT,
-    SHAPLEY,
-    Coalition,
-    FloatArray,
-    Weights,
-)
 from fedmerit_evaluation.results.views import Results, name_patients
 from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, SampleSize, fold_overlap
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking

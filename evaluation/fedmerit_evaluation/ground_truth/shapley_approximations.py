@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, format_coalitions
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, format_coalitions
 
 
 @dataclass(frozen=True)

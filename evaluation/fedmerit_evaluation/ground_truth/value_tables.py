@@ -13,9 +13,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.ground_truth import reliability, semivalues
+from fedmerit_evaluation.ground_truth import reliability
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.reliability import (
     POINTS,
@@ -25,7 +27,6 @@ from fedmerit_evaluation.ground_truth.reliability import (
     resample,
     semivalue_function,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmerit.contract.semivalues import FloatArray, format_coalitions
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
 from fedmerit.schema.declarations import Checked, parameter, parse_spec
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.resampling import nan_mean
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame

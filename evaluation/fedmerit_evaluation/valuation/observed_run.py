@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import sha256
@@ -22,7 +23,6 @@ from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.seeds import random_seed
 from fedmerit.trust import allowed_place, require_place
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit_evaluation.results.runs import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results, name_patients
 from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap_counts, nan_mean

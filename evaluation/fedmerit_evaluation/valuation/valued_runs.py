@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize

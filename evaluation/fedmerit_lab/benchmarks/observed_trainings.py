@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json
 from fedmerit.schema.configuration.requirements import parse_observer as parse_observer
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.studies.execution import Workers, execute_all
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun

@@ -11,13 +11,13 @@ from games_reference import subsets
 from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
+from fedmerit.contract import semivalues
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measurement import measure_runs, write_fairness
-from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.runs import combine_results, open_runs

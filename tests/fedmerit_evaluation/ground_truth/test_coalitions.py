@@ -7,6 +7,7 @@ import pytest
 import torch
 from run_factory import make_sites, prepare_anew
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec, required_coalitions, shapley_weights
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
@@ -14,12 +15,6 @@ from fedmerit.schema.results import COLUMNS, read_results, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    format_spec,
-    required_coalitions,
-    shapley_weights,
-)
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.studies.study import Cost

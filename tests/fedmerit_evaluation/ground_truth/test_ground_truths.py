@@ -13,6 +13,7 @@ import pytest
 from games_reference import shapley_by_permutations, subsets
 from noisy_trainings import WORTH, trained
 
+from fedmerit.contract.semivalues import EMPTY_COALITION
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.ground_truths import (
@@ -24,7 +25,6 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     open_ground_truths,
     write_sampling,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison import comparison_tables as tables

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from games_reference import airport, gloves, random_game, shapley_by_permutations, table, voting
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, coefficients, combine, shapley_weights
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, coefficients, combine, shapley_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling, coalitions_to_train, least_squares_values
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from noisy_trainings import WORTH, trained
 
+from fedmerit.contract.semivalues import leave_one_out_weights
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import count_rank_flips, ranking
 from fedmerit_evaluation.statistics.resampling import CrossedEffects

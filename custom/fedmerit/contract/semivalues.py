@@ -15,7 +15,6 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaln
 
 from fedmerit.errors import BadInput
 
@@ -60,6 +59,8 @@ def beta_weights(alpha: float, beta: float) -> Weights:
         raise BadInput(f"Beta-Shapley: alpha {alpha}, beta {beta}: expected both above 0")
 
     def weights(n: int) -> FloatArray:
+        from scipy.special import betaln  # it takes long to import, and verification does not need it
+
         sizes = np.arange(n)
         return np.asarray(np.exp(betaln(sizes + beta, n - 1 - sizes + alpha) - betaln(alpha, beta)))
 
