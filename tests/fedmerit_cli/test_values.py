@@ -80,7 +80,7 @@ def assert_written(out, tables):
 def test_leave_one_out_prints_the_cost_then_the_tables(whole):
     out, printed, _, _ = whole
     images = ROUNDS * 15 * (3 + 2 + 2 + 2)
-    cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 1 at a time"
+    cost = rf"4 of 4 trainings to do, {images} images in all"
     assert re.search(cost, plain(printed))
     assert "over the sites' own time" in plain(printed)
     told = ("One split, 1 seed", "trainings to do", "Leave-one-out")

@@ -229,7 +229,7 @@ def resample(
 def _game(effects: CrossedEffects, means: FloatArray, utility: Utility) -> dict[Coalition, FloatArray]:
     """Return the utilities (D,) of the coalitions of one seed, by (D, coalitions, 1, sites) means."""
     utilities = utility.over(means[:, :, 0]).T
-    is_trained = np.isfinite(effects.means[:, 0]).any(axis=-1)
+    is_trained = np.asarray(np.isfinite(effects.means[:, 0]).any(axis=-1))
     nobody = np.zeros(len(means)) if utility.sign > 0 else np.fmin.reduce(utilities[is_trained], axis=0)
     coalitions = [semivalues.parse_coalition(text) for text in effects.methods]
     trained = zip(coalitions, utilities, is_trained, strict=True)

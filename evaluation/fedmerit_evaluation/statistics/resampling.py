@@ -21,7 +21,7 @@ distribution of few patients. Draws add noise: spreads come out larger, and corr
 differs by seed and case counts twice in draws. Coverage: docs/studies/statistics.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -447,7 +447,7 @@ def corrected_std(numbers: FloatArray, error: float) -> FloatArray:
     return np.asarray(np.sqrt(np.maximum(numbers.var(axis=-1, ddof=1) - error, 0.0)))
 
 
-def corrected_correlation(x: FloatArray, y: FloatArray, errors: Sequence[float]) -> FloatArray:
+def corrected_correlation(x: FloatArray, y: FloatArray, errors: Iterable[float]) -> FloatArray:
     """Return (...) Pearson's correlation over sites of true numbers, -1 to 1; NaN if the errors leave no variance.
 
     Two methods' Dice are tested on the same patients, which draws the correlation of the estimates towards that of

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from noisy_trainings import WORTH, trained
 from scipy.stats import t
@@ -21,7 +22,7 @@ from fedmerit_evaluation.ground_truth.reliability import (
 )
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import ranking
-from fedmerit_evaluation.statistics.resampling import StudentDraws
+from fedmerit_evaluation.statistics.resampling import CrossedEffects
 from fedmerit_evaluation.statistics.sample_size import detectable_standard_errors, minimum_detectable_difference
 
 LOO = semivalue_function(leave_one_out_weights)
@@ -50,11 +51,12 @@ def test_a_verdict_over_all_pairs_finds_it(sites, seeds, patients):
     """Uncorrected, of one pair and with known variances, it was found in 16 to 30 % of studies of four sites."""
     random = np.random.default_rng([sites, seeds, patients])
     difference = minimum_detectable_difference(seeds, 2 * 1.0**2 / seeds, patients, 2 * 6.0**2 / patients, sites=sites)
+    keys = [[""], [0], list("ABCD"[:sites]), range(patients)]
+    index = pd.MultiIndex.from_product(keys, names=["method", "seed", "site", "case"])
     found = []
-    for _ in range(150):
-        own = random.normal(0, 6.0, (sites, 1, patients))
-        moved = np.concatenate([StudentDraws.random(patients, 200, random).deviations(one) for one in own])
-        values = own.mean(axis=2) + np.pad(moved, ((0, 0), (1, 0)))
+    for study in range(150):
+        cases = pd.Series(random.normal(0, 6.0, sites * patients), index)
+        values = CrossedEffects.from_cases(cases).resample(200, str(study))[:, 0, 0].T  # (sites, D)
         values[0] += difference
         of_seeds = values + random.normal(0, 1.0, (seeds, sites, 1))
         one = ranking("ABCD"[:sites], of_seeds, sample=SampleSize(patients, seeds))

@@ -75,12 +75,13 @@ def test_the_interval_over_folds_is_students():
     dice = np.random.default_rng(0).uniform(0.5, 0.9, (1, 2, 1, 10))
     cases = as_cases(dice, np.broadcast_to(np.arange(10), dice.shape[1:]))
     folds = Clusters({key: str(int(key[-1]) % 5) for key in cases.index.droplevel("method")}, 5)
-    found = bootstrap(cases, lambda drawn: {"dice": drawn.of("fedavg")[..., 0]}, clusters=folds)["dice"]
+    effects = CrossedEffects.from_cases(cases, folds)
+    found = bootstrap(effects, lambda drawn: {"dice": drawn.of("fedavg")[..., 0]})["dice"]
     of_folds = dice[0, :, 0].reshape(2, 2, 5).mean(axis=(0, 1))
     assert found["mean"] == pytest.approx(of_folds.mean())
     half = 2.776 * of_folds.std(ddof=1) / np.sqrt(5)
     assert (found["high"] - found["low"]) / 2 == pytest.approx(half, rel=0.05)
-    exact = CrossedEffects.from_cases(cases, folds).interval("fedavg")
+    exact = effects.interval("fedavg")
     assert (exact["high"] - exact["low"]) / 2 == pytest.approx(half, rel=1e-3)
 
 

@@ -232,24 +232,8 @@ def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, mo
 def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cores, workers, asked, settings, threads):
     planned, heard = read_plan(tmp_path, options | asked, settings=settings), {}
     monkeypatch.setattr(comparison, "cores", lambda: cores)
-    monkeypatch.setattr(comparison, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
+    monkeypatch.setattr(
+        comparison, "execute_all", lambda *arguments, threads, execute: heard.update(threads=threads) or {}
+    )
     assert execute_runs(planned, Workers(workers), lambda folder, error: None) == {}
     assert heard == {"threads": threads}
-
-
-def test_rewards_by_training_alone_wait_for_it(tmp_path, options, monkeypatch):
-    label = "cgsv:contributions=standalone"
-    with pytest.raises(BadInput, match=f"--methods {label}: standalone is not compared"):
-        read_plan(tmp_path, options, methods=label)
-    local, waiting, plain = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
-    assert (waiting.standalone, plain.standalone) == (local.folder, None)
-    assert not waiting.folder.exists()
-    with pytest.raises(RunFailed, match="not finished"):
-        waiting.begin()
-    monkeypatch.setattr(comparison, "is_finished", lambda folder, rounds: folder == local.folder)
-    monkeypatch.setattr(comparison, "read_contributions", lambda run, sites: {"B": 0.75, "A": 0.5})
-    waiting.begin()
-    assert read_run(waiting.folder)["plan"]["parameters"]["contributions"] == [0.5, 0.75]
-    assert read_run(plain.folder)["plan"]["parameters"]["contributions"] == []
-    again = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
-    assert [run.folder for run in again] == [local.folder, waiting.folder, plain.folder]
