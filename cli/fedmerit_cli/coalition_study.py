@@ -1,11 +1,11 @@
-"""A folder of trained coalitions, for `value leave-one-out`, `shapley` and `unseen`. It loads torch."""
+"""A folder of trained coalitions, for the commands of ``value`` that retrain. It loads torch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, SampledValues, Sampling
 from fedmerit.errors import BadInput
 from fedmerit_cli.printing import counting, exit_if_failed, show
 from fedmerit_cli.terminal import console
@@ -16,7 +16,6 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.execution import Workers
@@ -88,7 +87,7 @@ class CoalitionStudy:
     def _prepare(self, members: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
         return coalitions.prepare(self.out, members, seeds, self.method, self.settings, self.options, self.folds)
 
-    def sample(self, rule: Sampling) -> dict[int, Estimate]:
+    def sample(self, rule: Sampling) -> dict[int, SampledValues]:
         """Train the coalitions of sampled permutations, seed by seed; return the estimates by seed."""
         self._prepare([frozenset(self.names)], self.seeds)  # it may refuse, before the rule is written
         write_sampling(self.out, rule)

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 from run_factory import make_sites
 
-from fedmerit.contract.semivalues import EMPTY_COALITION
+from fedmerit.contract.semivalues import EMPTY_COALITION, Sampling
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit_cli import coalition_study
 from fedmerit_cli.coalition_study import CoalitionStudy
-from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.studies import study as study_module
 from fedmerit_evaluation.studies.execution import Workers
 

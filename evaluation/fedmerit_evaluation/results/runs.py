@@ -32,7 +32,7 @@ RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # colum
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder; the ``label`` is its method, with the settings in which it differs from the other runs."""
+    """A run folder; the ``label`` is its method, with the settings in which it differs from the other runs."""
 
     path: Path
     info: Mapping[str, Any]  # run.json
@@ -189,7 +189,7 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     table = pd.concat(tables, ignore_index=True)
     ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
     table = table.assign(method=ordered)
-    return Results(pool_folds(table), _folds_as_seeds(table) if table["fold"].nunique() > 1 else None)
+    return Results(pool_folds(table), folds_as_seeds(table) if table["fold"].nunique() > 1 else None)
 
 
 def require_folds_or_none(runs: Sequence[Run]) -> None:
@@ -231,10 +231,10 @@ def pool_folds(rows: pd.DataFrame) -> pd.DataFrame:
     named = tested.assign(
         case=[f"{at}{bar}{fold}:{case}" for (at, bar, case), fold in zip(places, tested["fold"], strict=True)]
     )
-    return pd.concat([named, _round_means(rows, "seed").assign(fold="")], ignore_index=True)[list(rows)]
+    return pd.concat([named, _round_means(rows, "seed")], ignore_index=True)[list(rows)]
 
 
-def _folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+def folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is recorded by site and round, mean over seeds, with the fold as the seed."""
     return _round_means(rows, "fold").assign(seed=lambda table: table["fold"].astype(int))[list(rows)]
 
@@ -242,8 +242,8 @@ def _folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
 def _round_means(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """Return the means of rows without a case by method and ``by``, which is seed or fold."""
     groups = rows[rows["case"] == ""].groupby(["method", by, *RECORDED], observed=True, sort=False)
-    empty = {"run": "", "case": "", "patient": "", **({"fold": ""} if by == "seed" else {"seed": 0})}
-    return groups["value"].mean().reset_index().assign(**empty)
+    means = groups["value"].mean().reset_index().assign(run="", case="", patient="")
+    return means.assign(fold="") if by == "seed" else means.assign(seed=0)
 
 
 def label_runs(runs: Sequence[Run]) -> list[Run]:

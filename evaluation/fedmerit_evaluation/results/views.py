@@ -507,12 +507,12 @@ class Results:
 
     @cached_property
     def plain(self) -> "Results":
-        """The same results, methods in alphabetical order."""
+        """A copy with the methods in alphabetical order."""
         return Results(self.rows.astype({"method": str}))
 
     @cached_property
     def with_validation(self) -> "Results":
-        """The same results, with each site's validation cases added to its test cases, both with its final model.
+        """A copy with each site's validation cases added to its test cases, both with its final model.
 
         A model that was selected by its validation Dice looks better on them. With folds unchanged: every case is
         tested.
@@ -535,7 +535,7 @@ class Results:
 
     @cached_property
     def read_folders(self) -> "Results":
-        """The same results, with the names of run folders instead of methods."""
+        """A copy with the names of run folders instead of methods."""
         return Results(self.rows.assign(method=self.rows["run"]))
 
     @cached_property

@@ -6,9 +6,9 @@ of k_S² σ_s²/S + k² (σ_p²/P + σ_r²/(R S)), k = z_.975 + z_.8 = 2.8. The 
 themselves, so that part goes by Student's t (noncentral, for the power), as the confidence intervals of values do: k_S
 is 16.3 with two seeds, 5.7 with three and 3.8 with five; so does the part over patients, by those of a site. This holds
 for one pair of sites. With more, a difference has to be significant among all pairs (Holm; here by Bonferroni, which
-needs a little more): by `significance_factor` more than its interval reaches. With fewer patients than `MIN_CASES`
-nothing is significant. Assumed: normal differences, independent seeds and patients. Simulated: differences of that size
-are found in 80 to 91 %.
+needs a little more): by `significance_factor` more than its interval reaches.
+With fewer patients than `fedmerit_evaluation.statistics.inference.MIN_CASES` nothing is significant. Assumed: normal
+differences, independent seeds and patients. Simulated: differences of that size are found in 80 to 91 %.
 """
 
 import math

@@ -36,7 +36,6 @@ from fedmerit_evaluation.results.runs import DIGESTS, combine_results, open_run
 from fedmerit_evaluation.results.views import OWN, POOLED, STANDALONE, UNION, Results
 from fedmerit_evaluation.studies.execution import (
     After,
-    Execute,
     OnEnd,
     OnRound,
     Workers,
@@ -62,7 +61,7 @@ OVER_SEEDS = ", mean ± std over seeds"
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison."""
+    """A run of a comparison."""
 
     label: str
     seed: int
@@ -158,7 +157,6 @@ def execute_runs(
     on_end: OnEnd,
     on_round: OnRound = lambda folder, record: None,
     after: After | None = None,
-    execute: Execute | None = None,
 ) -> dict[Path, str]:
     """Train and test the unfinished runs in parallel; return the runs that failed, and why.
 
@@ -174,9 +172,9 @@ def execute_runs(
         info = read_run(local[0])
         busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
         threads = info["threads"] or max(1, cores() // busy)
-        failed = execute_all(local, workers, on_end, on_round, after, threads=threads, execute=execute)
+        failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
     others = [folder for folder in folders if folder not in local]
-    failed |= execute_in_turn(others, on_end, on_round, after, execute=execute)
+    failed |= execute_in_turn(others, on_end, on_round, after)
     for run in unfinished:
         if run.local_models:
             try:

@@ -9,7 +9,7 @@ from scipy.stats import t
 from simulated_studies import STABLE, USUAL, as_cases, fold_coverage, wrong_fold_verdicts
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.runs import folds_as_seeds, has_folds, pool_folds
+from fedmerit_evaluation.results.runs import folds_as_seeds, pool_folds
 from fedmerit_evaluation.results.views import Dice, Results
 from fedmerit_evaluation.statistics.intervals import contribution_intervals
 from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap
@@ -37,7 +37,6 @@ def test_every_patient_of_the_folds_is_one_of_the_run():
     folds = [dice_rows({(f"00{fold}", "000"): 0.5 + fold / 10}, fold=str(fold)) for fold in range(3)]
     union = dice_rows({("002", "B/000"): 0.9}, fold="2", split="union")
     rows = pd.concat([*folds, union, recorded(1.0, "0"), recorded(4.0, "1")], ignore_index=True)
-    assert has_folds(rows)
     pooled = pool_folds(rows)
     assert pooled["case"].tolist() == ["0:000", "1:000", "2:000", "B/2:000", ""]
     assert pooled.iloc[-1][["value", "fold"]].tolist() == [2.5, ""]
