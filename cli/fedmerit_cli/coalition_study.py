@@ -1,11 +1,11 @@
-"""A folder of trained coalitions, for `value leave-one-out`, `shapley` and `unseen`. It loads torch."""
+"""A folder of trained coalitions, for the commands of ``value`` that retrain. It loads torch."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, SampledValues, Sampling
 from fedmerit.errors import BadInput
 from fedmerit_cli.printing import counting, exit_if_failed, show
 from fedmerit_cli.terminal import console
@@ -16,13 +16,11 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.studies.study import (
-    describe_duration,
+    describe_cost,
     describe_precision,
     find_folds,
     open_study_sites,
@@ -68,52 +66,44 @@ class CoalitionStudy:
         self.trainings: dict[Path, Training] = {}
 
     def print_precision(self) -> None:
-        """How wide intervals of a gain over local training will be."""
+        """Print how wide intervals of a gain over local training will be."""
         for line in describe_precision(self.sites, len(self.seeds), len(self.folds)):
             console.print(line)
 
-    def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
-        """Train what is missing, for all seeds or some; `typer.Exit` with 1 if a training failed."""
-        planned = self._prepare(asked, self.seeds if seeds is None else seeds)
+    def train(self, members: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
+        """Train the missing coalitions, for all seeds or some; exit with 1 if a training failed."""
+        planned = self._prepare(members, self.seeds if seeds is None else seeds)
         self.trainings |= {training.folder: training for training in planned}
-        cost = coalitions.estimate_cost(planned)
-        if not cost.trainings:
+        unfinished = [training for training in planned if not training.finished]
+        if not unfinished:
             return
-        number = self.workers.number_for(planned[0].folder, cost.trainings)
-        console.print(cost.describe(len(planned), number))
-        left = [training for training in planned if not training.finished]
-        started, before = time.monotonic(), coalitions.sum_seconds(left)
-        with counting("trainings", cost.trainings) as on_end:
-            failed = coalitions.execute_trainings(left, self.workers, on_end)
-        took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
-        if cost.images and own > 0 and not failed:  # without training time there is nothing to compare with
-            console.print(
-                f"took {describe_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
-                f"{describe_duration(own / 3600)} / {number}"
-            )
+        begun = [training.folder for training in unfinished if not training.trained]
+        console.print(describe_cost(len(unfinished), len(planned), begun))
+        with counting("trainings", len(unfinished)) as on_end:
+            failed = coalitions.execute_trainings(unfinished, self.workers, on_end)
         coalitions.write_results(self.out)
         exit_if_failed(failed, advice="the same command resumes from what is finished")
 
-    def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
-        return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options, self.folds)
+    def _prepare(self, members: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
+        return coalitions.prepare(self.out, members, seeds, self.method, self.settings, self.options, self.folds)
 
-    def sample(self, rule: Sampling) -> dict[int, Estimate]:
-        """Train the coalitions of sampled permutations, seed by seed; the estimates by seed."""
+    def sample(self, rule: Sampling) -> dict[int, SampledValues]:
+        """Train the coalitions of sampled permutations, seed by seed; return the estimates by seed."""
         self._prepare([frozenset(self.names)], self.seeds)  # it may refuse, before the rule is written
         write_sampling(self.out, rule)
         estimates = {}
         for seed in self.seeds:
-            of_seed = replace(rule, seed=seed)
-            estimate = of_seed.estimate({EMPTY_COALITION: 0.0})
+            seed_rule = replace(rule, seed=seed)
+            estimate = seed_rule.estimate({EMPTY_COALITION: 0.0})
             while estimate.needed:
                 self.train(estimate.needed, [seed])
-                estimate = of_seed.estimate(coalition_utilities(self.results()).get(seed, {EMPTY_COALITION: 0.0}))
+                estimate = seed_rule.estimate(coalition_utilities(self.results()).get(seed, {EMPTY_COALITION: 0.0}))
             console.print(f"seed {seed}: {estimate.ended}")
             estimates[seed] = estimate
         return estimates
 
     def results(self) -> Results:
-        """The results of the trainings that this command asked for."""
+        """Return the results of the trainings that this command requested."""
         return coalitions.collect_results(list(self.trainings.values()))
 
     def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:

@@ -89,8 +89,9 @@ def compare(
     workers = make_workers(jobs, cluster, asked)
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.comparison import estimate_cost, execute_runs, prepare, trainings, write_tables
+    from fedmerit_evaluation.studies.comparison import execute_runs, prepare, trainings, write_tables
     from fedmerit_evaluation.studies.study import (
+        describe_cost,
         describe_precision,
         find_folds,
         open_study_sites,
@@ -105,9 +106,9 @@ def compare(
     planned = prepare(out, items, chosen, asked.all_settings, options, parts)
     for line in describe_precision(sites.folders, len(chosen), len(parts)):
         console.print(line)
-    left = trainings(planned)
-    if parts and (cost := estimate_cost(left)).trainings:
-        console.print(cost.describe(len(left), workers.number_for(left[0].folder, cost.trainings)))
+    unfinished = [run.folder for run in trainings(planned) if not run.finished]
+    if parts and unfinished:
+        console.print(describe_cost(len(unfinished), len(trainings(planned)), unfinished))
     names = {run.folder: run.name for run in planned}
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")

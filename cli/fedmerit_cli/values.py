@@ -41,7 +41,7 @@ trains_coalitions = run_options(
 def _study(
     asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None, folds: bool | None
 ) -> "Iterator[CoalitionStudy]":
-    """The coalitions of these sites, with the processes that train them."""
+    """Open the coalitions of the sites, with the processes that train them."""
     asked.require_sites()
     asked = asked.with_given(RunOptions(engine="local"))
     workers = make_workers(jobs, cluster, asked)
@@ -64,12 +64,12 @@ def leave_one_out(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Leave-one-out values: train all sites together, then without each; Tables 4 and 5 of the FedCE paper.
+    """Compute leave-one-out values: train all sites together, then without each; Tables 4 and 5 of the FedCE paper.
 
     Interrupted, the same command resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster, folds) as study:
-        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
+        from fedmerit.contract.semivalues import leave_one_out_weights, required_coalitions
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
         study.train(required_coalitions(study.names, leave_one_out_weights))
@@ -100,13 +100,13 @@ def shapley(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Shapley values by retraining: all 2^N - 1 coalitions, or for many sites permutations or a regression.
+    """Compute Shapley values by retraining all 2^N - 1 coalitions, or for many sites by permutations or a regression.
 
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
     with _study(asked, out, seeds, jobs, cluster, folds) as study:
+        from fedmerit.contract.semivalues import Sampling, required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth import shapley_approximations as approximations
-        from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
         number = len(study.names)
@@ -123,7 +123,7 @@ def shapley(
             return
         console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
         fewest = min(20, most_permutations)
-        rule = approximations.Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+        rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
         study.show(sampled_tables(study.names, study.sample(rule)))
 
 
@@ -144,7 +144,7 @@ def estimate(
     ] = None,
     draws: Draws = 500,
 ) -> None:
-    """Value the sites of finished runs by estimators: ranks, and which sites differ significantly.
+    """Estimate the values of sites of finished runs: ranks, and which sites differ significantly.
 
     Values that were not observed are computed afterwards, if the run kept its updates. Interrupted, the same command
     resumes.
@@ -188,7 +188,7 @@ def payout(
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="RUN/payout")] = None,
     draws: Draws = 500,
 ) -> None:
-    """Payout statement: amounts from values; hospitals that do not differ significantly get the same.
+    """Write a payout statement: amounts from values; hospitals that do not differ significantly get the same.
 
     Anybody with the run folders recomputes it: `fedmerit verify RUN --payout payout.json`.
     """
@@ -239,7 +239,7 @@ def power(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, if --round-sd is given.")] = ROUNDS,
     out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
 ) -> None:
-    """Minimum detectable difference (MDD) of two sites' values, by numbers of patients, seeds and rounds.
+    """Print the minimum detectable difference (MDD) of two sites' values, by numbers of patients, seeds and rounds.
 
     From a pilot's variances, or from standard deviations that you state before anything is trained.
     """
@@ -277,7 +277,7 @@ def unseen(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Unseen hospitals: leave each out of the training, and evaluate the others' model on its patients.
+    """Evaluate unseen hospitals: leave each out of the training, and test the others' model on its patients.
 
     The trainings are those of `value leave-one-out`; with the same --out they are reused. Interrupted, the same command
     resumes. Exits with 1 if a training failed.

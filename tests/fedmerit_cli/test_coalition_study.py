@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import pytest
 from run_factory import make_sites
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, Sampling
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit_cli import coalition_study
 from fedmerit_cli.coalition_study import CoalitionStudy
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
-from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
+from fedmerit_evaluation.studies import study as study_module
 from fedmerit_evaluation.studies.execution import Workers
-from fedmerit_evaluation.studies.study import Cost
 
 A, B, BOTH = frozenset("A"), frozenset("B"), frozenset("AB")
 
@@ -30,9 +29,11 @@ def study(two, tmp_path):
 
 @pytest.fixture
 def synthetic(monkeypatch):
-    """Four trainings, of which three are left, that take 600 of the sites' seconds; nothing is trained."""
-    planned = [SimpleNamespace(folder=Path(f"run{place}"), finished=place == 0) for place in range(4)]
-    calls = SimpleNamespace(asked=[], trained=[], cost=Cost(3, 12_000, 5.0), failed={}, seconds=[100.0, 700.0])
+    """Four trainings, of which three are unfinished and one is only untested; nothing is trained."""
+    planned = [
+        SimpleNamespace(folder=Path(f"run{place}"), finished=place == 0, trained=place < 2) for place in range(4)
+    ]
+    calls = SimpleNamespace(asked=[], trained=[], failed={})
 
     def work_off(left, workers, on_end):
         calls.trained += left
@@ -40,24 +41,20 @@ def synthetic(monkeypatch):
 
     changes = {
         "prepare": lambda out, asked, seeds, *_: calls.asked.append((list(asked), list(seeds))) or planned,
-        "estimate_cost": lambda trainings: calls.cost,
-        "sum_seconds": lambda trainings: calls.seconds.pop(0),
         "execute_trainings": work_off,
         "write_results": lambda out: calls.asked.append("written"),
     }
     for name, function in changes.items():
         monkeypatch.setattr(coalition_study.coalitions, name, function)
-    clock = iter((0.0, 360.0))
-    monkeypatch.setattr(coalition_study, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(study_module, "read_run", lambda folder: {})
+    monkeypatch.setattr(study_module, "count_training_images", lambda folder: 6000)
     return calls
 
 
-def test_cost_is_told_before_and_what_it_took_afterwards(study, synthetic, capsys):
-    """Two at a time took 720 seconds of processes for 600 of the sites: a fifth more."""
+def test_train_prints_cost_of_unfinished_trainings(study, synthetic, capsys):
     study.train([BOTH, A])
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("3 of 4 trainings to do, 12,000 images in all: about 2.5 hours with 2 at a time")
-    assert "took 6 minutes: +20.0% over the sites' own time, 10 minutes / 2" in printed
+    assert printed.startswith("3 of 4 trainings to do, 12,000 images in all")
     assert [one.folder.name for one in synthetic.trained] == ["run1", "run2", "run3"]
     assert synthetic.asked == [([BOTH, A], [3, 5]), "written"]
     assert [folder.name for folder in study.trainings] == ["run0", "run1", "run2", "run3"]

@@ -115,8 +115,8 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
 
 
 def test_few_test_patients_are_cross_validated_by_default(sites, folded_sites, monkeypatch):
-    assert find_folds(folded_sites, None) == find_folds(folded_sites, asked=True) == list(range(FOLDS))
-    assert find_folds(folded_sites, asked=False) == find_folds(sites, None) == find_folds(None, None) == []
+    assert find_folds(folded_sites, None) == find_folds(folded_sites, requested=True) == list(range(FOLDS))
+    assert find_folds(folded_sites, requested=False) == find_folds(sites, None) == find_folds(None, None) == []
     monkeypatch.setattr(study, "ENOUGH", 1)
     assert find_folds(folded_sites, None) == []
 

@@ -13,11 +13,11 @@ import pytest
 from gate import Gate
 from run_factory import make_run
 
+from fedmerit.contract.semivalues import Sampling
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.results import read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
-from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables, sampled_tables, shapley_tables
 from fedmerit_evaluation.results.views import Results
 
@@ -80,9 +80,8 @@ def assert_written(out, tables):
 def test_leave_one_out_prints_the_cost_then_the_tables(whole):
     out, printed, _, _ = whole
     images = ROUNDS * 15 * (3 + 2 + 2 + 2)
-    cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 1 at a time"
+    cost = rf"4 of 4 trainings to do, {images} images in all"
     assert re.search(cost, plain(printed))
-    assert "over the sites' own time" in plain(printed)
     told = ("One split, 1 seed", "trainings to do", "Leave-one-out")
     assert sorted(told, key=printed.index) == list(told)
     assert "Drop of test Dice [points] of the site in the column" in plain(printed)

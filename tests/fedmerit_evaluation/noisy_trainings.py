@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from games_reference import subsets
 
+from fedmerit.contract.semivalues import format_spec
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.ground_truth.semivalues import format_spec
 from fedmerit_evaluation.results.views import Results
 
 SITES = ["A", "B", "C", "D", "E"]

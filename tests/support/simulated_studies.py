@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_out_weights
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MARGIN, SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
@@ -77,7 +77,7 @@ def coverage(seeds, patients, sd, studies=100, seed=0, hospitals=HOSPITALS, **de
     random = np.random.default_rng([seed, seeds, patients])
     rows = []
     for cases in each(federations(random, studies, seeds, patients, sd, hospitals=hospitals, **design), hospitals):
-        effects = CrossedEffects.of(cases)
+        effects = CrossedEffects.from_cases(cases)
         for what, other in (("Dice", None), ("gain", "standalone")):
             rows += [{"what": what} | effects.interval("fedce", other, site) for site in effects.sites]
             rows.append({"what": f"mean {what}"} | effects.interval("fedce", other))
@@ -143,7 +143,7 @@ def fold_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100):
         keys = cases.index.droplevel("method").unique()
         by_fold = Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, folds)
         for over, clusters in (("folds", by_fold), ("patients", CASES)):
-            effects = CrossedEffects.of(cases, clusters)
+            effects = CrossedEffects.from_cases(cases, clusters)
             found = {"gain": [effects.interval("fedce", "standalone", site) for site in effects.sites],
                      "mean gain": [effects.interval("fedce", "standalone")]}  # fmt: skip
             rows += [{"of": (over, what)} | one for what, those in found.items() for one in those]
@@ -225,7 +225,7 @@ def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, *, margin=False,
     dice[0] += margin * MARGIN
     wrong = []
     for cases in each((dice, who), hospitals):
-        effects = CrossedEffects.of(cases)
+        effects = CrossedEffects.from_cases(cases)
         p = [effects.interval("fedavg", "fedce", site)["p_equivalent" if margin else "p"] for site in effects.sites]
         wrong.append((holm(p) <= SIGNIFICANCE_LEVEL).any())
     return 100 * np.mean(wrong)
@@ -239,7 +239,7 @@ def wrong_fold_verdicts(seeds, patients, sd, from_patients, folds=5, studies=100
     wrong = []
     for cases in each((dice, who)):
         keys = cases.index.droplevel("method").unique()
-        effects = CrossedEffects.of(cases, Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, folds))
+        effects = CrossedEffects.from_cases(cases, Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, folds))
         p = holm([effects.interval("fedavg", "fedce", site)["p"] for site in effects.sites])
         of_mean = effects.interval("fedavg", "fedce")["p"]
         wrong.append(((p <= SIGNIFICANCE_LEVEL).any(), of_mean <= SIGNIFICANCE_LEVEL))

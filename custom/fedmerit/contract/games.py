@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.method import Reports
+from fedmerit.contract.semivalues import shapley_weights
 from fedmerit.contract.vectors import to_sites, trained_models
 
 
 def shapley(utilities: Tensor) -> Tensor:
-    """(n,) exact Shapley values of a game given by all its coalitions, in O(n 2^n).
+    """Return (n,) exact Shapley values of a game given by all its coalitions, in O(n 2^n).
 
     Args:
         utilities: (2^n,) float64; entry S is the utility of the sites whose bits are set in S.
@@ -22,7 +23,7 @@ def shapley(utilities: Tensor) -> Tensor:
     sizes = torch.zeros(1, dtype=torch.long)
     for _ in range(n - 1):  # sizes of the coalitions of the other n - 1 sites
         sizes = torch.cat([sizes, sizes + 1])
-    factors = torch.tensor([1 / (n * math.comb(n - 1, size)) for size in range(n)], dtype=torch.float64)[sizes]
+    factors = torch.from_numpy(shapley_weights(n))[sizes]
     values = torch.empty(n, dtype=torch.float64)
     for i in range(n):
         pairs = utilities.view(-1, 2, 2**i)  # without and with site i; the other sites' order is kept
@@ -34,7 +35,7 @@ MOST_COALITION_SITES = 12  # 4096 evaluations a round
 
 
 def require_coalitions(num_sites: int) -> None:
-    """`ValueError` if a round would need more than 2^12 evaluations."""
+    """Raise `ValueError` if a round would need more than 2^12 evaluations."""
     if num_sites > MOST_COALITION_SITES:
         raise ValueError(
             f"{num_sites} sites: exact Shapley values take all 2^n coalitions a round, for at most "
@@ -43,14 +44,27 @@ def require_coalitions(num_sites: int) -> None:
 
 
 def trained_candidates(models: Tensor, updates: Tensor, reports: Reports) -> Candidates:
-    """What each of the k present sites trained, with its own BatchNorm statistics; ``models`` (d,) or (n, d)."""
+    """Return the model that each of the k present sites trained, with its BatchNorm statistics.
+
+    Args:
+        models: (d,) or (n, d) models that they received.
+        updates: (n, d).
+        reports: of the round.
+    """
     trained = trained_models(models, updates, reports.present)
     own = torch.eye(len(updates), dtype=torch.float64)[reports.present]
     return Candidates(trained, torch.eye(len(trained), dtype=torch.float64), own)
 
 
 def with_received(trained: Candidates, models: Tensor, reports: Reports, bins: int) -> Candidates:
-    """Those of `trained_candidates`, then what the same sites received, ``models`` (n, d): 2k, with losses in bins."""
+    """Return 2k candidates: the models that the k present sites trained, then those that they received.
+
+    Args:
+        trained: of `trained_candidates`.
+        models: (n, d) received.
+        reports: of the round.
+        bins: of the histograms of losses.
+    """
     return Candidates(
         models=torch.cat([trained.models, models[reports.present]]),
         mixtures=torch.eye(2 * len(trained.models), dtype=torch.float64),
@@ -61,12 +75,12 @@ def with_received(trained: Candidates, models: Tensor, reports: Reports, bins: i
 
 
 def all_coalitions(count: int) -> Tensor:
-    """(2^count, count) int64: row S holds the sites whose bits are set in S, the first site being bit 0."""
+    """Return (2^count, count) int64: row S holds the sites whose bits are set in S, the first site being bit 0."""
     return (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1
 
 
 def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
-    """(k, count) int64 of 0 and 1: all coalitions, or, of more than ``most``, a sample, k <= most.
+    """Return (k, count) int64 of 0 and 1: all coalitions, or, of more than ``most``, a sample, k <= most.
 
     The sample has the empty and the grand coalition; then, in pairs of a coalition and its complement, all of one
     site, of two, and so on up to ``most``; the rest is drawn, each pair once, of size s with probability proportional
@@ -94,9 +108,10 @@ def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
 
 
 def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:
-    """Coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
+    """Return coalitions of the k present sites: ``model`` (d,) plus the mean of the members' updates by images.
 
-    Row by row those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. The empty one's is the model itself.
+    Row by row they are those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. That of the empty coalition is the
+    model itself.
     """
     present = reports.present
     count = int(present.sum())
@@ -112,7 +127,7 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, membe
 
 
 def coalition_values(reports: Reports, truncation: float | None = None) -> Tensor:
-    """(n,) `compute_values` of the candidates of `coalition_candidates`, NaN for absent sites.
+    """Return (n,) `compute_values` of the candidates of `coalition_candidates`, NaN for absent sites.
 
     If sites judge each other, a site's value is that of the game without its own ratings.
     All are 0 if the utilities of the last and the first coalition differ by ``truncation`` or less.
@@ -130,12 +145,12 @@ def coalition_values(reports: Reports, truncation: float | None = None) -> Tenso
 
 
 def all_but_one(count: int) -> Tensor:
-    """(k + 1, k) members of the coalitions without one each, and of all."""
+    """Return (k + 1, k) members of the coalitions without one site each, and of all."""
     return torch.cat([1 - torch.eye(count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64)])
 
 
 def compute_values(utilities: Tensor, count: int) -> Tensor:
-    """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` leave-one-out values."""
+    """Return (k,) values of k players: Shapley values by (2^k,) utilities, leave-one-out values by `all_but_one`."""
     return shapley(utilities) if len(utilities) == 1 << count else utilities[-1] - utilities[:-1]
 
 
@@ -148,15 +163,15 @@ CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: th
 def cosine_values(
     products: Tensor, weights: Tensor, permutations: int, seed: int, present: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(n,) Shapley values of `cosine_game`, exact or by `sampled_shapley`, and (n,) their standard errors, 0 if exact.
+    """Return (n,) Shapley values of `cosine_game` and (n,) their standard errors, 0 if exact.
 
-    Of the present sites; 0 for the others.
+    They are exact, or by `sampled_shapley`; 0 for absent sites.
 
     Args:
-        products: (n, n) as in `cosine_game`.
-        weights: (n,) likewise.
+        products: (n, n) of `cosine_game`.
+        weights: (n,) of `cosine_game`.
         permutations: to sample of more than 24 sites.
-        seed: of these.
+        seed: of the permutations.
         present: (n,) bool, the players.
     """
     products, weights = products[present][:, present], weights[present]
@@ -170,9 +185,9 @@ def cosine_values(
 
 
 def cosine_game(products: Tensor, weights: Tensor) -> Tensor:
-    """(2^n,) v(S) = cos(Σ_{i∈S} r_i u_i, u_N) of every coalition (Sec. 3.2, Xu et al. 2021), -1 to 1, for `shapley`.
+    """Return (2^n,) v(S) = cos(Σ_{i∈S} r_i u_i, u_N) of every coalition, -1 to 1 (Sec. 3.2, Xu et al. 2021).
 
-    0 if either sum is zero. Each site doubles the coalitions, those with it after those without, in O(2^n) in all.
+    It is 0 if either sum is zero. Each site doubles the coalitions, those with it after those without: O(2^n) in all.
 
     Args:
         products: (n, n) Gram matrix of the normalised updates u_i; their common norm Γ does not matter.
@@ -196,14 +211,14 @@ def cosine_game(products: Tensor, weights: Tensor) -> Tensor:
 def sampled_shapley(
     products: Tensor, weights: Tensor, permutations: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """(n,) estimates of the Shapley values of `cosine_game` and (n,) their standard errors, in O(permutations n²).
+    """Return (n,) estimates of the Shapley values of `cosine_game`, and (n,) standard errors, in O(permutations n²).
 
     A site's value is the mean, over random orders of all sites, of what it adds to those before it. The values sum
     to v of all sites exactly; sites with identical updates get values that agree within their errors.
 
     Args:
-        products: (n, n) as in `cosine_game`.
-        weights: (n,) likewise.
+        products: (n, n) of `cosine_game`.
+        weights: (n,) of `cosine_game`.
         permutations: orders to draw, at least 2.
         generator: of the orders.
     """
@@ -227,7 +242,7 @@ def sampled_shapley(
 
 
 def _cosines(inner: Tensor, squared: Tensor, length: Tensor, pairs: Tensor) -> Tensor:
-    """Cosines with u_N; 0 if a coalition's updates, or all, cancel up to rounding."""
+    """Return cosines with u_N; 0 if a coalition's updates, or all, cancel up to rounding."""
     total = pairs.sum()
     if total <= CANCELLED * pairs.diagonal().clamp(min=0).sqrt().sum() ** 2:
         return torch.zeros_like(inner)

@@ -21,11 +21,12 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract import flat
 from fedmerit.engines.engine import AskPeer
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import parse, sha256
+from fedmerit.files import sha256
 from fedmerit.machine import cores
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script, read_plan
 from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.declarations import read
 from fedmerit.schema.messages import Answer, Work, describe_failure
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import Overlap
@@ -70,7 +71,7 @@ def read_launch(run: Path) -> Launch:
         BadInput: it is gone, or another than when the run began.
         Untrusted: only run.json names it.
     """
-    launch: Launch = parse(Launch, read_run(run)["script"], run / "run.json")
+    launch: Launch = read(Launch, read_run(run)["script"], run / "run.json")
     file = Path(launch.file)
     if not file.is_file():
         raise BadInput(f"{file}: the sites' script is gone; put it back")

@@ -92,7 +92,7 @@ PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what on
 
 @dataclass(frozen=True)
 class Row:
-    """One line of results.csv. Columns that do not apply stay empty."""
+    """A line of results.csv; columns that do not apply stay empty."""
 
     run: str
     method: str
@@ -116,7 +116,7 @@ DIGEST_COLUMNS = COLUMNS[4:-1]  # all but run, method, seed, fold; and value
 
 
 def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `MACHINE_QUANTITIES` and what is the run's.
+    """Return the SHA-256 of a round's rows in hexadecimal, without `MACHINE_QUANTITIES` and the columns of the run.
 
     Raises:
         ValueError: a value is no number.
@@ -128,7 +128,7 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def row_bytes(row: Mapping[str, Any]) -> bytes:
-    """What `rows_digest` takes of a row, nothing of `MACHINE_QUANTITIES`; ValueError if its value is no number."""
+    """Return the bytes of a row for `rows_digest`, none of `MACHINE_QUANTITIES`; `ValueError` without a number."""
     if row["quantity"] in MACHINE_QUANTITIES:
         return b""
     value = "" if row["value"] in (None, "") else repr(float(row["value"]))
@@ -136,7 +136,7 @@ def row_bytes(row: Mapping[str, Any]) -> bytes:
 
 
 class ResultsFile:
-    """``results.csv`` open for appending: `append` writes whole rounds, `truncate` forgets incomplete ones."""
+    """The file ``results.csv``, open for appending complete rounds and for forgetting incomplete ones."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -158,7 +158,7 @@ class ResultsFile:
 
     @property
     def size(self) -> int:
-        """Bytes on disk: what a checkpoint remembers."""
+        """The bytes on disk, which a checkpoint remembers."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def truncate(self, size: int) -> None:
@@ -174,7 +174,7 @@ class ResultsFile:
 
 
 def read_results(run: Path) -> pd.DataFrame:
-    """results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is none or has two rows of one thing."""
+    """Read results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is none or has two rows of one thing."""
     path = Path(run) / "results.csv"
     require_inside(Path(run))
     if not path.exists():
@@ -189,7 +189,7 @@ def read_results(run: Path) -> pd.DataFrame:
 
 
 def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
-    """`BadInput` naming the first row of results.csv that has the same in ``columns`` as one above it."""
+    """Raise `BadInput` that names the first row of results.csv with the same in ``columns`` as a row above it."""
     twice = table[table.duplicated(columns)]
     if len(twice):
         row = twice.iloc[0]
@@ -201,7 +201,7 @@ def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of the results schema from its CSV file; `BadInput` naming the file if it is none."""
+    """Read a table of the results schema from its CSV file; `BadInput` that names the file if it is none."""
     types: dict[str, type] = dict.fromkeys(COLUMNS, str) | {"seed": int, "round": int, "value": float}
     table, header = read_csv(path, types)
     if lacking := [name for name in COLUMNS if name not in table]:
@@ -215,7 +215,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[str]]:
-    """A CSV file, empty only where ``value`` has none, and the names of its columns as the file has them.
+    """Read a CSV file, and the names of its columns as the file has them; only ``value`` may be empty.
 
     Raises:
         BadInput: the file is missing, is no table of this size, or a column is not of its type.
@@ -247,11 +247,11 @@ class _BoundedRows(io.RawIOBase):
         self.file, self.length, self.is_quoted = file, 0, False
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As of files."""
+        """Read bytes into the buffer, and return their number."""
         data = self.file.read(len(buffer))
         for place, part in enumerate(data.split(b"\n")):
             self.length = len(part) + 1 + (self.length if self.is_quoted or not place else 0)
@@ -263,6 +263,6 @@ class _BoundedRows(io.RawIOBase):
 
 
 def _memory(column: "pd.Series[Any]") -> int:
-    """The bytes of a column; equal texts in it are one."""
+    """Return the bytes of a column; equal texts in it count once."""
     texts = () if pd.api.types.is_numeric_dtype(column) else column.unique()
     return int(column.nbytes) + sum(map(sys.getsizeof, texts))

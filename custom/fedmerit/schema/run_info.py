@@ -22,7 +22,7 @@ class _Plan(BaseModel):
 
 
 class _Recorded(BaseModel):
-    """What a run.json may hold, of what anything rests on; what it lacks is reported when it is needed."""
+    """The fields of a run.json that anything rests on; a missing one is reported when it is needed."""
 
     model_config = ConfigDict(strict=True)
     run: str = ""
@@ -54,7 +54,7 @@ class _Recorded(BaseModel):
 
 
 class RunInfo(dict[str, Any]):
-    """What ``file``, a run.json, holds; `BadInput` naming it if a name is asked for that it lacks."""
+    """The content of ``file``, a run.json; `BadInput` names the file if it lacks a field that is needed."""
 
     def __init__(self, file: Path, content: Mapping[str, Any]):
         super().__init__(content)
@@ -65,7 +65,7 @@ class RunInfo(dict[str, Any]):
 
 
 def read_run(run: Path) -> RunInfo:
-    """run.json of a run folder.
+    """Read run.json of a run folder.
 
     Raises:
         BadInput: there is none, it is not what a run writes, or a symbolic link leads out of the folder; it is named.

@@ -11,7 +11,7 @@ _shown = [DICE]  # of this process, whose threads show what one command opened
 
 
 def name_score(info: Mapping[str, Any]) -> str:
-    """Of a run.json: Dice, or the metric of the sites' script; with "score" if it was scaled to 0 to 1."""
+    """Return Dice, or the metric of the sites' script of a run.json; with "score" if it was scaled to 0 to 1."""
     script = info.get("plan", {}).get("script")
     metric = script.get("metric") if isinstance(script, Mapping) else DICE.lower()
     if metric == DICE.lower():
@@ -23,16 +23,16 @@ def name_score(info: Mapping[str, Any]) -> str:
 
 
 def show_score_of(info: Mapping[str, Any]) -> None:
-    """From now on, what is shown names the score of this run.json, and of others with the same task."""
+    """Set the name that is shown from now on to the score of this run.json, and of others with the same task."""
     _shown[:] = [name_score(info)]
 
 
 def shown_score() -> str:
-    """The name that is shown."""
+    """Return the name that is shown."""
     return _shown[0]
 
 
 def with_score_name(text: str) -> str:
-    """``text`` with the name that is shown, instead of Dice."""
+    """Return ``text`` with the name that is shown, instead of Dice."""
     name = shown_score()
     return text if name == DICE else _WRITTEN.sub(lambda found: name if found[0] == DICE else found[0], text)

@@ -1,4 +1,13 @@
-"""Pairs of vectors over sites that fairness compares, and the measures of each pair."""
+"""Fairness of finished runs: Tables 2 and 3 of Jiang et al. 2023 and measures of other papers, with 95 % CIs.
+
+Every measure is of a pair of vectors over sites, and is computed per seed from the runs of that seed; its mean and
+sample standard deviation (ddof 1) are over seeds, its interval over cases and seeds by
+`fedmerit_evaluation.statistics.resampling.bootstrap`. Dice is a percentage here.
+
+The errors of few patients and seeds bias spreads, distances, extremes and correlations of Dice, and draws add them once
+more: such intervals cover the true number in as few as 0 % of studies (docs/studies/statistics.md). So only means over
+sites, correlations with contributions and measures corrected for these errors have one.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.schema.results import read_results
@@ -21,7 +31,6 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     list_preparation_differences,
     open_ground_truths,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, OWN, RUN, STANDALONE, UNION, Dice, Results, Tested
 from fedmerit_evaluation.statistics.inference import Estimate
@@ -34,8 +43,7 @@ from fedmerit_evaluation.statistics.resampling import (
     bootstrap,
     corrected_correlation,
     corrected_std,
-    mean_error_covariance,
-    observed,
+    observed_dice,
 )
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
@@ -72,7 +80,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two vectors (..., s, n), their names, and the measures of them."""
+    """A pair of vectors (..., s, n), their names, and the measures of them."""
 
     table: str
     method: str
@@ -84,13 +92,13 @@ class Pair:
     shared: bool = False  # whether the measures are of the vectors' shares
 
     def values(self) -> Iterator[tuple[Key, FloatArray]]:
-        """Every measure, (..., s)."""
+        """Yield every measure, (..., s)."""
         x, y = (_shares(self.x), _shares(self.y)) if self.shared else (self.x, self.y)
         for name, measure in self.measures.items():
             yield Key(self.table, self.method, self.estimate, name), measure.of(x, y)
 
     def reason(self, name: str, place: int) -> str:
-        """Why a measure of observed vectors (s, n) is undefined in a seed; "" if it is defined."""
+        """Explain why a measure of observed vectors (s, n) is undefined in a seed; "" if it is defined."""
         vectors = self.x[place], self.y[place]
         reason = measures.explain_undefined(name, *vectors, self.names)
         for vector, what in zip(vectors, self.names, strict=True):
@@ -112,7 +120,7 @@ class Compared:
     )  # by label, seeds with other test cases than local training
 
     def pairs(self, dice: SiteDice) -> Iterator[Pair]:
-        """The pairs, Dice in percent."""
+        """Yield the pairs, Dice in percent."""
         final = {label: 100 * dice.of(label) for label in self.methods if label in dice.methods}
         for label, own in final.items():
             yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
@@ -139,13 +147,14 @@ class Compared:
 
 
 def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
-    """Estimated contributions of each method: label to name of the estimate to seeds x sites.
+    """Return estimated contributions of each method: label to name of the estimate to seeds x sites.
 
-    The share of training images for FedAvg; for others the weights and the contributions, means over rounds, if the
-    method has them.
+    They are the share of training images for FedAvg; for others the weights and the contributions, means over rounds,
+    if the method has them.
 
     Args:
         results: of all runs, labels in column ``method``.
+        methods: by label.
     """
     images = results.rounds.of("num_samples").groupby(level=RUN).max()
     shares = images.div(images.sum(axis=1), axis=0).stack()
@@ -165,7 +174,7 @@ def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str,
 
 
 def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatArray]:
-    """(..., s, n) values of the sites by the coalitions among the methods, points of Dice; NaN: not known."""
+    """Return (..., s, n) values of the sites by the coalitions among the methods [points of Dice]; NaN: unknown."""
     utilities = {
         parse_coalition(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
         for text in dice.methods
@@ -184,7 +193,7 @@ def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatA
 
 
 def _shares(vectors: FloatArray) -> FloatArray:
-    """(..., n) `normalised` over the last axis."""
+    """Return (..., n) shares of the sum over the last axis."""
     return np.moveaxis(normalise(np.moveaxis(vectors, -1, 0)), 0, -1)
 
 
@@ -217,13 +226,15 @@ def measure(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Fairness:
-    """Every measure that the results allow.
+    """Compute every measure that the results allow.
 
     Args:
         results: of all runs, labels in column ``method``; at most one run for each label and seed.
         standalone: the label of local training, for performance fairness and gains.
         ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
+        draws: of the intervals.
+        seed: that the draws start from.
 
     Raises:
         BadInput: there is no test case.
@@ -247,14 +258,15 @@ def measure(
         found = {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
         return found | _corrected(dice, errors, standalone)
 
-    summary = bootstrap(cases, measures, draws, seed, lambda key: MEASURES[key.measure].bounds, clusters)
+    effects = CrossedEffects.from_cases(cases, clusters)
+    summary = bootstrap(effects, measures, draws, seed, lambda key: MEASURES[key.measure].bounds)
     few = results.dice.small_samples
     for key in summary:
         if few or not _has_interval(key):
             summary[key] |= {"low": np.nan, "high": np.nan}
         if key.table == CORRECTED:  # of means over seeds
             summary[key]["std"] = np.nan
-    seen = observed(cases)
+    seen = observed_dice(effects)
     why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
     table = pd.DataFrame(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
@@ -267,25 +279,25 @@ def measure(
 
 
 def _has_interval(key: Key) -> bool:
-    """Whether a measure is free of the errors' bias, so that intervals cover the true number; a p-value has none."""
+    """Return whether a measure is free of the errors' bias, so intervals cover the true number; a p-value has none."""
     return key.table == CORRECTED or key.measure in MEANS or bool(key.estimate and key.measure in CORRELATED)
 
 
 def _error_covariances(
     cases: pd.Series, clusters: Clusters, labels: Sequence[str], base: str | None
 ) -> dict[tuple[str, str], float]:
-    """Mean error (co)variances of Dice [points²], by two labels: each with itself, and with local training."""
+    """Return mean error (co)variances of Dice [points²], by two labels: each with itself, and with local training."""
     own = cases[cases.index.isin(labels, level="method")]
     if own.empty:
         return {}
-    effects = CrossedEffects.of(own, clusters)
+    effects = CrossedEffects.from_cases(own, clusters)
     pairs = {(label, other) for label in effects.methods for other in (label, base) if other in effects.methods}
-    return {pair: 100**2 * mean_error_covariance(effects, *pair) for pair in sorted(pairs)}
+    return {pair: 100**2 * effects.error_covariance(*pair) for pair in sorted(pairs)}
 
 
 def _corrected(dice: SiteDice, errors: Mapping[tuple[str, str], float], base: str | None) -> dict[Key, FloatArray]:
-    """Std, CGS and Pearson of means over seeds, without estimation error; in draws the error is there twice."""
-    times = 1 if dice.drawn is None else 2
+    """Return Std, CGS and Pearson of means over seeds, without estimation error, which draws have twice."""
+    times = 1 if dice.seed_draws is None else 2
     means = {
         label: np.stack(
             [dice.over_seeds(100 * dice.of(label)[..., place]) for place in range(len(dice.sites))], axis=-1
@@ -308,7 +320,7 @@ def _corrected(dice: SiteDice, errors: Mapping[tuple[str, str], float], base: st
 
 
 def _cases(results: Results, split: str) -> pd.Series:
-    """Dice of every case; on the union only of runs in which all sites tested: others have other cases."""
+    """Return the Dice of every case; on the union only of runs in which all sites tested: others have other cases."""
     if split != UNION:
         return results.dice.cases
     cases = results.union.cases
@@ -318,7 +330,7 @@ def _cases(results: Results, split: str) -> pd.Series:
 
 
 def _find_unpaired_seeds(tested: Tested, standalone: str | None) -> dict[str, set[int]]:
-    """By label, the seeds in which a site was tested on other cases than with ``standalone``."""
+    """Return by label the seeds in which a site was tested on other cases than with ``standalone``."""
     unpaired: dict[str, set[int]] = {}
     for (method, seed), sites in tested.items():
         local = tested.get((str(standalone), seed), {})
@@ -328,7 +340,7 @@ def _find_unpaired_seeds(tested: Tested, standalone: str | None) -> dict[str, se
 
 
 def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
-    """Why measures of observed vectors are undefined, in those seeds that the method ran."""
+    """Yield why measures of observed vectors are undefined, in those seeds that the method ran."""
     ran = np.flatnonzero(np.isfinite(seen.of(pair.method)).any(axis=-1)).tolist()
     for key, value in pair.values():
         reasons = {seen.seeds[slot]: pair.reason(key.measure, slot) for slot in ran if np.isnan(value[slot])}
@@ -346,7 +358,7 @@ def _captions(
     references: Sequence[Reference],
     noise_ceilings: Mapping[str, Estimate],
 ) -> dict[str, str]:
-    """The captions of the tables; without intervals if some sites have too few cases."""
+    """Return the captions of the tables; without intervals if some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
     over = " and seeds" if seeds > 1 else ""
     interval = f"{100 * LEVEL:g} % confidence interval, Student's t over cases{over}"
@@ -387,7 +399,7 @@ def _captions(
 
 
 def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
-    """The measures of one table, a row for each method and estimate, with its seeds; each followed by any CI."""
+    """Return the measures of one table, a row for each method and estimate, each followed by any interval."""
     lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
     texts = {"Method": [method for method, _ in lines]}
     if rows["estimate"].any():
@@ -430,7 +442,7 @@ def measure_runs(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> tuple[Fairness, list[str]]:
-    """Every measure of fairness that the folders allow, and notes: what is missing and which command makes it.
+    """Compute every measure of fairness that the folders allow, and notes on what is missing.
 
     Args:
         paths: run folders, or folders of run folders. Unfinished runs are left out.
@@ -439,6 +451,8 @@ def measure_runs(
             shapley`).
         split: ``testing``, each site's own test cases, or ``union``, those of all sites.
         label: one label; None: the mean over all.
+        draws: of the intervals.
+        seed: that the draws start from.
 
     Raises:
         BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the
@@ -491,7 +505,7 @@ def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
-    """Run folders; of a folder that is none itself, those inside."""
+    """Find run folders; in a folder that is none itself, those inside."""
     found: list[Path] = []
     for path in paths:
         inside = sorted(file.parent for file in path.glob("*/run.json"))
@@ -500,7 +514,7 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def _tested(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The runs with test Dice, and notes on the others; `BadInput` if there is none."""
+    """Return the runs with test Dice, and notes on the others; `BadInput` if there is none."""
     tested, notes = [], []
     for folder in folders:
         is_run, has_results = ((folder / name).exists() for name in ("run.json", "results.csv"))
@@ -514,7 +528,7 @@ def _tested(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _choose_standalone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
-    """The label of local training; None if there is none and none was asked for."""
+    """Return the label of local training; None if there is none and none was requested."""
     labels = dict.fromkeys(run.label for run in runs)
     if unknown := [name for name in names if name not in labels]:
         raise BadInput(f"--standalone {unknown[0]}: neither a run folder nor a label; the runs are {', '.join(labels)}")
@@ -550,12 +564,12 @@ def _missing_local_only(runs: Sequence[Run], standalone: str | None) -> list[str
 
 
 def _select_label(results: Results, label: str | None) -> Results:
-    """The results with the Dice of only one label."""
+    """Return the results with the Dice of only one label."""
     return results if label is None else Results(results.rows[results.rows["label"].isin([label, ""])])
 
 
 def _sampled(reference: Reference, sites: Sequence[str], label: str | None) -> Iterator[str]:
-    """Sampled values with their standard errors, by seed."""
+    """Yield sampled values with their standard errors, by seed."""
     dice = "Dice" if label is None else "the mean Dice of all labels, by which permutations were drawn"
     for seed, estimate in reference.estimates.items():
         pairs = zip(sites, 100 * estimate.values, 100 * estimate.standard_errors, strict=True)
@@ -567,7 +581,7 @@ def _sampled(reference: Reference, sites: Sequence[str], label: str | None) -> I
 
 
 def _undefined(found: Fairness) -> list[str]:
-    """Why measures are undefined, those with the same reason together."""
+    """Explain why measures are undefined, those with the same reason together."""
     reasons: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
     for row in found.measured[found.measured["note"] != ""].to_dict("records"):
         names, methods = reasons.setdefault((row["table"], row["note"]), ({}, {}))

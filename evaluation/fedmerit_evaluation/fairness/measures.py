@@ -1,7 +1,7 @@
 """Measures of fairness: pure functions of vectors over sites.
 
 Vectors are (..., n) float64, n sites in the last axis; a measure is (...), one for each pair of vectors. It is NaN
-where it is undefined, without a warning, and `undefined` says why.
+where it is undefined, without a warning, and `explain_undefined` says why.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ ROUNDING = 1e-12  # a vector whose entries differ by less, relative to the large
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Scaled Pearson correlation, 100 r in [-100, 100] (ρ of Xu et al. 2021, Section 4.1).
+    """Return the scaled Pearson correlation, 100 r in [-100, 100] (ρ of Xu et al. 2021, Section 4.1).
 
     Performance fairness (Table 2, Jiang et al. 2023; γ of Definition 1, FedSAC) of standalone and final performance;
     collaboration fairness (Table 3) of ground-truth and estimated contributions; CGSV's ρ (Table 7, Xu et al. 2021) of
@@ -31,7 +31,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def pearson_p(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Two-sided p-value of `pearson`, in [0, 1]: of uncorrelated normal samples, as `scipy.stats.pearsonr`.
+    """Return the two-sided p-value of `pearson`, in [0, 1]: of uncorrelated normal samples, as `scipy.stats.pearsonr`.
 
     Twice the mean of several p-values, such as over seeds, is a p-value under any dependence (Vovk and Wang 2020).
     """
@@ -41,13 +41,13 @@ def pearson_p(x: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Spearman's correlation of ranks in [-1, 1], ties sharing their mean rank; undefined where `pearson` is."""
+    """Return Spearman's correlation of ranks in [-1, 1], ties sharing their mean rank; undefined where `pearson` is."""
     x, y = _vectors(x, y)
     return np.where(_correlated(x, y), _correlation(rankdata(x, axis=-1), rankdata(y, axis=-1)), np.nan)
 
 
 def kendall(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Kendall's τ_b in [-1, 1]: concordant minus discordant pairs, corrected for ties; undefined where `pearson` is."""
+    """Return Kendall's τ_b in [-1, 1], pairs corrected for ties; undefined where `pearson` is."""
     x, y = _vectors(x, y)
     first, second = np.triu_indices(x.shape[-1], k=1)
     a, b = (np.sign(vector[..., first] - vector[..., second]) for vector in (x, y))
@@ -55,41 +55,41 @@ def kendall(x: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def euclidean(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Euclidean distance, in the unit of the vectors: points of Dice in Table 2, shares in Table 3 (Jiang 2023)."""
+    """Return the Euclidean distance in the unit of the vectors: points of Dice in Table 2 (Jiang 2023), shares in 3."""
     x, y = _vectors(x, y)
     return np.asarray(np.sqrt(((x - y) ** 2).sum(axis=-1)))
 
 
 def cosine(x: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Cosine in [-1, 1] (Table 3, Jiang et al. 2023); undefined where a vector is zero. Scaling changes nothing."""
+    """Return the cosine in [-1, 1] (Table 3, Jiang et al. 2023); undefined where a vector is zero."""
     x, y = _vectors(x, y)
     return _over((x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
 
 
 def mean(x: ArrayLike) -> FloatArray:
-    """Mean over sites."""
+    """Return the mean over sites."""
     return np.asarray(np.asarray(x, dtype=np.float64).mean(axis=-1))
 
 
 def std(x: ArrayLike) -> FloatArray:
-    """Standard deviation over sites, of a sample (ddof 1), as the Std. of Table 1; undefined for one site."""
+    """Return the standard deviation over sites (ddof 1), the Std. of Table 1; undefined for one site."""
     vector = np.asarray(x, dtype=np.float64)
     return np.asarray(vector.std(axis=-1, ddof=1)) if vector.shape[-1] > 1 else np.full(vector.shape[:-1], np.nan)
 
 
 def worst(x: ArrayLike) -> FloatArray:
-    """The lowest over sites."""
+    """Return the lowest over sites."""
     return np.asarray(np.asarray(x, dtype=np.float64).min(axis=-1))
 
 
 def mean_gain(local: ArrayLike, final: ArrayLike) -> FloatArray:
-    """MCG of CYCle: mean over sites of the collaboration gain, final minus standalone performance."""
+    """Return MCG of CYCle: mean over sites of the collaboration gain, final minus standalone performance."""
     local, final = _vectors(local, final)
     return mean(final - local)
 
 
 def gain_spread(local: ArrayLike, final: ArrayLike) -> FloatArray:
-    """CGS of CYCle: sample standard deviation over sites (ddof 1) of the collaboration gain."""
+    """Return CGS of CYCle: sample standard deviation over sites (ddof 1) of the collaboration gain."""
     local, final = _vectors(local, final)
     return std(final - local)
 
@@ -101,7 +101,7 @@ def share_worse_off(local: ArrayLike, final: ArrayLike) -> FloatArray:
 
 
 def reward_bounds(local: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
-    """(..., n) Which sites keep each bound of Definition 1 of FedSAC: c_i < θ_i and θ_i < (c_i + max θ) / 2.
+    """Return (..., n) which sites keep each bound of Definition 1 of FedSAC: c_i < θ_i and θ_i < (c_i + max θ) / 2.
 
     c is standalone, θ final performance. A site with the largest θ cannot keep both: see `share_within_bounds`.
     """
@@ -138,10 +138,12 @@ CORRELATIONS: Mapping[str, Measure] = {
 
 
 def explain_undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("one", "the other")) -> str:
-    """Why a measure of two (n,) vectors is NaN; "" if it is defined.
+    """Explain why a measure of two (n,) vectors is NaN; "" if it is defined.
 
     Args:
         name: of the function in this module, such as ``pearson``.
+        x: (n,).
+        y: (n,).
         names: what the vectors are, for the sentence.
     """
     x, y = _vectors(x, y)

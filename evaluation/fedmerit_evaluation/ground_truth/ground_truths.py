@@ -15,29 +15,31 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmerit.errors import BadInput
-from fedmerit.files import read_object, write_json
-from fedmerit.schema.declarations import read
-from fedmerit.schema.results import read_results
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import (
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import (
     EMPTY_COALITION,
     EXACT,
     LEAVE_ONE_OUT,
     SHAPLEY,
     Coalition,
     FloatArray,
+    SampledValues,
+    Sampling,
     leave_one_out_weights,
+    required_coalitions,
 )
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
+from fedmerit.errors import BadInput
+from fedmerit.files import read_object, write_json
+from fedmerit.schema.declarations import read
+from fedmerit.schema.results import read_results
+from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.results.runs import read_recorded_digests
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import Estimate as MeanEstimate
+from fedmerit_evaluation.statistics.inference import Estimate
 
 
 def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[int, dict[Coalition, FloatArray]]:
-    """The game of each seed: utility of a coalition = its model's test Dice, a fraction, mean over sites.
+    """Return the game of each seed: the utility of a coalition is its model's test Dice [fraction], mean over sites.
 
     A site's Dice is the mean over its cases of the mean over labels, as in every table, so that the utility is the
     table's Avg.; with ``per_label`` it is (k,), for each label the mean over sites of the mean over cases. NaN where
@@ -45,6 +47,7 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
 
     Args:
         results: of a folder of ground truth, ``coalition`` naming who trained.
+        per_label: whether utilities are by label.
 
     Raises:
         BadInput: a coalition was not tested on some site that another was tested on, or holds a site never tested.
@@ -79,19 +82,19 @@ Games = Mapping[int, Mapping[Coalition, ArrayLike]]  # utilities of coalitions b
 
 @dataclass(frozen=True)
 class Reference:
-    """One ground truth of n sites, in the seeds that have all of its coalitions."""
+    """A ground truth of n sites, in the seeds that have all of its coalitions."""
 
     name: str  # of `EXACT`
     parts: Mapping[int, Mapping[Coalition, FloatArray]]  # by seed: (n,) coefficients of utilities
-    estimates: Mapping[int, Estimate] = field(default_factory=dict)  # by seed, if permutations are sampled
+    estimates: Mapping[int, SampledValues] = field(default_factory=dict)  # by seed, if permutations are sampled
 
     def values(self, seed: int, game: Mapping[Coalition, ArrayLike]) -> FloatArray:
-        """(n, ...) values by site name, for utilities of any one shape; `KeyError` if the seed is incomplete."""
+        """Return (n, ...) values by site name, for utilities of any one shape; `KeyError` if the seed is incomplete."""
         return semivalues.combine(game, self.parts[seed])
 
     @property
     def sampled(self) -> str:
-        """Number of permutations and standard errors of sampled values, in words; "" if they are exact."""
+        """The number of permutations and standard errors of sampled values, in words; "" if they are exact."""
         if not self.estimates:
             return ""
         counts = ", ".join(str(one.permutations) for one in self.estimates.values())
@@ -104,7 +107,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """Trained coalitions of sites, and the values that follow from them."""
+    """The trained coalitions of sites, and the values that follow from them."""
 
     trained: Results
     references: list[Reference]
@@ -112,7 +115,7 @@ class GroundTruth:
 
     @cached_property
     def resampled(self) -> dict[str, Resampled]:
-        """By name; without values from sampled permutations: draws of patients do not show the sampling error."""
+        """The values by name, without those from sampled permutations: draws of patients lack the sampling error."""
         rows = self.trained.rows
         return {
             one.name: resample(Results(rows[rows["seed"].isin(one.parts)]), semivalue_function(EXACT[one.name]))
@@ -121,13 +124,13 @@ class GroundTruth:
         }
 
     @property
-    def noise_ceilings(self) -> dict[str, MeanEstimate]:
-        """By name: correlation of a perfect estimate with the values of a seed, mean over the seeds; 0 to 1.
+    def noise_ceilings(self) -> dict[str, Estimate]:
+        """The noise ceiling by name: correlation of a perfect estimate with the values of a seed, 0 to 1.
 
         NaN for those that are not `resampled`.
         """
         found = {name: one.single_seed_noise_ceiling for name, one in self.resampled.items()}
-        return {reference.name: found.get(reference.name, MeanEstimate(math.nan)) for reference in self.references}
+        return {reference.name: found.get(reference.name, Estimate(math.nan)) for reference in self.references}
 
 
 def write_sampling(folder: Path, rule: Sampling) -> None:
@@ -136,10 +139,12 @@ def write_sampling(folder: Path, rule: Sampling) -> None:
 
 
 def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int]) -> GroundTruth:
-    """A folder of trained coalitions.
+    """Open a folder of trained coalitions.
 
     Args:
         folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
+        sites: of the runs.
+        seeds: of the runs.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
@@ -165,11 +170,11 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
 
 
 def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:
-    """A note if a folder's coalitions were trained on sites that were prepared differently from the runs' sites.
+    """Return a note if a folder's coalitions were trained on sites that were prepared differently from the runs' sites.
 
     Args:
-        folder: as of `open_ground_truths`.
-        digests: of each run, those of its sites.
+        folder: of `open_ground_truths`.
+        digests: of each run, by site.
     """
     own = read_recorded_digests(folder / STUDY)
     changed = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
@@ -184,81 +189,73 @@ def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, st
 def complete_ground_truths(
     games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float] | None = None
 ) -> tuple[list[Reference], list[str]]:
-    """The ground truths with all coalitions for at least one seed, and notes on what others lack.
+    """Return the ground truths with all coalitions for at least one seed, and notes on what others lack.
 
     Args:
-        games: as `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`.
-        sampling: the fields of `Sampling` by which Shapley values were sampled; None: exact, or not asked for.
+        games: of `coalition_utilities`.
+        sites: of the runs.
+        seeds: of the runs.
+        sampling: the fields of `Sampling` by which Shapley values were sampled; None: exact, or not requested.
 
     Raises:
         BadInput: coalitions hold other sites, or no ground truth is complete for any seed; the message says what
             is missing.
     """
-    trained = {one for game in games.values() for one in game}
+    trained = {members for game in games.values() for members in game}
     _require_sites(frozenset(sites).union(*trained), sites)
-    found, notes = [], list[str]()
+    references, notes = [], list[str]()
     for name, weights in EXACT.items():
-        parts, lacking = dict[int, dict[Coalition, FloatArray]](), dict[int, list[Coalition]]()
-        for seed in seeds:
-            if gone := [
-                one
-                for one in semivalues.missing_coalitions(games.get(seed, {}), sites, weights)
-                if one != EMPTY_COALITION
-            ]:
-                lacking[seed] = gone
-            else:
-                parts[seed] = semivalues.coefficients(sites, weights)
-        if lacking and name == SHAPLEY and sampling is not None:  # also if a seed has all by chance
-            reference, sampled_notes = _sampled(games, sites, seeds, sampling)
-            found += [reference] if reference.parts else []
-            notes += sampled_notes
-            continue
-        if parts:
-            found.append(Reference(name, parts))
-        if name == SHAPLEY and trained <= {
-            EMPTY_COALITION,
-            *semivalues.required_coalitions(sites, leave_one_out_weights),
-        }:
-            continue  # not asked for
-        notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]
-    if not found:
-        raise BadInput("; ".join(notes))
-    return found, notes
-
-
-def _sampled(
-    games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float]
-) -> tuple[Reference, list[str]]:
-    """Shapley values from sampled permutations, and notes on seeds that are not finished."""
-    parts, estimates, notes = dict[int, Mapping[Coalition, FloatArray]](), dict[int, Estimate](), list[str]()
-    for seed in seeds:
-        game = {
-            one: utility
-            for one, utility in games.get(seed, {EMPTY_COALITION: 0.0}).items()
-            if np.isfinite(utility).all()
+        missing = {
+            seed: [one for one in semivalues.missing_coalitions(games.get(seed, {}), sites, weights) if one]
+            for seed in seeds
         }
-        rule: Sampling = read(Sampling, {**sampling, "sites": tuple(sites), "seed": seed}, SAMPLING)
-        estimate = rule.estimate(game)
-        if estimate.needed:
-            command = (
-                f"value shapley --exact-up-to {len(sites) - 1} --truncation {rule.truncation:g} --precision "
-                f"{rule.precision:g} --most-permutations {rule.most}"
+        parts: dict[int, Mapping[Coalition, FloatArray]] = {
+            seed: semivalues.coefficients(sites, weights) for seed in seeds if not missing[seed]
+        }
+        estimates, label, command = dict[int, SampledValues](), name, COMMANDS[name].format(len(sites))
+        if name == SHAPLEY and sampling is not None and any(missing.values()):  # also if a seed has all by chance
+            known = {
+                seed: {one: utility for one, utility in games.get(seed, {}).items() if np.isfinite(utility).all()}
+                for seed in seeds
+            }
+            sampled = {
+                seed: _rule(sites, seed, sampling).estimate({EMPTY_COALITION: 0.0} | known[seed]) for seed in seeds
+            }
+            missing = {seed: list(values.needed) for seed, values in sampled.items()}
+            estimates = {seed: values for seed, values in sampled.items() if not values.needed}
+            parts = {seed: values.coefficients for seed, values in estimates.items()}
+            rule = _rule(sites, seeds[0], sampling)
+            label, command = (
+                f"sampled {SHAPLEY}",
+                (
+                    f"value shapley --exact-up-to {len(sites) - 1} --truncation {rule.truncation:g} --precision "
+                    f"{rule.precision:g} --most-permutations {rule.most}"
+                ),
             )
-            notes.append(_note(f"sampled {SHAPLEY}", seed, command, estimate.needed))
-        else:
-            parts[seed], estimates[seed] = rule.coefficients(game), estimate
-    return Reference(SHAPLEY, parts, estimates), notes
+        elif name == SHAPLEY and trained <= {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}:
+            missing = {}  # not requested
+        if parts:
+            references.append(Reference(name, parts, estimates))
+        notes += [
+            f"{label}, seed {seed}: no utility of {semivalues.format_coalitions(lacking, 1)}; `fedmerit {command} "
+            f"--sites SITES --seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
+            for seed, lacking in missing.items()
+            if lacking
+        ]
+    if not references:
+        raise BadInput("; ".join(notes))
+    return references, notes
+
+
+def _rule(sites: Sequence[str], seed: int, sampling: Mapping[str, float]) -> Sampling:
+    """Return the rule by which the permutations of a seed were drawn; `BadInput` if the file has none."""
+    rule: Sampling = read(Sampling, {**sampling, "sites": tuple(sites), "seed": seed}, SAMPLING)
+    return rule
 
 
 def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
+    """Raise `BadInput` if the ground truth is of other sites than the runs."""
     if set(valued) != set(sites):
         raise BadInput(
             f"the ground truth is of {', '.join(sorted(valued))}, the runs are of {', '.join(sites)}; value the same"
         )
-
-
-def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
-    return (
-        f"{name}, seed {seed}: no utility of {semivalues.format_coalitions(lacking, 1)}; `fedmerit {command} --sites "
-        f"SITES --seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
-    )

@@ -13,9 +13,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, SampledValues, Weights
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.ground_truth import reliability, semivalues
+from fedmerit_evaluation.ground_truth import reliability
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.reliability import (
     POINTS,
@@ -25,8 +27,6 @@ from fedmerit_evaluation.ground_truth.reliability import (
     resample,
     semivalue_function,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 
@@ -38,11 +38,11 @@ DROP, IMAGES = "Drop [points]", "Training images"
 
 
 def leave_one_out_tables(results: Results) -> list[Table]:
-    """Tables 4 and 5 of the FedCE paper, and the loss at each site without each other.
+    """Return Tables 4 and 5 of the FedCE paper, and the loss at each site without each other.
 
     Args:
-        results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; the grand coalition and each
-        without one site.
+        results: of `fedmerit_evaluation.ground_truth.coalitions.collect_results`; the grand coalition and each without
+            one site.
 
     Raises:
         BadInput: no seed has all of these coalitions.
@@ -72,10 +72,10 @@ def leave_one_out_tables(results: Results) -> list[Table]:
 
 
 def shapley_tables(results: Results) -> list[Table]:
-    """Shapley, Banzhaf, Beta-Shapley and leave-one-out values in one table, and the utilities.
+    """Return Shapley, Banzhaf, Beta-Shapley and leave-one-out values in one table, and the utilities.
 
     Args:
-        results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; all coalitions.
+        results: of `fedmerit_evaluation.ground_truth.coalitions.collect_results`; all coalitions.
 
     Raises:
         BadInput: no seed has all coalitions.
@@ -102,8 +102,8 @@ def shapley_tables(results: Results) -> list[Table]:
     return [_table("shapley", caption, frames, "Site", shares), _coalitions(utilities)]
 
 
-def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> list[Table]:
-    """Shapley values from sampled permutations, by seed, with their standard errors."""
+def sampled_tables(sites: Sequence[str], estimates: Mapping[int, SampledValues]) -> list[Table]:
+    """Return Shapley values from sampled permutations, by seed, with their standard errors."""
     frames = [
         pd.DataFrame(
             {"Shapley [points]": 100 * estimate.values, "Standard error [points]": 100 * estimate.standard_errors},
@@ -117,7 +117,7 @@ def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> l
 
 
 def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) -> tuple[dict[int, Game], list[str]]:
-    """The seeds with every coalition that the values need, and the labels."""
+    """Return the seeds with every coalition that the values need, and the labels."""
     sites = results.sites
     whole = {seed: game for seed, game in utilities.items() if not semivalues.missing_coalitions(game, sites, weights)}
     if not whole:
@@ -140,7 +140,7 @@ def _images(results: Results, seed: int) -> "pd.Series[float]":
 
 
 def _loss_table(results: Results, seeds: Sequence[int], sites: list[str]) -> Table:
-    """Left out (rows) x tested (columns): the drop of Dice there."""
+    """Return the drop of Dice by left-out site (rows) and tested site (columns)."""
     dice = results.coalition_results.dice.cases.groupby(level=["seed", "method", "site"]).mean()
     frames = []
     for seed in seeds:
@@ -165,7 +165,7 @@ def _coalitions(utilities: Mapping[int, Game]) -> Table:
 def _table(
     name: str, caption: str, frames: Sequence[pd.DataFrame], first: str, shares: Mapping[str, str] | None = None
 ) -> Table:
-    """Mean of the seeds' frames, ± their sample standard deviation; ``shares`` are of the means of a column each."""
+    """Return the mean of the seeds' frames, ± their sample standard deviation; ``shares`` are of a column's means."""
     stacked = pd.concat(dict(enumerate(frames)))
     seeds = stacked.groupby(level=1, sort=False)
     mean, spread = seeds.mean(), seeds.std(ddof=1)
@@ -202,16 +202,16 @@ class ValueTables:
 
     @cached_property
     def resampled(self) -> dict[str, Resampled]:
-        """Those that are complete, by name."""
+        """The complete values, by name."""
         return _complete(self.results, self.values)
 
     @cached_property
     def rankings(self) -> dict[str, Ranking]:
-        """Their values [points], 95 % CIs and ranks."""
+        """The values [points], 95 % intervals and ranks, by name."""
         return {name: one.ranking.times(POINTS) for name, one in self.resampled.items()}
 
     def tables(self) -> list[Table]:
-        """Reliability and ranks of each, values by other utilities, Shapley values by site."""
+        """Return reliability and ranks of each, values by other utilities, Shapley values by site."""
         ranks = (_ranks(name, one) for name, one in self.rankings.items())
         first = next(iter(self.resampled))
         tables = [reliability_table(self.resampled), *ranks, _utility_table(self.results, first, self.values[first])]
@@ -233,7 +233,7 @@ def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resam
 
 
 def ranking_table(name: str, caption: str, one: Ranking, heading: str = "Value [points]", decimals: int = 2) -> Table:
-    """A row per site, the highest value first: CI, share, rank, and from which it does not differ significantly."""
+    """Return a row per site, the highest value first: interval, share, rank, and which sites do not differ."""
     heads = {"site": "Site", "value": heading, "share": "Share [%]", "ranks": "Rank",
              "tied": "Not significantly different from"}  # fmt: skip
     table = one.table.assign(share=100 * one.table["share"]).reset_index()
@@ -265,7 +265,7 @@ def _utility_table(results: Results, name: str, values: Values) -> Table:
 
 
 def _benefit_table(results: Results, values: Values) -> Table:
-    """Shapley values (rows) for the Dice of each tested site (columns), mean over seeds."""
+    """Return Shapley values (rows) for the Dice of each tested site (columns), mean over seeds."""
     dice = results.coalition_results.dice.cases.groupby(level=["seed", "method", "site"]).mean().unstack("site")
     matrices = []
     for _, rows in dice.groupby(level="seed"):

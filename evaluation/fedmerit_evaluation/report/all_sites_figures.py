@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from fedmerit.contract.semivalues import EXACT
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.pages import Drawing
-from fedmerit_evaluation.ground_truth.semivalues import EXACT
 from fedmerit_evaluation.report import alt_texts
 from fedmerit_evaluation.report.contributions import ESTIMATE, Agreement
 from fedmerit_evaluation.report.hospitals import Hospital

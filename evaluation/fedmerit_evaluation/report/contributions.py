@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit_evaluation.fairness.measurement import Estimates, Key, measure
 from fedmerit_evaluation.fairness.measures import CORRELATIONS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import ground_truths, value_tables
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
-from fedmerit_evaluation.ground_truth.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results

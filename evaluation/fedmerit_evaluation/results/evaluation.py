@@ -38,7 +38,7 @@ from fedmerit_evaluation.results.runs import open_run
 
 
 def model_folder(run: Path) -> Path:
-    """The folder of a run's final models; `BadInput` if there is none."""
+    """Return the folder of a run's final models; `BadInput` if there is none."""
     folder = Path(run) / "models"
     require_inside(Path(run))
     names = sorted(path.stem for path in folder.glob("*.pt"))
@@ -54,7 +54,7 @@ def model_folder(run: Path) -> Path:
 
 
 def final_model(run: Path, site: str | None = None) -> Path:
-    """The file of a final model: the global one or the only one, else that of ``site``, or the one selected for it.
+    """Return the file of a final model: the global or only one, else that of ``site``, or the one selected for it.
 
     Raises:
         BadInput: there is none, or one for each site and ``site`` is none of these.
@@ -73,7 +73,7 @@ def final_model(run: Path, site: str | None = None) -> Path:
 
 
 def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
-    """A function from a site folder to its final model: the global one, the only one, or the site's own.
+    """Return a function from a site folder to its final model: the global one, the only one, or the site's own.
 
     Raises:
         BadInput: the run has no models; or, from the returned function, none fits the site.
@@ -109,7 +109,7 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
 
 
 def list_preparation_differences(run: Path, sites: Path) -> list[str]:
-    """A text for each difference in preparation between site folders and the images that a run was trained on."""
+    """Return a text for each difference in preparation between site folders and the images of a run."""
     _, preprocessing = read_description(model_folder(run))
     trained = preprocessing.to_dict() if preprocessing else {}
     differing: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -136,7 +136,7 @@ METRICS: Catalogue[Metric] = Catalogue(
 def compute_metrics(
     network: nn.Module, case: Case, labels: Sequence[str], metrics: Mapping[str, Metric]
 ) -> Iterator[tuple[str, str, float | None]]:
-    """(metric, label, value) of one case."""
+    """Yield (metric, label, value) of one case."""
     masks, reference = predict(network, np.array(case.image)), np.array(case.label, dtype=np.bool_)
     for place, label in enumerate(labels):
         for name, metric in metrics.items():
@@ -160,6 +160,7 @@ def evaluate(
 
     Args:
         run: a finished run folder.
+        sites: the folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
         out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>-<digest of the sites>.csv`` by
             default, and ``...-estimated.csv`` with estimated statistics.
@@ -205,7 +206,7 @@ def evaluate(
 
 
 def with_batch_statistics(site: SiteFolder, network: nn.Module) -> nn.Module:
-    """A copy with BatchNorm statistics of the site's training images; `BadInput` if there are none."""
+    """Return a copy with BatchNorm statistics of the site's training images; `BadInput` if there are none."""
     if not has_statistics(network):
         raise BadInput("the run's network keeps no BatchNorm statistics; leave the option out")
     if not site.cases("training"):

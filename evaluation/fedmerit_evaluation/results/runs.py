@@ -21,83 +21,18 @@ from fedmerit.schema.score_name import show_score_of
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_evaluation.results.views import POOLED, STANDALONE, Results
 
-RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # what a row without a case is of
-
-
-def has_folds(rows: pd.DataFrame) -> bool:
-    """Whether rows of results are of several folds."""
-    return bool(rows["fold"].nunique() > 1)
-
-
-def pool_folds(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with cases named by their fold, ``2:003``, and means over folds of what is recorded by site and round.
-
-    Unchanged if they are not of several folds.
-    """
-    if not has_folds(rows):
-        return rows
-    tested = rows[rows["case"] != ""]
-    places = [case.rpartition("/") for case in tested["case"]]
-    named = tested.assign(
-        case=[f"{at}{bar}{fold}:{case}" for (at, bar, case), fold in zip(places, tested["fold"], strict=True)]
-    )
-    return pd.concat([named, _means(rows, "seed").assign(fold="")], ignore_index=True)[list(rows)]
-
-
-def folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """What is recorded by site and round, mean over seeds, with the fold as the seed: what CIs over folds are of."""
-    return _means(rows, "fold").assign(seed=lambda table: table["fold"].astype(int))[list(rows)]
-
-
-def _means(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Of rows without a case the mean by method and ``by``."""
-    of = rows[rows["case"] == ""].groupby(["method", by, *RECORDED], observed=True, sort=False)["value"].mean()
-    return of.reset_index().assign(run="", case="", patient="", **({"fold": ""} if by == "seed" else {"seed": 0}))
-
-
-DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"
-
-
-def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
-    """What `study_folders.recorded_digests` gave when a study's JSON file was written, by site; {} if there is no file.
-
-    Raises:
-        BadInput: the file's part is something else.
-    """
-    found = read_object(record).get(part, {}) if record.exists() else {}
-    try:
-        return TypeAdapter(dict[str, str]).validate_python(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None
-
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-
-def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
-    """Key and value pairs that ``read`` finds in each ledger record, in order; none if the run has no ledger.
-
-    Raises:
-        BadInput: the file is no ledger, or its records lack what ``read`` looks for.
-    """
-    path = run / "ledger.jsonl"
-    if not path.exists():
-        return {}
-    try:
-        return {key: value for record in Ledger(path).records for key, value in read(record)}
-    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
-        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
-
-
 COMMAND = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
+DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # of run.json and of a study's JSON file
+RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # columns of a row without a case
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. ``label`` is its method, with the settings in which it differs from the other runs."""
+    """A run folder; the ``label`` is its method, with the settings in which it differs from the other runs."""
 
     path: Path
     info: Mapping[str, Any]  # run.json
@@ -111,7 +46,7 @@ class Run:
 
     @property
     def site_digests(self) -> dict[str, str]:
-        """Digests of the prepared sites, by name; deployed runs have none."""
+        """The digests of the prepared sites, by name; deployed runs have none."""
         return dict(self.info.get("site_digests") or {})
 
     @property
@@ -126,21 +61,21 @@ class Run:
 
     @property
     def fold(self) -> int | None:
-        """That of its sites' folders whose splits it used; None: those of datalist.json."""
+        """The fold of its sites' folders whose splits it used; None: the splits of datalist.json."""
         return self.info.get("fold")
 
     def in_its_fold(self, sites: Sequence[SiteFolder]) -> list[SiteFolder]:
-        """The site folders, with the splits of its fold if they have it, as its own have."""
+        """Return the site folders with the splits of the run's fold, where they have it."""
         return [site.in_fold(self.fold, missing_ok=True) for site in sites]
 
     @property
     def rounds(self) -> int:
-        """Number of rounds in the settings."""
+        """The number of rounds in the settings."""
         return int(self.info["rounds"])
 
     @cached_property
     def rounds_done(self) -> int:
-        """Number of aggregated rounds in results.csv."""
+        """The number of aggregated rounds in results.csv."""
         rows = self.results.rows
         rounds = rows.loc[rows["split"] == "", "round"]
         return 0 if rounds.empty else int(rounds.max()) + 1
@@ -167,18 +102,17 @@ def open_run(path: Path) -> Run:
         raise BadInput(f"{path}: not a run folder: no run.json; {way}")
     info = read_run(path)
     show_score_of(info)
-    missing = [field for field in FIELDS if field not in info]
-    if missing:
+    if missing := [field for field in FIELDS if field not in info]:
         raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{COMMAND} --out OTHER` writes a complete one")
-    results = read_results(path)
-    if results.empty:
+    rows = read_results(path)
+    if rows.empty:
         raise BadInput(
             f"{path}: results.csv has no result yet; let the run finish its first round, or resume it with "
             f"`fedmerit run --resume --out {path}`"
         )
-    coalition_results = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
-    lacking = results["quantity"].isin(info.get("undefined", ())) | coalition_results
-    return Run(path, info, Results(results[~lacking]), str(info["method"]))
+    is_of_coalition = (rows["coalition"] != "") & ~rows["quantity"].isin(PAIRS)
+    is_undefined = rows["quantity"].isin(info.get("undefined", ()))
+    return Run(path, info, Results(rows[~(is_undefined | is_of_coalition)]), str(info["method"]))
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
@@ -205,8 +139,37 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
     return label_runs(runs)
 
 
+def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
+    """Return the key and value pairs that ``read`` takes from each ledger record, in order; none without a ledger.
+
+    Raises:
+        BadInput: the file is no ledger, or its records lack what ``read`` looks for.
+    """
+    path = run / "ledger.jsonl"
+    if not path.exists():
+        return {}
+    try:
+        return {key: value for record in Ledger(path).records for key, value in read(record)}
+    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
+        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
+
+
+def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
+    """Return the digests of sites in a study's JSON file, by site; none if there is no file.
+
+    Raises:
+        BadInput: the file's part is something else.
+    """
+    digests = read_object(record).get(part, {}) if record.exists() else {}
+    try:
+        return TypeAdapter(dict[str, str]).validate_python(digests)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None
+
+
 def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
-    """The results of all runs, labels in column ``method``; runs of several folds as one, by `pool_folds`.
+    """Return the results of all runs, labels in column ``method``; runs of several folds as one, by `pool_folds`.
 
     Cases with one name are the same: those of a site that was prepared differently in another run of the seed get a
     name of their own.
@@ -222,35 +185,65 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     images: dict[int, dict[str, str]] = {}  # by seed, which may move the split
     for run in runs:
         images[run.seed] = run.site_digests | images.get(run.seed, {})
-    table = pd.concat(
-        [_distinguish_labels(run, images[run.seed]).assign(method=run.label) for run in runs], ignore_index=True
-    )
+    tables = [_distinguish_cases(run, images[run.seed]).assign(method=run.label) for run in runs]
+    table = pd.concat(tables, ignore_index=True)
     ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
     table = table.assign(method=ordered)
-    return Results(pool_folds(table), folds_as_seeds(table) if has_folds(table) else None)
+    return Results(pool_folds(table), folds_as_seeds(table) if table["fold"].nunique() > 1 else None)
 
 
 def require_folds_or_none(runs: Sequence[Run]) -> None:
-    """`BadInput` if some are of a fold and others of the one split: their tests cannot be pooled."""
-    whole = [run.path for run in runs if (run.results.rows["fold"] == "").any()]
-    parts = [run.path for run in runs if (run.results.rows["fold"] != "").any()]
-    if whole and parts:
-        raise BadInput(f"{parts[0]}: is of a fold, {whole[0]} of the one split; give runs of folds, or of the split")
+    """Raise `BadInput` if some runs are of a fold and others of the one split: their tests cannot be pooled."""
+    without = [run.path for run in runs if (run.results.rows["fold"] == "").any()]
+    with_folds = [run.path for run in runs if (run.results.rows["fold"] != "").any()]
+    if without and with_folds:
+        raise BadInput(
+            f"{with_folds[0]}: is of a fold, {without[0]} of the one split; give runs of folds, or of the split"
+        )
 
 
-def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of a run, with a suffix to the names of cases from other versions of a site's folder.
+def _distinguish_cases(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows of a run, with a suffix to the names of cases from other versions of a site's folder.
 
     Args:
+        run: a run.
         images: digests by site of the folders without suffix.
     """
     rows = run.results.rows
     suffixes = {site: f"@{digest[:8]}" for site, digest in run.site_digests.items() if digest != images[site]}
     if not suffixes:
         return rows
-    at = rows["case"].str.rpartition("/")[0]  # tested at another site
-    suffix = at.where(at != "", rows["site"]).map(suffixes).fillna("")
+    tested = rows["case"].str.rpartition("/")[0]  # at another site
+    suffix = tested.where(tested != "", rows["site"]).map(suffixes).fillna("")
     return rows.assign(case=rows["case"] + suffix.where(rows["case"] != "", ""))
+
+
+def pool_folds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of several folds as one run of each method and seed, in which every patient is tested once.
+
+    Cases are named by their fold, ``2:003``; what is recorded by site and round is the mean over folds. Rows that are
+    not of several folds stay unchanged.
+    """
+    if rows["fold"].nunique() <= 1:
+        return rows
+    tested = rows[rows["case"] != ""]
+    places = [case.rpartition("/") for case in tested["case"]]
+    named = tested.assign(
+        case=[f"{at}{bar}{fold}:{case}" for (at, bar, case), fold in zip(places, tested["fold"], strict=True)]
+    )
+    return pd.concat([named, _round_means(rows, "seed")], ignore_index=True)[list(rows)]
+
+
+def folds_as_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what is recorded by site and round, mean over seeds, with the fold as the seed."""
+    return _round_means(rows, "fold").assign(seed=lambda table: table["fold"].astype(int))[list(rows)]
+
+
+def _round_means(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the means of rows without a case by method and ``by``, which is seed or fold."""
+    groups = rows[rows["case"] == ""].groupby(["method", by, *RECORDED], observed=True, sort=False)
+    means = groups["value"].mean().reset_index().assign(run="", case="", patient="")
+    return means.assign(fold="") if by == "seed" else means.assign(seed=0)
 
 
 def label_runs(runs: Sequence[Run]) -> list[Run]:
@@ -260,61 +253,61 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
     """
     labelled = []
     for run in runs:
-        settings = _settings(run)
-        same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
-        unsaid = _unrecorded_defaults(run)
-        differing = [key for key in settings if any(other.get(key, unsaid.get(key)) != settings[key] for other in same)]
+        settings, defaults = _settings(run), _unrecorded_defaults(run)
+        peers = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
+        differing = [
+            key for key in settings if any(peer.get(key, defaults.get(key)) != settings[key] for peer in peers)
+        ]
         shown = [f"{key}={text if isinstance(text := settings[key], str) else json.dumps(text)}" for key in differing]
         shown += ["attacked"] * bool(run.attacks)  # without the site: other sites may read a label
         values = ", ".join(shown)
         labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
-    twice = Counter((run.label, run.seed, run.fold) for run in labelled)
+    counts = Counter((run.label, run.seed, run.fold) for run in labelled)
     return [
-        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed, run.fold] > 1 else run
+        replace(run, label=f"{run.label} [{run.path.name}]") if counts[run.label, run.seed, run.fold] > 1 else run
         for run in labelled
     ]
 
 
+def has_same_training(run: Run, other: Run) -> bool:
+    """Return whether two runs have the same network, training, rounds and images, by the settings that both record."""
+    first, second = (_training_settings(each) | _image_settings(each) for each in (run, other))
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
+
+
 def _settings(run: Run) -> dict[str, Any]:
-    """Settings by name. Given contributions count only as "given": they differ from seed to seed."""
-    settings = {**_training_settings(run), **_guard(run), **_unrecorded_defaults(run), **run.info["parameters"]}
-    return settings | ({"contributions": "given"} if settings.get("contributions") else {})
+    """Return all settings of a run by name."""
+    return {**_training_settings(run), **_guard_settings(run), **_unrecorded_defaults(run), **run.info["parameters"]}
 
 
 def _training_settings(run: Run) -> dict[str, Any]:
     return {**run.info.get("plan", {}).get("network", {}), **run.info["training"], "rounds": run.rounds}
 
 
-def has_same_training(one: Run, other: Run) -> bool:
-    """Whether two runs have the same network, training, rounds and images, by the settings that both record."""
-    first, second = (_training_settings(run) | _image_settings(run) for run in (one, other))
-    return all(first[key] == second[key] for key in first.keys() & second.keys())
-
-
-def _guard(run: Run) -> dict[str, Any]:
-    """Settings of the guard; none with local or pooled training, where it does nothing."""
+def _guard_settings(run: Run) -> dict[str, Any]:
+    """Return the settings of the guard; none with local or pooled training, where it does nothing."""
     if run.info["method"] in (STANDALONE, POOLED):
         return {}
     default = vars(GuardSettings())
-    asked = default | run.info.get("plan", {}).get("guard", {})
-    return asked if asked["guard"] == "on" else default
+    settings = default | run.info.get("plan", {}).get("guard", {})
+    return settings if settings["guard"] == "on" else default
 
 
 def _unrecorded_defaults(run: Run) -> dict[str, Any]:
-    """Settings that deployed runs do not record: their absence is no difference.
+    """Return the settings that deployed runs do not record: their absence is no difference.
 
-    The server's own images count only as "given": they may differ from seed to seed, as the sites' may.
+    The server's images count only as "given": they may differ from seed to seed, as the sites' may.
     """
-    info, found = run.info, _image_settings(run)
-    if "privacy" in info:
-        found["privacy"] = "+".join(info["privacy"]) or "none"
-    if "server_sites" in info:
-        found["server_sites"] = "given" if info["server_sites"] else "none"
-    return found
+    settings = _image_settings(run)
+    if "privacy" in run.info:
+        settings["privacy"] = "+".join(run.info["privacy"]) or "none"
+    if "server_sites" in run.info:
+        settings["server_sites"] = "given" if run.info["server_sites"] else "none"
+    return settings
 
 
 def _image_settings(run: Run) -> dict[str, Any]:
-    said = run.info.get("plan", {}).get("preprocessing") or {}
-    size = run.info.get("image_size") or said.get("size")
-    found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
-    return found | ({"image_size": "x".join(map(str, size))} if size else {})
+    recorded = run.info.get("plan", {}).get("preprocessing") or {}
+    size = run.info.get("image_size") or recorded.get("size")
+    settings = {name: value for name, value in recorded.items() if name not in ("size", "spacing")}
+    return settings | ({"image_size": "x".join(map(str, size))} if size else {})

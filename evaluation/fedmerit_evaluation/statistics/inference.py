@@ -42,14 +42,14 @@ class Estimate:
         return not isnan(self.low + self.high)
 
     def compare(self, other: float) -> int:
-        """1: significantly above ``other``; -1: below; 0: neither, or not known."""
+        """Return 1 if significantly above ``other``, -1 if below, 0 if neither or unknown."""
         if isnan(self.p):
             return int(self.low > other) - int(self.high < other)
         return (int(self.mean > other) - int(self.mean < other)) * int(self.p <= SIGNIFICANCE_LEVEL)
 
     def of_several(self, methods: int) -> "Estimate":
-        """With p-values corrected for as many methods, too (Bonferroni)."""
-        p, p_equivalent = (min(methods * one, 1.0) if not isnan(one) else nan for one in (self.p, self.p_equivalent))
+        """Return the estimate with p-values corrected for as many methods, too (Bonferroni)."""
+        p, p_equivalent = (nan if isnan(value) else min(methods * value, 1.0) for value in (self.p, self.p_equivalent))
         return replace(self, p=p, p_equivalent=p_equivalent)
 
     @property
@@ -71,7 +71,7 @@ class SampleSize:
 
     @property
     def insufficient_data(self) -> str:
-        """Why nothing may be called significant; "" if the sample is large enough."""
+        """The reason why nothing may be called significant; "" if the sample is large enough."""
         if self.cases < MIN_CASES:
             return f"too few {self.unit} ({self.cases}; at least {MIN_CASES} are needed)"
         if not self.seeds:
@@ -82,7 +82,7 @@ class SampleSize:
 
 
 class Comparison(StrEnum):
-    """Federated with local training, at one hospital."""
+    """A comparison of federated with local training, at one hospital."""
 
     BETTER = "significantly better with federated training"
     WORSE = "significantly better with local training"
@@ -103,12 +103,12 @@ def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
 
 
 def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike) -> NDArray[np.float64]:
-    """Two-sided p-values of numbers being 0, from their 95 % CIs: 5 % where an end is 0; NaN without a CI.
+    """Return two-sided p-values of numbers being 0, from their 95 % CIs: 5 % where an end is 0; NaN without a CI.
 
     Assumes Student's t with `degrees_of_freedom`, which the CIs, of mixed degrees, are at least as narrow as.
     """
     mean, low, high, seeds = np.broadcast_arrays(
-        *(np.asarray(one, dtype=np.float64) for one in (mean, low, high, seeds))
+        *(np.asarray(part, dtype=np.float64) for part in (mean, low, high, seeds))
     )
     freedom = degrees_of_freedom(seeds)
     reach = np.where(mean > 0, mean - low, high - mean)
@@ -118,13 +118,13 @@ def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike)
 
 
 def degrees_of_freedom(seeds: ArrayLike) -> NDArray[np.float64]:
-    """Of `p_values`: as many as the fewest of the seeds and `MIN_CASES` patients leave; of one seed, the patients."""
+    """Return the degrees of `p_values`, by the fewest of the seeds and `MIN_CASES`; with one seed by patients."""
     seeds = np.asarray(seeds, dtype=np.float64)
     return np.where(seeds > 1, np.minimum(seeds, MIN_CASES), MIN_CASES) - 1.0
 
 
 def fold_overlap(folds: int) -> float:
-    """Factor of a standard error over folds, which share training patients: √(1 + F · tested / trained on).
+    """Return the factor of a standard error over folds that share training patients: √(1 + F · tested / trained on).
 
     All but two folds train: one is validated, one tested. Source: the corrected resampled t-test of Nadeau and Bengio
     2003. 1 without folds.
@@ -133,7 +133,7 @@ def fold_overlap(folds: int) -> float:
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Corrected p-values of a family of comparisons, whatever their dependence (Holm 1979); NaN are not of it."""
+    """Return corrected p-values of a family of comparisons, whatever their dependence (Holm 1979), without NaN."""
     p = np.asarray(p, dtype=np.float64)
     known = np.flatnonzero(np.isfinite(p))
     order = known[np.argsort(p[known], kind="stable")]
@@ -143,5 +143,5 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
 
 
 def find_highest(numbers: Mapping[str, float]) -> list[str]:
-    """The names with the largest number; several if they tie."""
+    """Return the names with the largest number; several if they tie."""
     return [name for name, number in numbers.items() if max(numbers.values()) - number < TIE_TOLERANCE]

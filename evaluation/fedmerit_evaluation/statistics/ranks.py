@@ -1,10 +1,10 @@
 """Values of sites with 95 % confidence intervals, significant differences between pairs, and intervals of ranks.
 
 Values come for s seeds, n sites and D draws of everything else that is random, such as patients; the first draw is the
-observed one. For all seeds the same draw is taken, and `StudentDraws` for other seeds; with one seed the variation over
-seeds is unknown, and the intervals are too short. Differences of pairs are two-sided at 5 %, over all pairs (Holm). A
-rank's interval counts the sites that are significantly above and below: all intervals at once hold the
-true ranks in 95 of 100 studies (Al Mohamad, van Zwet, Solari and Goeman 2021).
+observed one. All seeds get the same draw, and `fedmerit_evaluation.statistics.resampling.draw_over_seeds` draws other
+seeds; with one seed the variation over seeds is unknown, and the intervals are too short. Differences of pairs are
+two-sided at 5 %, over all pairs (Holm). A rank's interval counts the sites that are significantly above and below: all
+intervals at once hold the true ranks in 95 of 100 studies (Al Mohamad, van Zwet, Solari and Goeman 2021).
 
 With folds these take the place of seeds, or the draws are of them. Sites' values come from models of other patients, so
 pairs are compared with `fold_overlap`.
@@ -19,16 +19,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, fold_overlap, holm, p_values
-from fedmerit_evaluation.statistics.resampling import DRAWS, LEVEL, FloatArray, StudentDraws
+from fedmerit_evaluation.statistics.resampling import ENDS, FloatArray, draw_over_seeds
 
-ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order
 NO_VARIANCE = "no variance was measured"
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Values of n sites by one estimator, mean over seeds; rank 1 is the highest."""
+    """The values of n sites by one estimator, mean over seeds; rank 1 is the highest."""
 
     sites: list[str]
     value: FloatArray  # (n,)
@@ -43,7 +42,7 @@ class Ranking:
 
     @property
     def share(self) -> FloatArray:
-        """(n,) of the sum; NaN if a value is negative: then there are no shares."""
+        """(n,) shares of the sum; NaN if a value is negative: then there are no shares."""
         total = self.value.sum()
         return np.asarray(
             self.value / total if total > 0 and (self.value >= 0).all() else np.full_like(self.value, np.nan)
@@ -64,17 +63,17 @@ class Ranking:
         """Whether any two sites differ significantly."""
         return bool(self.order_signs.any())
 
-    def differ(self, one: str, other: str) -> bool:
-        """Whether two sites differ significantly."""
-        return bool(self.order_signs[self.sites.index(one), self.sites.index(other)])
+    def differ(self, site: str, other: str) -> bool:
+        """Return whether two sites differ significantly."""
+        return bool(self.order_signs[self.sites.index(site), self.sites.index(other)])
 
     def times(self, factor: float) -> "Ranking":
-        """The same in another unit: all values times ``factor``."""
+        """Return the ranking in another unit: all values times ``factor``."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     @property
     def table(self) -> pd.DataFrame:
-        """By site, the highest first: ``value, low, high, share, ranks, tied``."""
+        """The columns ``value, low, high, share, ranks, tied`` by site, the highest value first."""
         rows = {}
         for site in self.order:
             place = self.sites.index(site)
@@ -95,14 +94,21 @@ class Ranking:
 def ranking(
     sites: Sequence[str], values: FloatArray, seed: int = 0, sample: SampleSize | None = None, folds: int = 0
 ) -> Ranking:
-    """The ranking by (s, n, D) values; D is 1 if only seeds, or the ``folds`` in their place, are drawn.
+    """Rank sites by (s, n, D) values.
 
     NaN draws (single patients, a site that never answered) give no significant difference: every rank is possible.
-    So do an insufficient ``sample``, the patients and seeds that the values rest on, and one seed without draws.
+    The same holds for one seed without draws.
+
+    Args:
+        sites: n names.
+        values: D is 1 if only seeds, or the ``folds`` in their place, are drawn.
+        seed: that the draws of seeds start from.
+        sample: the patients and seeds that the values rest on; if it is insufficient, nothing is significant.
+        folds: that are drawn; 0: not of several.
     """
     insufficient_data = "" if sample is None else sample.insufficient_data
-    resampled = resample(values, seed)  # (R, n)
-    low, high = np.quantile(resampled, ENDS, axis=0)
+    drawn = draw_over_seeds(values, seed)  # (R, n)
+    low, high = np.quantile(drawn, ENDS, axis=0)
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values
     if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
         low = high = np.full(len(sites), np.nan)
@@ -112,7 +118,7 @@ def ranking(
     signs = np.zeros((len(sites), len(sites)), dtype=int)
     if not insufficient_data:
         first, second = np.triu_indices(len(sites), k=1)
-        below, above = np.quantile(resampled[:, first] - resampled[:, second], ENDS, axis=0)
+        below, above = np.quantile(drawn[:, first] - drawn[:, second], ENDS, axis=0)
         difference = value[first] - value[second]
         difference = np.where(np.abs(difference) <= ROUNDING * np.nanmax(np.abs(value), initial=0.0), 0.0, difference)
         below, above = (difference + fold_overlap(folds) * (end - difference) for end in (below, above))
@@ -133,28 +139,16 @@ def ranking(
     )
 
 
-def resample(values: FloatArray, seed: int = 0, least: int = DRAWS) -> FloatArray:
-    """(R, n) drawn means over seeds of (s, n, D) values; R is ``least`` or D - 1.
-
-    With one seed and D = 1 there is nothing to resample: each is the observed one.
-    """
-    s, _, count = values.shape
-    number = max(least, count - 1)
-    draws = np.zeros(number, dtype=int) if count == 1 else 1 + np.arange(number) % (count - 1)
-    drawn = StudentDraws.even(s, number, np.random.default_rng(seed))
-    means = [np.where(np.isfinite(one).all(axis=1), drawn.mean(one), np.nan) for one in values.T[draws].swapaxes(0, 1)]
-    return np.stack(means, axis=1)
-
-
 def count_rank_flips(rankings: Mapping[str, Ranking]) -> pd.DataFrame:
-    """Pairs of sites that two estimators rank differently: ``first, second`` x ``flips, contradictions, pairs``.
+    """Count the pairs of sites that two estimators rank differently: ``first, second, flips, contradictions, pairs``.
 
-    ``contradictions``: those of them that differ significantly by both estimators.
+    ``contradictions`` are the flips of pairs that differ significantly by both estimators.
     """
     rows = []
-    for (first, one), (second, other) in combinations(rankings.items(), 2):
-        pairs = list(combinations(range(len(one.sites)), 2))
-        differ = [np.sign(one.value[a] - one.value[b]) * np.sign(other.value[a] - other.value[b]) < 0 for a, b in pairs]
-        against = [one.order_signs[a, b] * other.order_signs[a, b] < 0 for a, b in pairs]
-        rows.append((first, second, sum(differ), sum(against), len(pairs)))
+    for (first, ours), (second, theirs) in combinations(rankings.items(), 2):
+        pairs = list(combinations(range(len(ours.sites)), 2))
+        flips = sum(np.sign(ours.value[a] - ours.value[b]) * np.sign(theirs.value[a] - theirs.value[b]) < 0
+                    for a, b in pairs)  # fmt: skip
+        contradictions = sum(ours.order_signs[a, b] * theirs.order_signs[a, b] < 0 for a, b in pairs)
+        rows.append((first, second, flips, contradictions, len(pairs)))
     return pd.DataFrame(rows, columns=["first", "second", "flips", "contradictions", "pairs"])

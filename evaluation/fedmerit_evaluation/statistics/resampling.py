@@ -1,28 +1,29 @@
-"""Confidence intervals of statistics of Dice: Student's t over the patients of every site, and over seeds.
+"""What other patients, folds and seeds would have given: confidence intervals of Dice, and draws of it.
 
-A draw moves the mean over n patients of a site by Σ zᵢ dᵢ / √(n χ²), z standard normal, χ² with n - 1 degrees of
-freedom: its quantiles are Student's, so three patients are covered as well as thirty. dᵢ is the sum over a patient's
-cases of their distances from the site's mean, in mean numbers of cases: several images of a patient are one patient
-(linearised ratio; Cochran 1977, Sampling Techniques, chapter 6). All methods get the same z and χ² in a draw: their
-differences are paired. So do all seeds: patients that all are tested on cannot be averaged out. Where patients are not
-known, cases of one position are taken for one patient. Seeds are drawn likewise.
+One model of chance serves all statistics. A `CrossedEffects` holds the mean Dice of every model, seed and site, and by
+how much each patient moves it: patients of a site and seeds are crossed random effects. All images of a patient move
+together (linearised ratio; Cochran 1977, Sampling Techniques, chapter 6); where patients are not recorded, each case
+counts as a patient. With folds, which test each patient once, the folds take the place of the patients, the same at
+all sites, and seeds are not drawn: between folds everything differs that a hospital's number varies by, patients,
+training images and seeds.
 
-With folds, which test each patient once, z is drawn for each fold instead, the same at all sites, and no seeds are:
-between folds everything differs that a hospital's number varies by, patients, training images and seeds, and means over
-patients only would miss the last two. 95 % intervals are percentiles of the statistic over the draws.
+- Means and their differences: `CrossedEffects.interval`, by moments (Searle, Casella and McCulloch 1992, Variance
+  Components, chapter 4) with Satterthwaite's degrees of freedom (1946).
+- Other statistics, such as ranks, correlations and the values of coalitions' games: percentiles of the statistic over
+  draws of all means at once (Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13). A draw moves a
+  mean over n patients by Σ zᵢ mᵢ √((n - 1) / χ²), zᵢ standard normal and χ² with n - 1 degrees of freedom: its
+  quantiles are Student's t (as a confidence distribution, Fisher 1935), so three patients are covered as well as
+  thirty. All models get the same z and χ² in a draw, so their differences are paired. Seeds are drawn in the same way.
 
-Assumptions: patients of a site are exchangeable and independent, seeds independent, means of both about normal; folds
-independent, although they share training patients. Limits: with one patient of a site nothing is known; noise that
-differs by seed and case counts twice, so intervals of unstable training are wide; drawing adds noise, so spreads come
-out larger and correlations nearer to 0.
-
-Source: Student's t as a confidence distribution, Fisher 1935 (The fiducial argument); percentile intervals: Efron and
-Tibshirani 1993, An Introduction to the Bootstrap, chapter 13. Coverage: docs/studies/statistics.md.
+Assumptions: the patients of a site are exchangeable and independent, seeds independent, means about normal, folds
+independent although they share training patients. Not covered: what another seed would give, if there is one; a skewed
+distribution of few patients. Draws add noise: spreads come out larger, and correlations nearer to 0. Noise that
+differs by seed and case counts twice in draws. Coverage: docs/studies/statistics.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -30,143 +31,178 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, qmc, t
 
 from fedmerit.errors import BadInput
+from fedmerit.seeds import random_seed
 from fedmerit_evaluation.statistics.inference import MARGIN, fold_overlap
 
 FloatArray = NDArray[np.float64]
+K = TypeVar("K")
 
 DRAWS = 2000
 LEVEL = 0.95
-MAX_UNDEFINED = 0.05  # of the draws; if more are undefined there is no interval
+ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles of a confidence interval
+MAX_UNDEFINED = 0.05  # share of the draws; if more are undefined there is no interval
+UNBOUNDED = (-np.inf, np.inf)
+
+
+def nan_mean(values: FloatArray, axis: int) -> FloatArray:
+    """Return the mean along an axis of the entries that are not NaN; NaN if all are."""
+    finite = np.isfinite(values)
+    count = finite.sum(axis=axis)
+    return np.asarray(np.where(finite, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
+
+
+def bootstrap_counts(number: int, draws: int, random: np.random.Generator) -> FloatArray:
+    """Return (1 + draws, number) how often each of ``number`` items counts: once as observed, then in each sample."""
+    drawn = random.multinomial(number, np.full(number, 1 / number), size=draws)
+    return np.concatenate([np.ones((1, number)), drawn])
 
 
 @dataclass(frozen=True)
 class StudentDraws:
-    """D draws of the mean of other items, such as seeds or patients: Student's t around the mean of n known ones.
+    """A number of draws, D, of the mean of other items, such as seeds or patients, around the mean of n known ones.
 
     Resampled with replacement, two items would give three means and three ten: such percentile intervals cover the true
     mean in half and in three quarters of all cases. All statistics use the same draws.
     """
 
     normal: FloatArray  # (D, n)
-    squares: FloatArray  # (D, n) χ² of 1 to n degrees of freedom
+    squares: FloatArray  # (D, n) χ² with 1 to n degrees of freedom
 
     @classmethod
     def random(cls, items: int, draws: int, random: np.random.Generator) -> "StudentDraws":
-        """D ``draws`` of that many items."""
+        """Return D ``draws`` for n ``items``."""
         normal, squared = random.standard_normal((2, draws, items))
         return cls(normal, np.cumsum(squared**2, axis=1))
 
     @classmethod
     def even(cls, items: int, draws: int, random: np.random.Generator) -> "StudentDraws":
-        """Likewise by Halton's points, which fill the tails more evenly; for few items, and once only."""
+        """Return D ``draws`` by Halton's points, which fill the tails more evenly; for few items."""
         normal = norm.ppf(qmc.Halton(2 * items, rng=random).random(draws))
         return cls(normal[:, :items], np.cumsum(normal[:, items:] ** 2, axis=1))
 
     def mean(self, numbers: FloatArray) -> FloatArray:
-        """(D,) means of (D, n) numbers, which differ by draw; NaN: not known. Of one known number that number."""
+        """Return (D,) means of (D, n) numbers, which differ by draw; NaN: unknown. One number stays as it is."""
         middle, count = nan_mean(numbers, axis=-1), np.isfinite(numbers).sum(axis=-1)
         deviations = np.nan_to_num(numbers - middle[:, None])  # times normals: variance (n - 1) sd²
         square = np.take_along_axis(self.squares, np.maximum(count - 2, 0)[:, None], axis=-1)[:, 0]
         return np.asarray(middle + (self.normal * deviations).sum(axis=-1) / np.sqrt(np.maximum(count, 1) * square))
 
-    def deviations(self, numbers: FloatArray) -> FloatArray:
-        """(rows, D) deviations from the means of (rows, n) numbers, paired; 0 for a row with one known number."""
-        count = np.maximum(np.isfinite(numbers).sum(axis=-1), 1)
-        own = np.nan_to_num(numbers - nan_mean(numbers, axis=-1)[:, None])
-        square = self.squares.T[np.maximum(count - 2, 0)]  # (rows, D)
-        return np.asarray(own @ self.normal.T / np.sqrt(count[:, None] * square))
-
 
 @dataclass(frozen=True)
 class Clusters:
-    """Which cases vary together: those of a patient, or of a fold."""
+    """The cases that vary together: those of a patient, or of a fold."""
 
-    of: Mapping[tuple[int, str, str], str]  # by seed, site and case; a case that is not there is a patient of its own
-    folds: int = 0  # if they are folds, how many; they are the same at all sites
-
-
-CASES = Clusters({})  # each a patient of its own
+    by_case: Mapping[tuple[int, str, str], str]  # by seed, site and case; a case that is missing is a patient itself
+    folds: int = 0  # if they are folds, the number of them; they are the same at all sites
 
 
-def bootstrap_counts(number: int, draws: int, random: np.random.Generator) -> FloatArray:
-    """(1 + draws, number) how often each of ``number`` items counts: once as observed, then in each sample."""
-    drawn = random.multinomial(number, np.full(number, 1 / number), size=draws)
-    return np.concatenate([np.ones((1, number)), drawn])
+CASES = Clusters({})  # each a patient itself
 
 
-def nan_mean(values: FloatArray, axis: int) -> FloatArray:
-    """The mean along an axis without NaN; NaN if all are."""
-    known = np.isfinite(values)
-    count = known.sum(axis=axis)
-    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.where(count > 0, count, np.nan))
+@dataclass(frozen=True)
+class Variance:
+    """An estimated variance of a mean, and its degrees of freedom."""
 
+    value: float
+    freedom: float
 
-def tested_sites(frame: pd.DataFrame) -> pd.Series:
-    """By row of columns ``site, case``, the patient's site: another one for cases ``<tested site>/<case>``."""
-    tested = frame["case"].str.rpartition("/")
-    return tested[0].where(tested[1] != "", frame["site"])
+    @classmethod
+    def sum(cls, parts: list["Variance"]) -> "Variance":
+        """Return the variance of a sum of independent parts, by Satterthwaite 1946."""
+        value = sum(part.value for part in parts)
+        squares = sum(part.value**2 / part.freedom for part in parts if part.value)
+        return cls(value, value**2 / squares if squares else 1.0)
+
+    def reach(self) -> float:
+        """Return half the width of the confidence interval."""
+        return float(t.ppf(ENDS[1], self.freedom) * np.sqrt(self.value))
+
+    def p(self, mean: float) -> float:
+        """Return the two-sided p-value of the hypothesis that the mean is 0."""
+        if not self.value:
+            return float(mean == 0)
+        return float(2 * t.sf(mean / np.sqrt(self.value), self.freedom))
 
 
 @dataclass(frozen=True)
 class CrossedEffects:
-    """Mean Dice of each method, seed and site, and what each patient moves it by; fractions.
+    """The mean Dice [fraction] of m models in s seeds at n sites, and what each of p patients, or folds, moves it by.
 
-    Methods are axis 0 of both, seeds axis 1, sites axis 2.
+    A model is a method, or a coalition whose model was tested. A patient whom several seeds test is one patient.
     """
 
     methods: list[str]
     seeds: list[int]
     sites: list[str]
     means: FloatArray  # (m, s, n); NaN: not tested
-    moves: FloatArray  # (m, s, n, p) by patient or fold: their squares sum to a mean's variance; 0: not tested
-    known: NDArray[np.bool_]  # (m, s, n, p) which are tested
-    tested: NDArray[np.intp]  # (p,) number of each patient's site; of folds 0
+    moves: FloatArray  # (m, s, n, p): their squares sum to a mean's variance; 0: not tested
+    is_tested: NDArray[np.bool_]  # (m, s, n, p)
+    place: NDArray[np.intp]  # (p,) the number of the site whose patient it is; 0 for folds
     has_folds: bool = False
     overlap: float = 1.0  # `fold_overlap` of the folds that the moves, or the seeds in their place, are of
 
     @classmethod
-    def of(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
-        """Of Dice by ``(method, seed, site, case)``; a case ``<tested site>/<case>`` is the same for all sites."""
+    def from_cases(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
+        """Estimate the effects.
+
+        Args:
+            cases: Dice by ``(method, seed, site, case)``; a case ``<tested site>/<case>`` is the same for all sites.
+            clusters: the patients or folds of the cases.
+
+        Raises:
+            BadInput: there is no case.
+        """
+        if cases.empty:
+            raise BadInput("no test case; let the runs finish, they test after the last round")
         frame = cases.rename("dice").reset_index().astype({"method": str, "site": str, "case": str})
         names = [sorted(frame[name].unique()) for name in ("method", "seed", "site")]
         frame = frame.dropna().sort_values(["method", "seed", "site", "case"])  # sums do not depend on the rows' order
-        frame["tested"] = tested_sites(frame)
-        frame["case"] = frame["case"].str.rpartition("/")[2]
-        frame["case"] = [
-            clusters.of.get((seed, site, case), case)
-            for seed, site, case in zip(frame["seed"], frame["tested"], frame["case"], strict=True)
-        ]
+        tested = frame["case"].str.rpartition("/")
+        frame["tested"] = tested[0].where(tested[1] != "", frame["site"])
+        keys = zip(frame["seed"], frame["tested"], tested[2], strict=True)
+        frame["case"] = [clusters.by_case.get((seed, site, case), case) for seed, site, case in keys]
         frame["tested"] = "" if clusters.folds else frame["tested"]
         rows = [
             pd.Index(of).get_indexer(frame[name]) for of, name in zip(names, ("method", "seed", "site"), strict=True)
         ]
         patient, patients = pd.factorize(frame["tested"] + "/" + frame["case"], sort=True)
         shape = tuple(map(len, names))
-        groups = frame.groupby(["method", "seed", "site", "tested"])
-        number = groups["case"].transform("nunique")
-        whole = frame.groupby(["method", "seed", "site"])["dice"]
+        at_place = frame.groupby(["method", "seed", "site", "tested"])
+        number = at_place["case"].transform("nunique")
+        at_site = frame.groupby(["method", "seed", "site"])["dice"]
         means = np.full(shape, np.nan)
-        means[tuple(rows)] = whole.transform("mean")
+        means[tuple(rows)] = at_site.transform("mean")
         moves = np.zeros((*shape, len(patients)))
-        known = np.zeros(moves.shape, dtype=np.bool_)
+        is_tested = np.zeros(moves.shape, dtype=np.bool_)
         unbiased = np.sqrt(number / (number - 1).clip(lower=1))
-        of_case = (frame["dice"] - groups["dice"].transform("mean")) * unbiased / whole.transform("size")
-        np.add.at(moves, (*rows, patient), of_case)
-        known[(*rows, patient)] = True
-        tested = np.zeros(len(patients), dtype=np.intp)
-        tested[patient] = pd.factorize(frame["tested"], sort=True)[0]
+        move = (frame["dice"] - at_place["dice"].transform("mean")) * unbiased / at_site.transform("size")
+        np.add.at(moves, (*rows, patient), move)
+        is_tested[(*rows, patient)] = True
         methods, seeds, sites = names
+        place = np.zeros(len(patients), dtype=np.intp)
+        if not clusters.folds:
+            places = pd.Index([*sites, *sorted({*frame["tested"]} - {*sites})])
+            place[patient] = places.get_indexer(frame["tested"])
         overlap = fold_overlap(clusters.folds)
-        return cls(methods, list(map(int, seeds)), sites, means, moves, known, tested, bool(clusters.folds), overlap)
+        return cls(methods, [*map(int, seeds)], sites, means, moves, is_tested, place, bool(clusters.folds), overlap)
+
+    def at_seed(self, number: int) -> "CrossedEffects":
+        """Return the effects in the seed of that number, from 0."""
+        only = slice(number, number + 1)
+        parts = {name: getattr(self, name)[:, only] for name in ("means", "moves", "is_tested")}
+        return replace(self, seeds=self.seeds[only], **parts)
 
     def interval(
-        self,
-        method: str,
-        other: str | None = None,
-        site: str | None = None,
-        bounds: tuple[float, float] = (-np.inf, np.inf),
+        self, method: str, other: str | None = None, site: str | None = None, bounds: tuple[float, float] = UNBOUNDED
     ) -> dict[str, float]:
-        """The mean Dice of a method, or its difference from another's, at a site or over all that have it.
+        """Return the mean Dice of a method, or its difference from another's, at a site or over all that have it.
+
+        The variance is V = V_seeds + V_patients - V_both: what differs by seed and patient is in both of the first.
+        V_seeds of two or three seeds is often too small by chance. It is therefore at least the sum of the sites'
+        variances over seeds, which has more degrees of freedom, and the interval at least Student's over seeds only.
+        The p-value is the largest of those by V, by seeds and by patients only: corrected for many comparisons, it has
+        to hold far in the tail, where Satterthwaite's is too small. Over folds it is that of a standard error larger
+        by `fold_overlap`. So an interval can exclude 0 without significance.
 
         Args:
             method: one of ``methods``.
@@ -180,52 +216,48 @@ class CrossedEffects:
             being at or beyond ±`MARGIN` (Schuirmann 1987). NaN if unknown, all but ``mean`` and ``seeds``
             also if one seed of several has it.
         """
-        one = self.methods.index(method)
-        chosen = np.arange(len(self.sites)) if site is None else np.array([self.sites.index(site)])
-        dice, moves = self.means[one][:, chosen], self.moves[one][:, chosen]
+        at_sites = np.arange(len(self.sites)) if site is None else np.array([self.sites.index(site)])
+        row = self.methods.index(method)
+        dice, moves = self.means[row][:, at_sites], self.moves[row][:, at_sites]
         if other is not None:
-            two = self.methods.index(other)
-            dice, moves = dice - self.means[two][:, chosen], moves - self.moves[two][:, chosen]
-        has = np.isfinite(dice)
-        seeds = np.flatnonzero(has.any(axis=1))
-        share = (has / np.maximum(has.sum(axis=1, keepdims=True), 1))[seeds]  # (s, n) of a site in the mean
+            row = self.methods.index(other)
+            dice, moves = dice - self.means[row][:, at_sites], moves - self.moves[row][:, at_sites]
+        has_dice = np.isfinite(dice)
+        seeds = np.flatnonzero(has_dice.any(axis=1))
+        share = (has_dice / np.maximum(has_dice.sum(axis=1, keepdims=True), 1))[seeds]  # (s, n) of a site in the mean
         parts = share * np.nan_to_num(dice[seeds])  # (s, n)
         numbers = parts.sum(axis=1)
-        found = {
-            "mean": float(nan_mean(numbers, axis=0)) if len(seeds) else np.nan,
-            "std": float(numbers.std(ddof=1)) if len(seeds) > 1 else np.nan,
-            "low": np.nan,
-            "high": np.nan,
-            "seeds": len(seeds),
-            "p": np.nan,
-            "p_equivalent": np.nan,
-        }
+        unknown = dict.fromkeys(("low", "high", "p", "p_equivalent"), np.nan)
+        outcome = {**_mean_and_std(numbers), **unknown, "seeds": len(seeds)}
         if len(seeds) >= min(2, self.means.shape[1]) > 0:
             moved = np.einsum("sn,snp->sp", share, moves[seeds]) / len(seeds)
             of_ends, of_tests = self._variances(parts, moved)
-            reach, distance = max(one.reach() for one in of_ends), abs(found["mean"])
-            low, high = np.clip([found["mean"] - reach, found["mean"] + reach], *bounds)
+            reach, distance = max(part.reach() for part in of_ends), abs(outcome["mean"])
+            low, high = np.clip([outcome["mean"] - reach, outcome["mean"] + reach], *bounds)
             p, p_margin = (
-                max(one.p(abs(far) / self.overlap) for one in of_tests) for far in (distance, MARGIN - distance)
+                max(part.p(abs(far) / self.overlap) for part in of_tests) for far in (distance, MARGIN - distance)
             )
-            found |= {"low": float(low), "high": float(high), "p": p}
-            found["p_equivalent"] = p_margin if distance < MARGIN else 1.0
-        return found
+            outcome |= {"low": float(low), "high": float(high), "p": p}
+            outcome["p_equivalent"] = p_margin if distance < MARGIN else 1.0
+        return outcome
 
-    def _variances(self, parts: FloatArray, moved: FloatArray) -> tuple[list["Variance"], list["Variance"]]:
-        """Of which the interval is the widest, and the p-value the largest: by (s, n) sites and (s, p) patients."""
+    def _variances(self, parts: FloatArray, moved: FloatArray) -> tuple[list[Variance], list[Variance]]:
+        """Return the variances whose widest interval and whose largest p-value count.
+
+        Args:
+            parts: (s, n) what each site adds to the mean of a seed.
+            moved: (s, p) what each patient moves the mean over seeds by.
+        """
         s = len(parts)
-        tests = moved != 0
+        has_moved = moved != 0
+        places = (self.place == place for place in np.unique(self.place))
         patients = Variance.sum(
-            [
-                Variance(float((moved[:, own].sum(axis=0) ** 2).sum()), _freedom(tests[:, own]))
-                for own in (self.tested == place for place in np.unique(self.tested))
-            ]
+            [Variance(float((moved[:, at].sum(axis=0) ** 2).sum()), _freedom(has_moved[:, at])) for at in places]
         )
         if s == 1 or self.has_folds:
             return [patients], [patients]
         seeds = Variance(float(parts.sum(axis=1).var(ddof=1)) / s, s - 1)
-        by_site = Variance.sum([Variance(float(own.var(ddof=1)) / s, s - 1) for own in parts.T])
+        by_site = Variance.sum([Variance(float(part.var(ddof=1)) / s, s - 1) for part in parts.T])
         seeds = max(seeds, by_site, key=lambda variance: variance.value)
         both = s / (s - 1) * float(((moved - moved.mean(axis=0)) ** 2).sum())
         total = Variance.sum([seeds, patients])
@@ -234,194 +266,202 @@ class CrossedEffects:
         of_seeds = Variance(max(seeds.value - both, 0.0), seeds.freedom)
         return [total, of_seeds], [total, seeds, patients]
 
+    def error_covariance(self, method: str, other: str) -> float:
+        """Return the covariance of the errors of two methods' Dice, mean over sites [squared fraction].
 
-@dataclass(frozen=True)
-class Variance:
-    """An estimated variance of a mean, and its degrees of freedom."""
+        NaN if a site has no common seed, or fewer than two common patients (or folds). With ``other`` the same method
+        it is the variance. By the same moments as `interval`.
+        """
+        pair = [self.methods.index(name) for name in (method, other)]
+        covariances = []
+        for site in range(len(self.sites)):
+            seeds = np.isfinite(self.means[pair, :, site]).all(axis=0)
+            means, moves = self.means[pair, :, site][:, seeds], self.moves[pair, :, site][:, seeds]
+            if self.is_tested[pair, :, site][:, seeds].any(axis=1).all(axis=0).sum() < 2:
+                return np.nan
+            s = means.shape[1]
+            covariance = float(moves.mean(axis=1).prod(axis=0).sum())
+            if s > 1 and not self.has_folds:
+                both = float((moves - moves.mean(axis=1, keepdims=True)).prod(axis=0).sum()) / (s * (s - 1))
+                covariance += float(np.cov(means)[0, 1]) / s - both
+            covariances.append(covariance)
+        return float(np.mean(covariances))
 
-    value: float
-    freedom: float
+    def draw(self, draws_at: Callable[[int, int], StudentDraws]) -> FloatArray:
+        """Return (D, m, s, n) drawn site means; a site with a single patient keeps its mean.
 
-    @classmethod
-    def sum(cls, parts: list["Variance"]) -> "Variance":
-        """Of independent parts, by Satterthwaite 1946."""
-        value = sum(part.value for part in parts)
-        squares = sum(part.value**2 / part.freedom for part in parts if part.value)
-        return cls(value, value**2 / squares if squares else 1.0)
+        Args:
+            draws_at: called with the number of a place (the only one for folds) and of its patients; returns D draws.
+        """
+        at_place = {int(place): self.place == place for place in np.unique(self.place)}
+        drawn = {place: draws_at(place, int(at.sum())) for place, at in at_place.items()}
+        dice = np.repeat(self.means[None], len(next(iter(drawn.values())).normal) if drawn else 0, axis=0)
+        for place, at in at_place.items():
+            sites = np.flatnonzero(self.is_tested[..., at].any(axis=(0, 1, 3)))  # all, if cases are of the union
+            freedom = np.maximum(self.is_tested[:, :, sites][..., at].sum(axis=-1) - 1, 1)  # (m, s, sites)
+            moved = np.tensordot(drawn[place].normal, self.moves[:, :, sites][..., at], axes=(1, 3))
+            dice[..., sites] += moved * np.sqrt(freedom / drawn[place].squares[:, freedom - 1])
+        return dice
 
-    def reach(self) -> float:
-        """Half the width of the interval."""
-        return float(t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.value))
+    def resample(self, draws: int, label: str) -> FloatArray:
+        """Return (1 + D, m, s, n) site means, as observed and in D ``draws`` of patients or folds.
 
-    def p(self, mean: float) -> float:
-        """Two-sided p-value of the hypothesis that the mean is 0."""
-        if not self.value:
-            return float(mean == 0)
-        return float(2 * t.sf(mean / np.sqrt(self.value), self.freedom))
+        The same label gives a site with as many patients the same draws. If a site has only one patient, every draw is
+        NaN, since its variation is unknown.
+        """
+
+        def draws_at(place: int, patients: int) -> StudentDraws:
+            name = "" if self.has_folds else self.sites[place]
+            return StudentDraws.random(patients, draws, np.random.default_rng(random_seed(label, name)))
+
+        drawn = self.draw(draws_at) if draws else np.empty((0, *self.means.shape))
+        if (self._patients_of_sites == 1).any():
+            drawn = np.full_like(drawn, np.nan)
+        return np.concatenate([self.means[None], drawn])
+
+    def move_each(self) -> FloatArray:
+        """Return (1 + p, m, s, n) site means as observed, and with one patient or fold moved by its standard error.
+
+        The squares of the moves add up to the squared standard error of a site's mean, as of the jackknife (Efron and
+        Tibshirani 1993, chapter 11). A site with a single patient has none: NaN.
+        """
+        is_single = self.is_tested.sum(axis=-1, keepdims=True) == 1
+        is_own = self.has_folds | (self.place == np.arange(len(self.sites))[:, None])  # (n, p)
+        moves = np.where(is_single & is_own, np.nan, self.moves)
+        return np.concatenate([self.means[None], self.means[None] + np.moveaxis(moves, -1, 0)])
+
+    @property
+    def _patients_of_sites(self) -> NDArray[np.int_]:
+        """(n,) numbers of patients, or folds, that any model was tested on."""
+        return np.asarray(self.is_tested.any(axis=(0, 1)).sum(axis=-1))
 
 
-def _freedom(tests: NDArray[np.bool_]) -> float:
-    """Of the mean over patients: by (s, p) which each seed tests; one less for each seed if none is tested twice."""
-    by_seed = tests.sum(axis=1)
+def _mean_and_std(numbers: FloatArray) -> dict[str, float]:
+    """Return the mean and the standard deviation (ddof 1) of some numbers; NaN if they are too few."""
+    return {
+        "mean": float(numbers.mean()) if len(numbers) else np.nan,
+        "std": float(numbers.std(ddof=1)) if len(numbers) > 1 else np.nan,
+    }
+
+
+def _freedom(is_tested: NDArray[np.bool_]) -> float:
+    """Return the degrees of freedom of a mean over patients, by (s, p) which patients each seed tests.
+
+    They are one less for each seed if no patient is tested twice.
+    """
+    by_seed = is_tested.sum(axis=1)
     number = by_seed.sum() / max(np.count_nonzero(by_seed), 1)
-    return float(max(tests.any(axis=0).sum() * (number - 1) / max(number, 1), 1))
-
-
-K = TypeVar("K")
+    return float(max(is_tested.any(axis=0).sum() * (number - 1) / max(number, 1), 1))
 
 
 @dataclass(frozen=True)
 class SiteDice:
-    """Dice of each method on each site in s seeds, as fractions: as observed, or in D draws; NaN: no such run."""
+    """The Dice [fraction] of each method on each site in s seeds: as observed, or in D draws; NaN: no such run."""
 
     seeds: list[int]
     methods: list[str]
     sites: list[str]
     dice: FloatArray  # (..., s, methods, n)
-    drawn: StudentDraws | None = None  # of the same D draws; None: as observed
+    seed_draws: StudentDraws | None = None  # of the same D draws; None: as observed, or folds were drawn
 
     def of(self, method: str) -> FloatArray:
-        """(..., s, n) of one method."""
+        """Return (..., s, n) the Dice of one method."""
         return np.asarray(self.dice[..., self.methods.index(method), :])
 
     def over_seeds(self, numbers: FloatArray) -> FloatArray:
-        """(...) the mean of (..., s) known numbers of the seeds, as observed or as drawn."""
-        return nan_mean(numbers, axis=-1) if self.drawn is None else self.drawn.mean(numbers)
+        """Return (...) the means of (..., s) numbers over the seeds, as observed or as drawn; NaN are left out."""
+        return nan_mean(numbers, axis=-1) if self.seed_draws is None else self.seed_draws.mean(numbers)
 
 
-Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per seed
+def observed_dice(effects: CrossedEffects) -> SiteDice:
+    """Return the site Dice as observed, by seed in order."""
+    return SiteDice(effects.seeds, effects.methods, effects.sites, effects.means.swapaxes(0, 1))
 
 
 def bootstrap(
-    cases: pd.Series,
-    statistics: Statistics[K],
+    effects: CrossedEffects,
+    statistics: Callable[[SiteDice], Mapping[K, ArrayLike]],
     draws: int = DRAWS,
     seed: int = 0,
-    bounds: Callable[[K], tuple[float, float]] = lambda _: (-np.inf, np.inf),
-    clusters: Clusters = CASES,
+    bounds: Callable[[K], tuple[float, float]] = lambda _: UNBOUNDED,
 ) -> dict[K, dict[str, float]]:
-    """Mean and standard deviation over seeds of statistics of Dice, with percentile intervals of the mean.
+    """Return the mean and standard deviation over seeds of statistics of Dice, with percentile intervals of the mean.
 
     Args:
-        cases: Dice of each case, a fraction, by ``(method, seed, site, case)``, as
-            `fedmerit_evaluation.results.views.Dice.cases`. A case ``<tested site>/<case>``, as in split ``union``, is
-            one and the same for all sites.
-        statistics: a pure function of site Dice, called with the observed Dice and with all draws at once.
-        seed: of the draws; the same seed gives the same intervals.
+        effects: the Dice of the methods.
+        statistics: a pure function of site Dice, called with the observed Dice and with all draws at once; each
+            statistic is (..., s), one number a seed.
+        draws: D.
+        seed: that the draws start from.
         bounds: the range of a statistic, in its unit; intervals are clipped to it.
 
     Returns:
         For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
         ``low``, ``high`` of the mean; NaN if the statistic is undefined in more than 5 % of the draws, or known in one
         seed of several.
-
-    Raises:
-        BadInput: there is no case.
     """
-    if cases.empty:
-        raise BadInput("bootstrap: no test case; let the runs finish, they test after the last round")
-    effects = CrossedEffects.of(cases, clusters)
-    drawn = _drawn(effects, draws, seed)
+    random = np.random.default_rng(seed)
+    seed_draws = StudentDraws.even(len(effects.seeds), draws, random)
+    kind = StudentDraws.even if effects.has_folds else StudentDraws.random
+    dice = effects.draw(lambda _, patients: kind(patients, draws, random)).swapaxes(1, 2)
+    observed = observed_dice(effects)
+    drawn = replace(observed, dice=dice, seed_draws=None if effects.has_folds else seed_draws)
     numbers = statistics(drawn)
     return {
-        key: _summary(np.asarray(value), drawn.over_seeds(np.asarray(numbers[key])), bounds(key))
-        for key, value in statistics(_as_observed(effects)).items()
+        key: _summarise(np.asarray(value), drawn.over_seeds(np.asarray(numbers[key])), bounds(key))
+        for key, value in statistics(observed).items()
     }
 
 
-def observed(cases: pd.Series) -> SiteDice:
-    """Observed site Dice, by seed (axis 0) in order: the mean over the cases, as of `bootstrap`, that are not NaN."""
-    return _as_observed(CrossedEffects.of(cases))
-
-
-def _as_observed(effects: CrossedEffects) -> SiteDice:
-    return SiteDice(effects.seeds, effects.methods, effects.sites, effects.means.swapaxes(0, 1))
-
-
-def _drawn(effects: CrossedEffects, draws: int, seed: int) -> SiteDice:
-    """Of each site's patients the same in all seeds and of all methods; of folds the same at all sites."""
-    random, seeds = np.random.default_rng(seed), effects.seeds
-    drawn_seeds = StudentDraws.even(len(seeds), draws, random)
-    dice = np.repeat(effects.means[None], draws, axis=0)
-    for place in np.unique(effects.tested):
-        own = effects.tested == place
-        drawn = (StudentDraws.even if effects.has_folds else StudentDraws.random)(int(own.sum()), draws, random)
-        freedom = np.maximum(effects.known[..., own].sum(axis=-1) - 1, 1)  # (m, s, n)
-        moved = np.tensordot(drawn.normal, effects.moves[..., own], axes=(1, 3))  # (D, m, s, n)
-        dice += moved * np.sqrt(freedom / drawn.squares[:, freedom - 1])
-    by_seed = None if effects.has_folds else drawn_seeds
-    return SiteDice(seeds, effects.methods, effects.sites, dice.swapaxes(1, 2), by_seed)
-
-
-def _summary(observed: FloatArray, drawn: FloatArray, bounds: tuple[float, float]) -> dict[str, float]:
-    """Mean, spread and interval of (s,) observed numbers and (draws,) sampled means over seeds."""
-    known, means = observed[np.isfinite(observed)], drawn[np.isfinite(drawn)]
+def _summarise(observed: FloatArray, drawn: FloatArray, bounds: tuple[float, float]) -> dict[str, float]:
+    """Return mean, spread and interval of (s,) observed numbers and (D,) drawn means over seeds."""
+    numbers, means = observed[np.isfinite(observed)], drawn[np.isfinite(drawn)]
     low = high = np.nan
-    if known.size >= min(2, observed.size) and means.size >= (1 - MAX_UNDEFINED) * len(drawn):
-        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).clip(*bounds)
-    return {
-        "mean": float(known.mean()) if known.size else np.nan,
-        "std": float(known.std(ddof=1)) if known.size > 1 else np.nan,
-        "low": float(low),
-        "high": float(high),
-        "seeds": known.size,
-    }
+    if numbers.size >= min(2, observed.size) and means.size >= (1 - MAX_UNDEFINED) * len(drawn):
+        low, high = np.quantile(means, ENDS).clip(*bounds)
+    return {**_mean_and_std(numbers), "low": float(low), "high": float(high), "seeds": numbers.size}
 
 
-def mean_error_covariance(effects: CrossedEffects, one: str, other: str) -> float:
-    """Covariance of the errors of two methods' Dice, mean over sites [squared fractions].
+def draw_over_seeds(values: FloatArray, seed: int = 0, least: int = DRAWS) -> FloatArray:
+    """Return (R, n) drawn means over seeds of (s, n, D) values, the first of the D as observed.
 
-    NaN if a site has no common seed, or fewer than two common patients (or folds).
-
-    Args:
-        effects: of both methods at least.
-        one: method.
-        other: method; the same: the variance.
+    R is ``least`` or D - 1, the larger. With one seed and D = 1 there is nothing to draw: each is the observed mean.
     """
-    pair = [effects.methods.index(method) for method in (one, other)]
-    found = []
-    for site in range(len(effects.sites)):
-        means, moves = effects.means[pair, :, site], effects.moves[pair, :, site]
-        seeds = np.isfinite(means).all(axis=0)
-        tested = effects.known[pair, :, site][:, seeds].any(axis=1)  # (2, p)
-        if tested.all(axis=0).sum() < 2:
-            return np.nan
-        found.append(_error_covariance(means[:, seeds], moves[:, seeds], has_folds=effects.has_folds))
-    return float(np.mean(found))
-
-
-def _error_covariance(means: FloatArray, moves: FloatArray, *, has_folds: bool) -> float:
-    """Of two means over s seeds, (2, s), which each of p patients moves, (2, s, p), as `CrossedEffects`.
-
-    By moments of crossed random effects (Searle et al. 1992, chapter 4), which of one seed, or over folds, are those
-    of patients or folds.
-    """
-    s = means.shape[1]
-    patients = float(moves.mean(axis=1).prod(axis=0).sum())
-    if s == 1 or has_folds:
-        return patients
-    seeds = float(np.cov(means)[0, 1]) / s
-    both = float((moves - moves.mean(axis=1, keepdims=True)).prod(axis=0).sum()) / (s * (s - 1))
-    return float(seeds + patients - both)
+    s, _, count = values.shape
+    number = max(least, count - 1)
+    draws = np.zeros(number, dtype=int) if count == 1 else 1 + np.arange(number) % (count - 1)
+    seed_draws = StudentDraws.even(s, number, np.random.default_rng(seed))
+    by_site = values.T[draws].swapaxes(0, 1)  # (n, R, s)
+    return np.stack(
+        [np.where(np.isfinite(site).all(axis=1), seed_draws.mean(site), np.nan) for site in by_site], axis=1
+    )
 
 
 def corrected_std(numbers: FloatArray, error: float) -> FloatArray:
-    """(...) standard deviation (ddof 1) over sites of true numbers, by (..., n) estimates with that error variance."""
+    """Return (...) the standard deviation (ddof 1) over sites of true numbers.
+
+    Args:
+        numbers: (..., n) estimates, whose errors make their spread too large.
+        error: the mean error variance, as `CrossedEffects.error_covariance`.
+    """
     return np.asarray(np.sqrt(np.maximum(numbers.var(axis=-1, ddof=1) - error, 0.0)))
 
 
 def corrected_correlation(x: FloatArray, y: FloatArray, errors: Iterable[float]) -> FloatArray:
-    """(...) Pearson's correlation over sites of true numbers, -1 to 1; NaN if the errors leave no variance.
+    """Return (...) Pearson's correlation over sites of true numbers, -1 to 1; NaN if the errors leave no variance.
+
+    Two methods' Dice are tested on the same patients, which draws the correlation of the estimates towards that of
+    their errors: a correction for attenuation (Spearman 1904) with correlated errors.
 
     Args:
         x: (..., n) estimates.
-        y: (..., n) likewise.
-        errors: mean error variance of x, of y, and their covariance.
+        y: (..., n) estimates.
+        errors: the mean error variance of x, of y, and their covariance.
     """
-    of_x, of_y, of_both = errors
+    error_x, error_y, error_both = errors
     n = x.shape[-1]
-    a, b = (one - one.mean(axis=-1, keepdims=True) for one in (x, y))
-    variances = ((a * a).sum(axis=-1) / (n - 1) - of_x) * ((b * b).sum(axis=-1) / (n - 1) - of_y)
-    positive = ((a * a).sum(axis=-1) / (n - 1) > of_x) & (variances > 0)
-    ratio = ((a * b).sum(axis=-1) / (n - 1) - of_both) / np.sqrt(np.where(positive, variances, np.nan))
+    a, b = (vector - vector.mean(axis=-1, keepdims=True) for vector in (x, y))
+    variances = ((a * a).sum(axis=-1) / (n - 1) - error_x) * ((b * b).sum(axis=-1) / (n - 1) - error_y)
+    positive = ((a * a).sum(axis=-1) / (n - 1) > error_x) & (variances > 0)
+    ratio: Any = ((a * b).sum(axis=-1) / (n - 1) - error_both) / np.sqrt(np.where(positive, variances, np.nan))
     return np.asarray(ratio.clip(-1, 1))

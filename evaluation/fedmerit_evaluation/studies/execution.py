@@ -1,9 +1,10 @@
-"""Execute one run of a study in this process, estimate what it needs of a machine, and find its sites on a worker.
+"""Execute the runs of a study: each in this process, or in parallel by the processes of a dask.distributed cluster.
 
-A failure is returned as a text, so it does not end the study. Workers on other machines execute with the same software
-and the same sites: run folders are in a folder that all machines share; site folders are the worker's own copy if its
-variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else the recorded folder, with the same
-digests as here.
+The cluster is on this machine unless the user names another. A lost process is replaced, and its run continues from the
+last complete round: results do not depend on where a run was executed. A failure is returned as a text, so it does not
+end the study. Workers on other machines execute with the same software and the same sites: run folders are in a folder
+that all machines share; site folders are the worker's own copy if its variable FEDMERIT_SITES (of the server's,
+FEDMERIT_SERVER_SITES) names one, else the recorded folder, with the same digests as here.
 """
 
 import logging
@@ -47,15 +48,15 @@ FREE_SHARE = 0.8  # of free memory to use
 
 
 def has_own_processes(folder: Path) -> bool:
-    """Whether the sites of a run have processes of their own, which take the machine's cores: it runs by itself."""
+    """Return whether the sites of a run have processes of their own, which take the machine's cores."""
     info = read_run(folder)
     return info["engine"] != "local" or "script" in info
 
 
 def choose_worker_count(folder: Path) -> int:
-    """The number of concurrent runs such as that of ``folder`` on this machine.
+    """Return the number of concurrent runs such as that of ``folder`` on this machine.
 
-    By its cores and free memory, and the free memory of the GPUs of the run's sites.
+    It follows from its cores and free memory, and the free memory of the GPUs of the run's sites.
     """
     if has_own_processes(folder):
         return 1
@@ -67,19 +68,19 @@ def choose_worker_count(folder: Path) -> int:
 
 
 def estimate_memory(folder: Path) -> float:
-    """Estimated bytes of the process of a run: models of all sites, one batch of feature maps."""
+    """Estimate the bytes of the process of a run: models of all sites, one batch of feature maps."""
     parameters, maps, sites = _sizes(folder)
     return float(BASE_MEMORY + 4.0 * ((5 * sites + 5) * parameters + maps))
 
 
 def estimate_gpu_memory(folder: Path) -> float:
-    """Estimated bytes of a GPU for the process of a run: every site's network, the training of one of them."""
+    """Estimate the bytes of a GPU for the process of a run: every site's network, the training of one of them."""
     parameters, maps, sites = _sizes(folder, GPU_BATCH)
     return float(GPU_CONTEXT + 4.0 * ((sites + 5) * parameters + maps))
 
 
 def _sizes(folder: Path, evaluated: int = EVALUATION_BATCH) -> tuple[int, float, int]:
-    """Parameters of a run's network, numbers in the feature maps of one batch, and sites."""
+    """Return the parameters of a run's network, the numbers in the feature maps of one batch, and the sites."""
     info = read_run(folder)
     config = read_plan(folder)
     return count_parameters(config), count_feature_maps(config, info["image_size"], evaluated), len(info["sites"])
@@ -93,7 +94,7 @@ def _gpus(folder: Path) -> list[torch.device]:
 
 
 def count_training_images(folder: Path) -> int:
-    """Training images of a run over sites, rounds and steps: its time is proportional to this."""
+    """Count the training images of a run over sites, rounds and steps: its time is proportional to this."""
     info = read_run(folder)
     config = read_plan(folder)
     training = config.training
@@ -154,7 +155,7 @@ Digests = Mapping[str, str]  # by site
 
 @dataclass(frozen=True)
 class Seen:
-    """What a worker has to find of a run."""
+    """A description of what a worker has to find of a run."""
 
     run: str  # SHA-256 of run.json
     sites: tuple[Path, Digests]  # their folder here, and their digests
@@ -163,7 +164,7 @@ class Seen:
 
 
 def describe_local_view(folder: Path, places: Places = AS_RECORDED) -> Seen:
-    """A run as seen on this machine, with its sites in these places."""
+    """Describe a run as seen on this machine, with its sites in these places."""
     info = read_run(folder)
     sites, own = places.sites or info["sites_folder"], places.server_sites or info["server_sites"]
     return Seen(sha256(folder / "run.json"), _seen(sites), _seen(own) if own else None, _software())
@@ -175,7 +176,7 @@ def _seen(place: Path | str) -> tuple[Path, Digests]:
 
 
 def find(folder: Path, seen: Seen) -> Places:
-    """The folders of a run's sites on this machine, and of the server's own if it has any.
+    """Find the folders of a run's sites on this machine, and of the server's own if it has any.
 
     Raises:
         BadInput: other software, so results would differ; or the run folder is not shared with this machine, or no
@@ -211,7 +212,7 @@ def _digests(root: Path) -> dict[str, str]:
 
 @cache
 def _require_arrays(site: Path, digest: str) -> None:
-    """`BadInput` if an array differs from site.json; read once per process and digest."""
+    """Raise `BadInput` if an array differs from site.json; read once per process and digest."""
     for name, known in read_json(site / "site.json").get("checksums", {}).items():
         if not (site / name).is_file() or sha256(site / name) != known:
             raise BadInput(f"{site / name}: differs from site.json; copy the site folder again")
@@ -219,7 +220,7 @@ def _require_arrays(site: Path, digest: str) -> None:
 
 @cache
 def _software() -> dict[str, str]:
-    """What the bits of a result depend on, apart from the run."""
+    """Return what the bits of a result depend on, apart from the run."""
     gpus = sorted({torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())})
     return {
         **{name: version(name) for name in PACKAGES},
@@ -248,7 +249,7 @@ SETTINGS = {  # of dask, for clusters started here
 
 
 class Workers:
-    """Processes that execute runs; they start when first needed and stay until `close`.
+    """A pool of processes that execute runs; they start when first needed and stay until `close`.
 
     Args:
         number: concurrent runs; None: by cores and memory, or the size of the cluster.
@@ -282,7 +283,7 @@ class Workers:
         self.close()
 
     def require_used_by(self, asked: RunOptions) -> None:
-        """`BadInput` if a number or a cluster is given and the sites of such runs have processes of their own."""
+        """Raise `BadInput` if a number or a cluster is given and the sites of the runs have processes of their own."""
         if asked.has_own_processes and (self.number is not None or self.cluster is not None):
             raise BadInput(
                 "--jobs, --cluster: runs on NVFlare, or with a script, are executed one by one on this machine; use "
@@ -290,14 +291,14 @@ class Workers:
             )
 
     def number_for(self, folder: Path, runs: int) -> int:
-        """The number of concurrent runs, of ``runs`` runs such as that of ``folder``."""
+        """Return the number of concurrent runs, of ``runs`` runs such as that of ``folder``."""
         if self.cluster is None or self.cluster == SLURM:
             return max(1, min(self.number or choose_worker_count(folder), runs))
         rooms = int(sum(self.client(folder, runs).nthreads().values()))
         return max(1, min(self.number or rooms, rooms, runs))
 
     def client(self, folder: Path, runs: int) -> "Client":
-        """The connection to the cluster, which starts for runs such as that of ``folder`` if necessary.
+        """Return the connection to the cluster, which starts for runs such as that of ``folder`` if necessary.
 
         Raises:
             BadInput: nothing answers at the address, or dask-jobqueue is not installed.
@@ -411,7 +412,7 @@ def execute_in_turn(
     places: Places = AS_RECORDED,
     execute: Execute | None = None,
 ) -> dict[Path, str]:
-    """As `execute_all`, one by one in this process: also for runs that start processes of their own (sim)."""
+    """Execute the runs one after the other in this process; for engines that start their own processes, such as sim."""
     failed: dict[Path, str] = {}
     for folder in folders:
         fault = execute_one(folder, partial(on_round, folder), after, threads, places, execute)
@@ -467,7 +468,7 @@ def _failure(future: "Future") -> str | None:
 
 
 def _embedded(most: int) -> Any:
-    """A cluster on this machine for up to ``most`` processes with one thread each; none is started yet."""
+    """Return a cluster on this machine for up to ``most`` processes with one thread each; none is started yet."""
     from distributed import LocalCluster
 
     begin_processes()
@@ -481,7 +482,7 @@ def _embedded(most: int) -> Any:
 
 
 def _slurm_cluster(folder: Path) -> Any:
-    """Slurm jobs with a worker each, none yet; partition, account and the like are settings of dask-jobqueue."""
+    """Return a cluster of Slurm jobs with a worker each, none yet; dask-jobqueue has the settings of the site."""
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
@@ -502,7 +503,7 @@ def _kill(cluster: Any) -> None:
 
 
 def _dashboard(client: "Client") -> str | None:
-    """The address of the cluster's dashboard, which needs bokeh at the scheduler."""
+    """Return the address of the cluster's dashboard, which needs bokeh at the scheduler."""
     services = client.scheduler_info(n_workers=0).get("services", {})
     there = client.run_on_scheduler(_has_bokeh)
     return str(client.dashboard_link) if "dashboard" in services and there else None

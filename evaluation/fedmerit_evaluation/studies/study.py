@@ -1,4 +1,4 @@
-"""What a comparison will be able to tell, in words, before it trains."""
+"""The design of a study, and its folder: sites, methods, seeds and folds; runs that are reused only if unchanged."""
 
 import os
 import shutil
@@ -15,26 +15,16 @@ from fedmerit.engines.image_sites import require_same_images as require_images_o
 from fedmerit.engines.script_sites import ScriptSites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside
-from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.requirements import unmet_needs
-from fedmerit.schema.configuration.run import (
-    RunConfiguration,
-    configure_script,
-    make_configuration,
-    read_plan,
-    with_sharing,
-)
+from fedmerit.schema.configuration.run import RunConfiguration, configure_script, make_configuration, with_sharing
 from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.configuration.settings import AUTO, Training
 from fedmerit.schema.declarations import parse_assignments
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit.server.requirements import check_sites
-from fedmerit.site.machine_settings import configured_device
-from fedmerit.trainers.monai.step_time import seconds_per_image
-from fedmerit.trust import require_place
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS, read_recorded_digests
 from fedmerit_evaluation.statistics.sample_size import expected_width
@@ -46,7 +36,7 @@ INTERVAL = "95 % CI of the gain over local training"
 
 
 def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> Iterator[str]:
-    """How wide intervals will be; with one split and a hospital of few test patients, also with folds.
+    """Describe how wide intervals will be; with one split and a hospital of few test patients, also with folds.
 
     Args:
         sites: to train on; none: those of scripts, of which nothing is known.
@@ -58,7 +48,7 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
     everyone = {site.name: len({case.patient for cases in site.splits.values() for case in cases}) for site in sites}
     tested = everyone if folds else {site.name: count_test_patients(site) for site in sites}
     fewest = min(tested, key=lambda name: (tested[name], name))
-    width = _words(expected_width(tested[fewest], seeds, folds))
+    width = _describe_width(expected_width(tested[fewest], seeds, folds))
     trained = "1 seed" if seeds == 1 else f"{seeds} seeds"
     if folds:
         yield (
@@ -68,7 +58,7 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
     elif tested[fewest] < ENOUGH:
         number = sites[0].folds or FOLDS
         way = "the default of `compare` and `value`" if sites[0].folds else f"prepare with --folds {number}"
-        better = _words(expected_width(everyone[fewest], seeds, number))
+        better = _describe_width(expected_width(everyone[fewest], seeds, number))
         yield (
             f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s). {INTERVAL} there: {width}; with "
             f"{number} folds ({number} times as many trainings): {better} ({way})."
@@ -76,24 +66,24 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
 
 
 def count_test_patients(site: SiteFolder) -> int:
-    """Of one split."""
+    """Return the number of test patients in the splits of a site."""
     return len({case.patient for case in site.cases("testing")})
 
 
-def _words(width: float) -> str:
+def _describe_width(width: float) -> str:
     return "none" if isnan(width) else f"about {width:.0f} points wide"
 
 
 @dataclass(frozen=True)
 class StudySites:
-    """Either ``folders`` or a ``script``."""
+    """The sites of a study: prepared ``folders``, or clients that run one ``script``."""
 
     names: list[str]
     folders: Sequence[SiteFolder] = ()
     script: Script | None = None
 
     def configure(self, method: str, rounds: int, settings: Mapping[str, Any]) -> RunConfiguration:
-        """A run of theirs, with seed 0; `BadInput` if it cannot be."""
+        """Return the configuration of a run with seed 0; `BadInput` if it is impossible."""
         if self.script:
             return configure_script(method, rounds, self.script, settings=settings)
         first = self.folders[0]
@@ -101,7 +91,7 @@ class StudySites:
         return make_configuration(method, first.task, rounds, 0, network, settings)
 
     def require_evaluation(self, what: str) -> None:
-        """`BadInput` if ``what``, a study, has to test models at sites that took no part, and a script does not."""
+        """Raise `BadInput` if the sites' script cannot test models at sites that took no part, as the study has to."""
         if self.script and not (self.script.evaluates and self.script.metric):
             raise BadInput(
                 f"{what}: tests models at sites that did not train them; have the script answer flare.is_evaluate() "
@@ -110,7 +100,7 @@ class StudySites:
 
 
 def open_study_sites(options: Mapping[str, Any]) -> StudySites:
-    """Of a study with ``options`` of `fedmerit.engines.runs.create`; `BadInput` if they name none that can be used."""
+    """Open the sites that options of `fedmerit.engines.runs.create` name; `BadInput` if they cannot be used."""
     if options.get("script"):
         names = {name: value for name, value in options.items() if name in RunOptions.model_fields}
         scripts = ScriptSites.read(RunOptions.read(names))
@@ -121,7 +111,7 @@ def open_study_sites(options: Mapping[str, Any]) -> StudySites:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method with settings of its own. ``label`` is its text on the command line."""
+    """A method with its settings; ``label`` is its text on the command line."""
 
     label: str
     method: str
@@ -131,7 +121,7 @@ class MethodSpec:
 def parse_methods(
     text: str, sites: Sequence[str] | None = None, attacked: bool = False, script: Script | None = None
 ) -> list[MethodSpec]:
-    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
+    """Parse ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
 
     With the names of the ``sites``, it leaves out methods that do not work with that many (Krum with two, FedCI with
     13); with ``attacked`` sites also pooled training, in which no site can attack; with a ``script`` of the sites what
@@ -141,8 +131,8 @@ def parse_methods(
         BadInput: an item is empty, not of this form, of an unknown method, or given twice.
     """
     items: list[MethodSpec] = []
-    for label in text.split(","):
-        items += _all(sites, attacked, script) if label.strip() == "all" else [_item(label.strip())]
+    for label in map(str.strip, text.split(",")):
+        items += _default_methods(sites, attacked, script) if label == "all" else [_parse_method(label)]
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if (earlier.method, earlier.settings) == (item.method, item.settings):
@@ -154,8 +144,8 @@ def parse_methods(
     return items
 
 
-def _all(sites: Sequence[str] | None, attacked: bool, script: Script | None) -> list[MethodSpec]:
-    """All methods at their defaults, without those that need another optimizer."""
+def _default_methods(sites: Sequence[str] | None, attacked: bool, script: Script | None) -> list[MethodSpec]:
+    """Return all methods at their defaults, without those that need another optimizer."""
     by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
     others = {
         name
@@ -167,7 +157,8 @@ def _all(sites: Sequence[str] | None, attacked: bool, script: Script | None) -> 
     return [MethodSpec(name, name, {}) for name in fit if name not in others]
 
 
-def _item(label: str) -> MethodSpec:
+def _parse_method(label: str) -> MethodSpec:
+    """Parse one method with its settings."""
     method, *parts = label.split(":")
     if label == ENSEMBLE:
         return MethodSpec(label, label, {})
@@ -177,7 +168,7 @@ def _item(label: str) -> MethodSpec:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """The seeds of ``0,1,2``; `BadInput` if one is no whole number from 0, or given twice."""
+    """Parse the seeds of ``0,1,2``; `BadInput` if one is no whole number from 0, or given twice."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadInput(f"--seeds {text}: expected whole numbers such as 0,1,2")
@@ -188,24 +179,24 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def in_folds(options: Mapping[str, Any], folds: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
-    """A study's options for each of some folds, with what the names of run folders end with; as they are without."""
+    """Return a study's options for each fold, with the end of the names of run folders; unchanged without folds."""
     return [(f"_fold{fold}", {**options, "fold": fold}) for fold in folds] or [("", dict(options))]
 
 
-def find_folds(sites: Path | None, asked: bool | None) -> list[int]:
-    """All folds of the site folders if they are asked for, else none.
+def find_folds(sites: Path | None, requested: bool | None) -> list[int]:
+    """Return all folds of the site folders if they are requested, else none.
 
     Args:
         sites: folder of site folders; None: a script's.
-        asked: None: if there are any, and a site has fewer than `ENOUGH` test patients without.
+        requested: None: if there are any, and a site has fewer than `ENOUGH` test patients without.
 
     Raises:
-        BadInput: they are asked for, and there are none.
+        BadInput: they are requested, and there are none.
     """
-    if asked is None and sites is not None:
+    if requested is None and sites is not None:
         opened = open_sites(sites)
-        asked = bool(opened[0].folds) and min(map(count_test_patients, opened)) < ENOUGH
-    if not asked:
+        requested = bool(opened[0].folds) and min(map(count_test_patients, opened)) < ENOUGH
+    if not requested:
         return []
     if sites is None:
         raise BadInput("--folds: a script splits its own images; expected --sites")
@@ -221,7 +212,7 @@ PLACES = {
 
 @contextmanager
 def scratch(out: Path) -> Iterator[Path]:
-    """A temporary folder in ``out`` for new runs; afterwards it goes, and ``out`` if it is then empty."""
+    """Yield a temporary folder in ``out`` for new runs; afterwards delete it, and ``out`` if it is then empty."""
     new = out / f".new.{os.getpid()}"
     require_inside(out)
     try:
@@ -233,134 +224,113 @@ def scratch(out: Path) -> Iterator[Path]:
             out.rmdir()
 
 
-def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
-    """`BadInput` if a study's folder has trainings with other options.
+def require_unchanged(record: Path, options: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if a study's folder has trainings with other options.
 
     Args:
         record: the JSON file in the folder with the options, if it exists.
-        asked: the options now; digests of sites are left to `require_same_images`, and with digests the place of the
-            sites may change.
+        options: the current ones; digests of sites are left to `require_same_images`, and with digests the place of
+            the sites may change.
     """
-    before = read_object(record) if record.exists() else asked
-    may_move = [place for place, digests in PLACES.items() if before.get(digests) and asked.get(place)]
-    names = [name for name in {**before, **asked} if name not in (*PLACES.values(), *may_move)]
-    changed = [name for name in names if before.get(name) != asked.get(name)]
+    before = read_object(record) if record.exists() else options
+    may_move = [place for place, digests in PLACES.items() if before.get(digests) and options.get(place)]
+    names = [name for name in {**before, **options} if name not in (*PLACES.values(), *may_move)]
+    changed = [name for name in names if before.get(name) != options.get(name)]
     if changed:
         text = "; ".join(_describe_setting(name.replace("_", " "), before.get(name)) for name in changed)
         raise BadInput(f"{record.parent}: holds trainings with {text}. Use the same options, or choose another --out")
 
 
 def _describe_setting(name: str, value: Any) -> str:
-    """``rounds 3``, ``no device``, ``site names A, B``."""
+    """Describe a setting: ``rounds 3``, ``no device``, ``site names A, B``."""
     return (
         f"no {name}" if value is None else f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
     )
 
 
 def open_server_sites(options: Mapping[str, Any]) -> list[SiteFolder]:
-    """The site folders that ``server_sites`` of options or of a run.json names, if any."""
+    """Open the site folders that ``server_sites`` of options or of a run.json names, if any."""
     return open_sites(Path(options["server_sites"])) if options.get("server_sites") else []
 
 
-def recorded_digests(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> dict[str, dict[str, str]]:
-    """Digests of the sites, and of the server's ``own`` if it has any, for a study's JSON file."""
-    return {DIGESTS: read_site_digests(sites)} | ({SERVER_DIGESTS: read_site_digests(own)} if own else {})
+def recorded_digests(sites: Sequence[SiteFolder], server_sites: Sequence[SiteFolder]) -> dict[str, dict[str, str]]:
+    """Return digests of the sites, and of the server's, if it has any, for a study's JSON file."""
+    return {DIGESTS: read_site_digests(sites)} | (
+        {SERVER_DIGESTS: read_site_digests(server_sites)} if server_sites else {}
+    )
 
 
-def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()) -> None:
-    """`BadInput` if sites were prepared again since a study's folder was created.
+def require_same_images(record: Path, sites: Sequence[SiteFolder], server_sites: Sequence[SiteFolder] = ()) -> None:
+    """Raise `BadInput` if sites were prepared again since a study's folder was created.
 
     Args:
-        record: as of `require_unchanged`, with their digests.
-        sites: those of now; others may have been there before.
-        own: the server's own.
+        record: of `require_unchanged`, with their digests.
+        sites: the current ones; there may have been others before.
+        server_sites: the server's.
     """
     digests = read_recorded_digests(record)
-    there = [site for site in sites if site.name in digests]
-    require_same_preparation(there, {site.name: digests[site.name] for site in there}, record.parent)
-    if own:
-        require_same_preparation(own, read_recorded_digests(record, SERVER_DIGESTS), record.parent)
+    recorded = [site for site in sites if site.name in digests]
+    require_same_preparation(recorded, {site.name: digests[site.name] for site in recorded}, record.parent)
+    if server_sites:
+        require_same_preparation(server_sites, read_recorded_digests(record, SERVER_DIGESTS), record.parent)
 
 
-def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
-    """`BadInput` if a run folder is not what `runs.create` would make now of these options and sites.
+def require_same(folder: Path, options: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
+    """Raise `BadInput` if a run folder differs from what `fedmerit.engines.runs.create` would make of the options.
 
     The same images may be in another place now: an unfinished run then uses that place.
     """
-    if asked.get("script"):
-        resumption.require_same_script_run(folder, RunOptions.read(asked))
+    if options.get("script"):
+        resumption.require_same_script_run(folder, RunOptions.read(options))
         return
-    names, own = [site.name for site in sites], open_server_sites(asked)
-    resumption.relocate(folder, asked)
+    names, server_sites = [site.name for site in sites], open_server_sites(options)
+    resumption.relocate(folder, options)
     recorded = read_run(folder)
-    as_begun = {}  # of a finished run, whose run.json stays unchanged
+    as_started = {}  # of a finished run, whose run.json stays unchanged
     if recorded.get(DIGESTS) == read_site_digests(sites):
-        as_begun["sites"] = recorded["sites_folder"]
-    if own and recorded.get(SERVER_DIGESTS) == read_site_digests(own):
-        as_begun["server_sites"] = recorded["server_sites"]
+        as_started["sites"] = recorded["sites_folder"]
+    if server_sites and recorded.get(SERVER_DIGESTS) == read_site_digests(server_sites):
+        as_started["server_sites"] = recorded["server_sites"]
     try:
-        resumption.require_same(folder, {**asked, **as_begun})
+        resumption.require_same(folder, {**options, **as_started})
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
     config = recorded["plan"]
     network = {name: config["network"][name] for name in ("in_channels", "labels")}
-    now = make_configuration(
-        asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"],
-        fold=asked.get("fold"),
+    current = make_configuration(
+        options["method"], config["task"], options["rounds"], options["seed"], network, options["settings"],
+        fold=options.get("fold"),
     )  # fmt: skip
-    now = with_sharing(now, asked.get("share_models"), recorded["engine"] != "poc", bool(own))
+    current = with_sharing(current, options.get("share_models"), recorded["engine"] != "poc", bool(server_sites))
     before = RunConfiguration.from_dict(config)
-    if asked["settings"].get("amp") == AUTO:  # which keeps what was measured then
-        now = replace(now, training=replace(now.training, amp=before.training.amp))
-    if replace(now, preprocessing=before.preprocessing) != before:
+    if options["settings"].get("amp") == AUTO:  # which keeps what was measured then
+        current = replace(current, training=replace(current.training, amp=before.training.amp))
+    if replace(current, preprocessing=before.preprocessing) != before:
         raise BadInput(
             f"{folder}: was started with parameters that are no longer the defaults (fedmerit "
             f"{recorded['fedmerit_version']} wrote it); choose another --out"
         )
     if recorded["sites"] != names:
         raise BadInput(
-            f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {asked['sites']} now holds "
+            f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {options['sites']} now holds "
             f"{', '.join(names)}; give it the same sites, or choose another --out"
         )
-    if recorded["server_sites"] and "server_sites" not in asked:
+    if recorded["server_sites"] and "server_sites" not in options:
         raise BadInput(
             f"{folder}: was started with --server-sites {recorded['server_sites']}; "
             "give it the same, or choose another --out"
         )
-    require_images_of_run(folder, recorded, sites, own)
+    require_images_of_run(folder, recorded, sites, server_sites)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Estimated cost of trainings."""
+def describe_cost(unfinished: int, total: int, begun: Sequence[Path]) -> str:
+    """Describe what is left of a study.
 
-    trainings: int  # including those that are trained but not yet tested
-    images: int  # images trained on, over sites, rounds and epochs; 0: not known, as of scripts
-    hours: float  # of one process, estimated from a few batches; 0: likewise
-
-    def describe(self, of: int, number: int) -> str:
-        """As a sentence; ``of``: all trainings of the study, ``number``: that run at a time."""
-        took = describe_duration(self.hours / number)
-        known = f", {self.images:,} images in all: about {took} with {number} at a time" if self.images else ""
-        return f"{self.trainings} of {of} trainings to do{known}"
-
-
-def estimate_cost(trainings: int, begun: Sequence[Path]) -> Cost:
-    """Of so many trainings, of which these run folders have rounds to train."""
-    if begun and "script" in read_run(begun[0]):
-        return Cost(trainings, 0, 0.0)
-    images = sum(map(count_training_images, begun))
-    return Cost(trainings, images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
-
-
-def describe_duration(hours: float) -> str:
-    """In hours or minutes."""
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"
-
-
-def _seconds_per_image(folder: Path) -> float:
-    """Training time on this machine with the run's configuration."""
-    info, config = read_run(folder), read_plan(folder)
-    site = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])[0]
-    device = pick_device(configured_device(site.name, info["device"]), site.name)
-    return seconds_per_image(config, site, device, {"its own": config.training})["its own"]
+    Args:
+        unfinished: trainings, including those that are trained but not yet tested.
+        total: trainings of the study.
+        begun: the folders of the runs that have rounds to train.
+    """
+    is_known = begun and "script" not in read_run(begun[0])  # what scripts train on is not known
+    images = f", {sum(map(count_training_images, begun)):,} images in all" if is_known else ""
+    return f"{unfinished} of {total} trainings to do{images}"

@@ -1,6 +1,7 @@
-"""The contract of an estimator of values: a frozen dataclass of parameters and one function of a run; and the simplest.
+"""Estimators of the values of sites from one run: the contract, the built-in ones, and where plugins are found.
 
-The simplest estimators use only what every run records: the method's own contributions, and the number of images.
+The simplest use only what every run records: the method's own contributions, and the number of images. The others use
+evaluations of coalitions' models by the sites; `fedmerit.contract.observers` says which models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +12,18 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmerit.contract.semivalues import FloatArray, format_coalitions
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
 from fedmerit.schema.declarations import Checked, parse_spec
 from fedmerit.schema.rules import About, Choice, Count
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.resampling import nan_mean
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame
 
 ROUNDING = 1e-6  # of the largest contribution per image
+SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
+ALL, OTHERS = "all", "others"
 
 
 class Estimator(Checked):
@@ -28,44 +31,44 @@ class Estimator(Checked):
 
     about: ClassVar[str]  # one line of description
     observes: ClassVar[str] = ""  # the observer that it needs; "": none
-    in_dice: ClassVar[bool] = False  # whether its values are fractions of Dice, else of its own unit
+    in_dice: ClassVar[bool] = False  # whether its values are fractions of Dice, else of a unit of its own
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) values by site name, higher is better, as observed and in D - 1 bootstrap samples.
+        """Return (n, D) values by site name, higher is better, as observed and in D - 1 bootstrap samples.
 
         Values that do not depend on evaluated models are the same in all samples.
 
         Raises:
-            BadInput: the run lacks what it needs.
+            BadInput: the run lacks what the estimator needs.
         """
         raise NotImplementedError
 
     def rests_on_training(self, run: ObservedRun) -> bool:
-        """Whether values could be others by chance in training; if not, such as counts, they are not tested."""
+        """Return whether values could be others by chance in training; if not, such as counts, they are not tested."""
         return bool(self.observes)
 
 
 @dataclass(frozen=True)
 class OwnContribution(Estimator):
-    """Mean over rounds of each site's contribution by the run's method."""
+    """The mean over rounds of each site's contribution by the run's method."""
 
     about: ClassVar[str] = "contribution by the run's own method, mean over rounds"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) in the method's units; rounds are resampled."""
+        """Return (n, D) contributions in the method's units; rounds are resampled."""
         table = run.results.rounds.of("contribution").droplevel(["method", "seed"]).reindex(columns=run.sites)
         if table.isna().all(axis=None):
             raise BadInput(f"{run.path}: its method {run.info['method']} makes no estimate of contributions")
         recorded = table.to_numpy(dtype=np.float64)  # (T, n)
         counts = run.round_counts(len(recorded))  # (T, D)
-        known = np.isfinite(recorded)
-        totals = known.T.astype(np.float64) @ counts
-        sums = np.where(known, recorded, 0.0).T @ counts
+        is_recorded = np.isfinite(recorded)
+        totals = is_recorded.T.astype(np.float64) @ counts
+        sums = np.where(is_recorded, recorded, 0.0).T @ counts
         drawn = sums / np.where(totals > 0, totals, np.nan)
         return np.where(np.isfinite(drawn), drawn, nan_mean(recorded, axis=0)[:, None])
 
     def rests_on_training(self, run: ObservedRun) -> bool:
-        """Whether it is no multiple of the sites' training images, as FedAvg's is in every round."""
+        """Return whether it is no multiple of the sites' training images, as FedAvg's is in every round."""
         rounds = run.results.rounds
         ratio = rounds.of("contribution") / rounds.of("num_samples")
         return not bool((ratio.max(axis=1) - ratio.min(axis=1) <= ROUNDING * ratio.max(axis=1)).all())
@@ -73,28 +76,26 @@ class OwnContribution(Estimator):
 
 @dataclass(frozen=True)
 class DataSize(Estimator):
-    """n_i."""
+    """The number of training images, n_i."""
 
     about: ClassVar[str] = "training images"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) counts."""
+        """Return (n, D) counts."""
         return np.repeat(run.num_samples[:, None], run.count, axis=1)
 
 
-SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
-ALL, OTHERS = "all", "others"
-
-
 def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """(n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites that took no part in the round."""
-    return _placed(shapley_or_regression(game.utilities, game.players), game, sites)
+    """Return (n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites that were absent."""
+    return _place(shapley_or_regression(game.utilities, game.players), game, sites)
 
 
 def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0) -> FloatArray:
-    """(n, n, D) loss of the Dice at column without row, likewise; 0 if nothing is left without it.
+    """Return (n, n, D) losses of the Dice at column without row; 0 if nothing is left without it.
 
     Args:
+        game: of a round.
+        sites: n names; rows of sites that were absent are 0.
         lacking: number of players without which there may be no model: 1 that has all the weight.
 
     Raises:
@@ -107,9 +108,9 @@ def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0
             f"round {game.round}: {format_coalitions(missing or [grand])}: not evaluated; leave-one-out needs "
             "the models of all and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
         )
-    whole = game.utilities[grand]
-    lost = [whole - game.utilities.get(grand - {site}, whole) for site in game.players]
-    return _placed(np.stack(lost), game, sites)
+    dice = game.utilities[grand]
+    lost = [dice - game.utilities.get(grand - {site}, dice) for site in game.players]
+    return _place(np.stack(lost), game, sites)
 
 
 MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
@@ -118,28 +119,55 @@ MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
 }
 
 
+def _place(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """Return the values of the round's players in rows of all sites; a reward group divides its player's value."""
+    if unknown := sorted(set(game.players) - set(sites)):
+        raise BadInput(f"round {game.round}: {', '.join(unknown)} is not among the run's sites {', '.join(sites)}")
+    result = np.zeros((len(sites), *values.shape[1:]))
+    for player, value in zip(game.players, values, strict=True):
+        for site, part in game.parts.get(player, {player: 1.0}).items():
+            result[sites.index(site)] = part * value
+    return result
+
+
 def own_patient_mask(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]:
-    """(n, n) whether the patients at column are those of the site at row, or of its reward group."""
-    own = np.eye(len(sites), dtype=bool)
+    """Return (n, n) whether the patients at column are those of the site at row, or of its reward group."""
+    mask = np.eye(len(sites), dtype=bool)
     for group in game.parts.values():
         places = [sites.index(site) for site in group]
-        own[np.ix_(places, places)] = True
-    return own
+        mask[np.ix_(places, places)] = True
+    return mask
 
 
 def mean_over_testers(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
-    """(n, D) mean of (n, n, D) over the sites that tested: all, or all except a row's own."""
+    """Return the (n, D) mean of (n, n, D) over the sites that tested: all, or all except a row's own."""
     if voice == OTHERS:
         matrix = np.where(own[:, :, None], np.nan, matrix)
     return nan_mean(matrix, axis=1)
 
 
 @dataclass(frozen=True)
-class MultiRoundValues(Estimator):
-    """Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
+class CoalitionValues(Estimator):
+    """The values of games of evaluated coalitions."""
 
-    kind: Annotated[str, Choice(tuple(MATRICES)), About("of each round's game")] = SHAPLEY
+    kind: Annotated[str, Choice(tuple(MATRICES)), About("of each game")] = SHAPLEY
     voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
+
+    in_dice: ClassVar[bool] = True
+
+    def of_games(self, games: Sequence[RoundGame], sites: Sequence[str]) -> FloatArray:
+        """Return (T, n, D) the values in each of T games, mean over the sites that tested."""
+        matrices = (MATRICES[self.kind](game, sites) for game in games)
+        masks = (own_patient_mask(game, sites) for game in games)
+        return np.stack(
+            [mean_over_testers(matrix, self.voice, own) for matrix, own in zip(matrices, masks, strict=True)]
+        )
+
+
+@dataclass(frozen=True)
+class MultiRoundValues(CoalitionValues):
+    """The sum over rounds Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
+
     last: Annotated[int, Count(), About("rounds that count, the last ones observed; 0: all")] = 0
     weigh: Annotated[
         str,
@@ -151,17 +179,15 @@ class MultiRoundValues(Estimator):
         "multi-round reconstruction (MR, Song et al. 2019): values of each round's mixtures of updates, summed"
     )
     observes: ClassVar[str] = "multi_round"
-    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) points of Dice gained, fractions."""
-        games = _last(run, self.observes, self.last)
-        parts = np.stack([_responding_sites(self.kind, game, run.sites, self.voice) for game in games])  # (T, n, D)
+        """Return (n, D) points of Dice gained, fractions."""
+        games = _last_games(run, self.observes, self.last)
         weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
-        return _summed(parts, weights)
+        return _sum_rounds(self.of_games(games, run.sites), weights)
 
     def _weights(self, games: Sequence[RoundGame]) -> FloatArray:
-        """(T, D), of mean 1 over rounds."""
+        """Return (T, D) weights of mean 1 over rounds."""
         if self.weigh == "alike":
             return np.ones((len(games), 1))
         nobody = np.stack([game.on_average(frozenset()) for game in games])
@@ -172,31 +198,25 @@ class MultiRoundValues(Estimator):
 
 
 @dataclass(frozen=True)
-class OneRoundValues(Estimator):
-    """Values of the models that coalitions would have if only their members had sent updates (OR, Song et al. 2019)."""
+class OneRoundValues(CoalitionValues):
+    """The values of models as if only coalitions' members had sent updates (OR, Song et al. 2019)."""
 
-    kind: Annotated[str, Choice(tuple(MATRICES)), About("of the reconstructed models' game")] = SHAPLEY
-    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
     over: Annotated[str, Choice(("last", "mean")), About("evaluations that count; mean: of all")] = "last"
 
     about: ClassVar[str] = (
         "one-round reconstruction (OR, Song et al. 2019): values of coalitions' models rebuilt from the updates"
     )
     observes: ClassVar[str] = "one_round"
-    in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) points of Dice, fractions."""
+        """Return (n, D) points of Dice, fractions."""
         games = run.games(self.observes)
-        chosen = games[-1:] if self.over == "last" else games
-        return np.asarray(
-            np.mean([_responding_sites(self.kind, game, run.sites, self.voice) for game in chosen], axis=0)
-        )
+        return np.asarray(self.of_games(games[-1:] if self.over == "last" else games, run.sites).mean(axis=0))
 
 
 @dataclass(frozen=True)
 class LeaveOneOutLossValues(Estimator):
-    """Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
+    """The losses Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
 
     last: Annotated[int, Count(), About("rounds that count, the last ones observed; 0: all")] = 0
 
@@ -205,15 +225,25 @@ class LeaveOneOutLossValues(Estimator):
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) fractions of Dice."""
-        games = _last(run, self.observes, self.last)
-        lost = [(leave_one_out_matrix(game, run.sites, lacking=1), own_patient_mask(game, run.sites)) for game in games]
-        parts = np.stack([leave_one_out_losses(one, run.num_samples, own) for one, own in lost])
-        return _summed(parts, np.stack([game.counts for game in games]))
+        """Return (n, D) fractions of Dice."""
+        games = _last_games(run, self.observes, self.last)
+        losses = [
+            leave_one_out_losses(
+                leave_one_out_matrix(game, run.sites, lacking=1), run.num_samples, own_patient_mask(game, run.sites)
+            )
+            for game in games
+        ]
+        return _sum_rounds(np.stack(losses), np.stack([game.counts for game in games]))
 
 
 def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
-    """(n, D) of (n, n, D) losses of column without row: mean by images over the sites that tested, not its ``own``."""
+    """Return (n, D) losses, mean by images over the sites that tested.
+
+    Args:
+        lost: (n, n, D) loss at column without row; NaN: did not test.
+        num_samples: (n,) training images.
+        own: (n, n) the testers that do not count for a row.
+    """
     shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
     shares = np.where(np.isfinite(lost), shares, 0.0)
     totals = shares.sum(axis=1)
@@ -223,7 +253,7 @@ def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray
 
 @dataclass(frozen=True)
 class LocalOnlyValues(Estimator):
-    """v({i}): Dice of the local-only model of a site, the first marginal of every permutation that it begins."""
+    """The Dice v({i}) of the local-only model of a site, the first marginal of every permutation that it begins."""
 
     voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
     copies: Annotated[
@@ -235,25 +265,21 @@ class LocalOnlyValues(Estimator):
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) Dice, fractions."""
+        """Return (n, D) Dice, fractions."""
         game = run.games(self.observes)[-1]
-        of_each = np.stack([game.utilities[frozenset([site])] for site in run.sites])
-        reached = mean_over_testers(of_each, self.voice, own_patient_mask(game, run.sites))
+        dice = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        reached = mean_over_testers(dice, self.voice, own_patient_mask(game, run.sites))
         return reached / run.holders[:, None] if self.copies == "share" else reached
 
 
-def _responding_sites(kind: str, game: RoundGame, sites: Sequence[str], voice: str) -> FloatArray:
-    return mean_over_testers(MATRICES[kind](game, sites), voice, own_patient_mask(game, sites))
-
-
 def benefit_matrix(run: ObservedRun) -> FloatArray:
-    """(n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
+    """Return (n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
     parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
-    return _summed(parts, np.ones((len(parts), 1)))
+    return _sum_rounds(parts, np.ones((len(parts), 1)))
 
 
 def efficiency_gap(run: ObservedRun) -> float:
-    """Gap of multi-round values from efficiency: total gain in Dice minus Σ_t [v_t(N) - v_t(∅)], a fraction of Dice.
+    """Return the total gain in Dice minus Σ_t [v_t(N) - v_t(∅)], a fraction of Dice: what multi-round values miss.
 
     Σ_t [v_{t+1}(∅) - v_t(N)] over consecutive observed rounds; 0 if the method weighs by images and every round is
     observed.
@@ -264,33 +290,23 @@ def efficiency_gap(run: ObservedRun) -> float:
     return sum(after - before for after, before in zip(began[1:], ended[:-1], strict=True))
 
 
-def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
-    """The last observed rounds; 0: all. If they are a part, only these are resampled."""
+def _last_games(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
+    """Return the games of the last observed rounds; 0: all. If they are a part, only these are resampled."""
     games = run.games(observer)
-    chosen = games[-number:]
-    if len(chosen) == len(games):
+    last = games[-number:]
+    if len(last) == len(games):
         return games
-    return [replace(game, counts=one) for game, one in zip(chosen, run.round_counts(len(chosen)), strict=True)]
+    return [replace(game, counts=counts) for game, counts in zip(last, run.round_counts(len(last)), strict=True)]
 
 
-def _summed(parts: FloatArray, weights: FloatArray) -> FloatArray:
-    """(n, D) Σ_t of parts (T, n, D) by weights (T, D); rounds without a test count as 0.
+def _sum_rounds(parts: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return (n, D) sums of parts (T, n, D) by weights (T, D); rounds without a test count as 0.
 
     NaN if no round has one.
     """
-    known = np.isfinite(parts)
-    return np.where(known.any(axis=0), (np.where(known, parts, 0.0) * weights[:, None]).sum(axis=0), np.nan)
-
-
-def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """Rows of the round's players among those of all sites; a reward group divides its player's value."""
-    if unknown := sorted(set(game.players) - set(sites)):
-        raise BadInput(f"round {game.round}: {', '.join(unknown)} is not among the run's sites {', '.join(sites)}")
-    result = np.zeros((len(sites), *values.shape[1:]))
-    for player, value in zip(game.players, values, strict=True):
-        for site, part in game.parts.get(player, {player: 1.0}).items():
-            result[sites.index(site)] = part * value
-    return result
+    is_tested = np.isfinite(parts)
+    sums = (np.where(is_tested, parts, 0.0) * weights[:, None]).sum(axis=0)
+    return np.where(is_tested.any(axis=0), sums, np.nan)
 
 
 ESTIMATORS: Mapping[str, type[Estimator]] = {
@@ -305,7 +321,7 @@ ESTIMATORS: Mapping[str, type[Estimator]] = {
 
 @cache
 def estimators() -> Catalogue[type[Estimator]]:
-    """By name, built-in ones and plugins."""
+    """Return the estimators by name, built-in ones and plugins."""
     return Catalogue(
         "estimators",
         ESTIMATORS,
@@ -315,14 +331,14 @@ def estimators() -> Catalogue[type[Estimator]]:
 
 
 def parse(spec: str) -> Estimator:
-    """The estimator of a spec such as ``multi_round:voice=others``; `BadInput` if there is none."""
+    """Return the estimator of a spec such as ``multi_round:voice=others``; `BadInput` if there is none."""
     estimator: Estimator = parse_spec(spec, estimators(), "--estimators")
     return estimator
 
 
 def parse_all(specs: Sequence[str]) -> dict[str, Estimator]:
-    """By spec; `BadInput` if one is given twice."""
-    found = {spec: parse(spec) for spec in specs}
-    if len(found) < len(specs):
+    """Return the estimators by spec; `BadInput` if one is given twice."""
+    by_spec = {spec: parse(spec) for spec in specs}
+    if len(by_spec) < len(specs):
         raise BadInput(f"--estimators {','.join(specs)}: name each once")
-    return found
+    return by_spec

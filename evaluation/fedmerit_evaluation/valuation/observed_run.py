@@ -1,7 +1,7 @@
 """An observed run as estimators of values see it, and which sites train on the same images.
 
 Everything that depends on evaluated models has a last axis of D draws: the first is as observed; in the others every
-site's validation patients are drawn (`drawn_means`), and the rounds bootstrap resampled. A draw has the same patients
+site's validation patients are drawn, and the rounds bootstrap resampled. A draw has the same patients
 in every round, for every model and in the runs of all seeds: they are the same patients.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.files import sha256
@@ -22,15 +23,13 @@ from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.site_folder import SiteFolder, open_sites, require_same_preparation
 from fedmerit.seeds import random_seed
 from fedmerit.trust import allowed_place, require_place
-from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit_evaluation.results.runs import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results, name_patients
-from fedmerit_evaluation.statistics.resampling import bootstrap_counts, nan_mean
+from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap_counts, nan_mean
 
 
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:
-    """By site, the sites that share at least half of each other's training cases; none if nothing is known.
+    """Return by site the sites that share at least half of each other's training cases; none if nothing is known.
 
     Raises:
         BadInput: the run's ledger is not readable.
@@ -49,7 +48,7 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
 
 
 def _enrolled(run: Path) -> dict[str, set[str]]:
-    """By site that enrolled, those with which it shares cases by the ledger."""
+    """Return by enrolled site the sites with which it shares cases by the ledger."""
     enrolled_sites = read_rounds(
         run,
         lambda record: [
@@ -66,7 +65,7 @@ def _enrolled(run: Path) -> dict[str, set[str]]:
 
 
 def _cases(site: SiteFolder) -> frozenset[str]:
-    """Digests of its training cases' images."""
+    """Return the digests of the images of a site's training cases."""
     checksums: Mapping[str, str] = site.info.get("checksums", {})
     files = [case.image_file for case in site.cases("training")]
     return frozenset(checksums.get(str(file.relative_to(site.path))) or sha256(file) for file in files)
@@ -77,7 +76,7 @@ DRAWS = 500
 
 @dataclass(frozen=True)
 class RoundGame:
-    """Evaluations of coalitions' models in one round: utilities (n, D) by testing site; NaN: did not test."""
+    """The evaluations of coalitions' models in one round: utilities (n, D) by testing site; NaN: did not test."""
 
     round: int
     utilities: Mapping[Coalition, FloatArray]
@@ -90,13 +89,13 @@ class RoundGame:
         return sorted(frozenset[str]().union(*self.utilities))
 
     def on_average(self, coalition: Coalition) -> FloatArray:
-        """(D,) mean over the sites that tested."""
+        """Return (D,) the mean over the sites that tested."""
         return nan_mean(self.utilities[coalition], axis=0)
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedRun:
-    """One run folder."""
+    """A run folder and what was observed in it."""
 
     path: Path  # of a finished run
     draws: int = DRAWS  # D - 1 bootstrap samples of patients and rounds
@@ -109,24 +108,24 @@ class ObservedRun:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """run.json, with the current place of the sites."""
+        """The content of run.json, with the current place of the sites."""
         info: Mapping[str, Any] = self._run.info
         return info if self.place is None else {**info, "sites_folder": str(self.place)}
 
     @property
     def results(self) -> Results:
-        """Of results.csv."""
+        """The content of results.csv."""
         results: Results = self._run.results
         return results
 
     @property
     def sites(self) -> list[str]:
-        """n names, sorted."""
+        """The names of the n sites, sorted."""
         return sorted(self.info["sites"])
 
     @property
     def count(self) -> int:
-        """D."""
+        """The number of draws, D."""
         return 1 + self.draws
 
     @cached_property
@@ -148,14 +147,14 @@ class ObservedRun:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """Observed rows in the results schema; column ``split`` is the name of the observer."""
+        """The observed rows in the results schema; column ``split`` is the name of the observer."""
         if self.observed is not None:
             return self.observed
         file = self.path / OBSERVED
         return read_table(file) if file.exists() else pd.DataFrame(columns=["split", "round"])
 
     def games(self, observer: str) -> list[RoundGame]:
-        """The games of an observer, round by round; `BadInput` if nothing was observed; the message says what would."""
+        """Return the games of an observer, round by round; `BadInput` if nothing was observed."""
         if observer not in self._games:
             rows = self.rows[self.rows["split"] == observer]
             if rows.empty:
@@ -172,7 +171,7 @@ class ObservedRun:
         return self._games[observer]
 
     def patients(self, observer: str) -> "pd.Series[int]":
-        """Validation patients by site; `BadInput` as `games`."""
+        """Return the number of validation patients by site; `BadInput` if nothing was observed."""
         self.games(observer)
         rows = self.rows[(self.rows["split"] == observer) & (self.rows["quantity"] == "dice")]
         return name_patients(rows).groupby(rows["site"]).nunique()
@@ -183,18 +182,21 @@ class ObservedRun:
 
     def _game(self, number: int, rows: pd.DataFrame, counts: FloatArray) -> RoundGame:
         dice = rows[rows["quantity"] == "dice"]
-        cases = by_cluster(dice.assign(patient=name_patients(dice)), ["coalition"], PATIENT)
-        utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
-        tested = sorted(set(cases.columns.get_level_values("site")))
-        utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, self.draws, "patients")
-        members = [EMPTY_COALITION if text == NOBODY else parse_coalition(str(text)) for text in cases.index]
+        cases = dice.groupby(["coalition", "seed", "site", "case"])["value"].mean().dropna()
+        keys = zip(dice["seed"], dice["site"], dice["case"], strict=True)
+        patients = Clusters(dict(zip(keys, name_patients(dice), strict=True)))
+        effects = CrossedEffects.from_cases(cases.rename_axis(["method", "seed", "site", "case"]), patients)
+        utilities = np.full((len(effects.methods), len(self.sites), self.count), np.nan)
+        tested = [self.sites.index(site) for site in effects.sites]
+        utilities[:, tested] = np.moveaxis(effects.resample(self.draws, "patients")[:, :, 0], 0, -1)
+        members = [EMPTY_COALITION if text == NOBODY else parse_coalition(text) for text in effects.methods]
         parts = self._parts(number, members)
         others = {site for group in parts.values() for site in group} - set(parts)
         players = [one - others for one in members]
-        return RoundGame(number, dict(zip(players, utilities.swapaxes(0, 1), strict=True)), counts, parts)
+        return RoundGame(number, dict(zip(players, utilities, strict=True)), counts, parts)
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
-        """The reward groups of a round: sites that share a reward and are always in the same coalitions."""
+        """Return the reward groups of a round: sites that share a reward and are always in the same coalitions."""
         table = self.results.rounds.of("reward_group_share")
         of_round = table[table.index.get_level_values("round") == number].max()
         part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
@@ -204,20 +206,20 @@ class ObservedRun:
         return {next(iter(group)): group for where, group in groups.items() if any(where) and len(group) > 1}
 
     def round_counts(self, number: int) -> FloatArray:
-        """(T, D) how often each of T rounds counts: once as observed, then in each bootstrap sample."""
+        """Return (T, D) how often each of T rounds counts: once as observed, then in each bootstrap sample."""
         random = np.random.default_rng(random_seed("rounds", self.info["seed"]))
         return bootstrap_counts(number, self.draws, random).T
 
     @cached_property
     def seconds(self) -> Mapping[str, float]:
-        """Seconds of every observer, and of ``training``, summed over rounds and sites."""
+        """The seconds of every observer, and of ``training``, summed over rounds and sites."""
         spent = self.rows[self.rows["quantity"] == "seconds"] if "quantity" in self.rows else self.rows
         of = {str(name): float(part["value"].sum()) for name, part in spent.groupby("split")}
         return {"training": float(self.results.rounds.of("seconds").sum().sum()), **of}
 
 
 def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """The site folders of a run by ``info``, its run.json; `BadInput` if they are not here or have changed."""
+    """Open the site folders of a run by ``info``, its run.json; `BadInput` if they are not here or have changed."""
     root = info.get("sites_folder")
     if root is None:
         raise BadInput(f"{run}: its images are at the sites, and this needs the images")
@@ -229,7 +231,7 @@ def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
 
 
 def require_same_sites(runs: Sequence[ObservedRun]) -> list[str]:
-    """The sites of all runs; `BadInput` if they differ."""
+    """Return the sites of all runs; `BadInput` if they differ."""
     for run in runs[1:]:
         if run.sites != runs[0].sites:
             raise BadInput(f"{run.path}: its sites are {', '.join(run.sites)}, those of {runs[0].path} "

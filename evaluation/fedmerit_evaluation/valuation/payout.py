@@ -13,7 +13,8 @@ from scipy.optimize import brentq
 from scipy.sparse.csgraph import connected_components
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.statistics.ranks import Ranking, resample
+from fedmerit_evaluation.statistics.ranks import Ranking
+from fedmerit_evaluation.statistics.resampling import draw_over_seeds
 from fedmerit_evaluation.valuation.valued_runs import Valued
 
 FloatArray = NDArray[np.float64]
@@ -22,7 +23,7 @@ IN_PROPORTION = "in proportion, without bands"
 
 @dataclass(frozen=True)
 class Rule:
-    """What a group agrees on before training; `BadInput` if a part is out of range."""
+    """A rule that a group agrees on before training; `BadInput` if a part is out of range."""
 
     budget: int  # whole units of money
     floor: float = 0.0  # least share of a hospital, of an equal one, 0 to 1
@@ -36,7 +37,7 @@ class Rule:
             )
 
     def shares(self, worth: FloatArray) -> FloatArray:
-        """(n,) shares of hospitals of that worth, sum 1: in proportion, within floor and cap; equal if all are 0."""
+        """Return (n,) shares of hospitals of that worth, sum 1, in proportion within floor and cap; equal if all 0."""
         n = len(worth)
         positive = np.maximum(worth, 0.0)
         if not positive.any():
@@ -53,7 +54,7 @@ class Rule:
         return within(brentq(lambda scale: within(scale).sum() - 1, 0.0, most, xtol=1e-15))
 
     def amounts(self, shares: FloatArray) -> NDArray[np.int_]:
-        """(n,) whole units that sum to the budget: rounded down, then one each to the largest remainders, in order."""
+        """Return (n,) units that sum to the budget: rounded down, then one each to the largest remainders."""
         exact = self.budget * shares
         whole = np.floor(exact + 1e-9).astype(int)
         left = self.budget - int(whole.sum())
@@ -63,7 +64,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Payout:
-    """Amounts by one estimator, and what the amounts would be under other assumptions."""
+    """The amounts by one estimator, and under other assumptions."""
 
     spec: str  # of the estimator
     ranking: Ranking
@@ -80,7 +81,7 @@ class Payout:
 
     @property
     def sentence(self) -> str:
-        """What can be said of the amounts."""
+        """The verdict on the amounts, in words."""
         if self.is_differentiated:
             return f"{self.band.max()} bands differ significantly; within a band all get the same."
         why = self.ranking.insufficient_data or "no two hospitals' values differ significantly, or links join all"
@@ -88,7 +89,7 @@ class Payout:
 
 
 def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
-    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds and folds, are the alternatives.
+    """Return amounts by the estimator ``spec``; the other estimators, seeds and folds are the alternatives.
 
     Raises:
         BadInput: a site's value is not known.
@@ -99,7 +100,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
             raise BadInput(f"{name}: the value of {', '.join(unknown)} is not known; expected values of all sites")
     one = rankings.pop(spec)
     band, amounts = _pay(one, rule)
-    drawn = [rule.shares(values) for values in resample(valued.values(spec)) if np.isfinite(values).all()]
+    drawn = [rule.shares(values) for values in draw_over_seeds(valued.values(spec)) if np.isfinite(values).all()]
     low, high = (
         rule.budget * np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
         if drawn and one.measured
@@ -117,7 +118,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
 
 
 def _pay(one: Ranking, rule: Rule) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """(n,) bands and amounts."""
+    """Return (n,) bands and amounts."""
     _, group = connected_components(one.order_signs == 0, directed=False)
     means = np.array([one.value[group == number].mean() for number in range(group.max() + 1)])
     order = np.argsort(-means, kind="stable")

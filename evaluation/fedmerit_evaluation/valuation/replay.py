@@ -34,7 +34,7 @@ FOLDER = "values"  # in the run folder: rows computed afterwards, a file per obs
 
 
 def observable(run: Path) -> set[str]:
-    """The observers that the kept updates of a run allow; none if it kept none."""
+    """Return the observers that the kept updates of a run allow; none if it kept none."""
     if not (run / UPDATES).is_dir():
         return set()
     method = read_plan(run).build_method()
@@ -48,13 +48,14 @@ def replay_observers(
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
 ) -> pd.DataFrame:
-    """Everything observed of a run; missing ``observers`` are computed from its kept updates.
+    """Return everything observed of a run; missing ``observers`` are computed from its kept updates.
 
     New rows are written to ``RUN/values``, round by round, so an interrupted call can resume.
 
     Args:
         run: a finished run folder.
         observers: specs, as of ``fedmerit run --values``.
+        device: that evaluates models.
         on_round: called with observer, finished rounds and all rounds.
         place: the folder that the run's site folders are in now; None: the recorded one.
 
@@ -92,7 +93,7 @@ def _replayed(
     device: str,
     on_round: Callable[[str, int, int], None],
 ) -> pd.DataFrame:
-    """The rows of one observer; rounds that are already written are not evaluated again."""
+    """Return the rows of one observer; rounds that are already written are not evaluated again."""
     out = run / FOLDER / f"{spec.replace(':', '-')}.csv"
     table = read_table(out) if out.exists() else pd.DataFrame(columns=COLUMNS)
     done = set(table["round"])

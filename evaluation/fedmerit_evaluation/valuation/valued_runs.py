@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize
@@ -43,26 +43,26 @@ class Repeats(SampleSize):
 
     @property
     def insufficient_data(self) -> str:
-        """Why nothing may be called significant; "" if there are enough seeds or folds."""
+        """The reason why nothing may be called significant; "" if there are enough seeds or folds."""
         enough = SampleSize(MIN_CASES, self.seeds, folds=self.folds)
         return enough.insufficient_data if self.is_tested else UNMEASURED
 
 
 @dataclass(frozen=True, eq=False)
 class Valued:
-    """Runs of the same sites, and their values by each estimator."""
+    """The runs of the same sites, and their values by each estimator."""
 
     runs: Sequence[ObservedRun]
     of_each: Mapping[str, FloatArray]  # by spec, of each run (r, n, D)
 
     @property
     def sites(self) -> list[str]:
-        """n names."""
+        """The names of the n sites."""
         return self.runs[0].sites
 
     @property
     def folds(self) -> int:
-        """Their number; 0: runs are of one, or of the one split."""
+        """The number of folds; 0: runs are of one, or of the one split."""
         found = {run.info.get("fold") for run in self.runs}
         return len(found) if len(found) > 1 else 0
 
@@ -78,14 +78,14 @@ class Valued:
         return places
 
     def values(self, spec: str) -> FloatArray:
-        """(s, n, D) by seed; by fold (F, n, 1), mean over its seeds as observed: each fold has patients of its own."""
+        """Return (s, n, D) values by seed; by fold (F, n, 1), mean over seeds: each fold has patients of its own."""
         whole = self.of_each[spec]
         if not self.folds:
             return whole
         return np.stack([whole[places, :, :1].mean(axis=0) for places in self.parts.values()])
 
     def sample(self, spec: str) -> SampleSize:
-        """What values by the estimator rest on."""
+        """Return the sample that values by the estimator rest on."""
         one, seeds = parse(spec), len({run.info["seed"] for run in self.runs})
         if not (observer := one.observes):
             is_tested = all(one.rests_on_training(run) for run in self.runs)
@@ -96,22 +96,22 @@ class Valued:
         return SampleSize(fewest, seeds, "validation patients", self.folds)
 
     def ranking(self, spec: str) -> Ranking:
-        """By one estimator."""
+        """Return the ranking by one estimator."""
         return ranking(self.sites, self.values(spec), sample=self.sample(spec), folds=self.folds)
 
     @property
     def rankings(self) -> dict[str, Ranking]:
-        """By spec."""
+        """The rankings by spec."""
         return {spec: self.ranking(spec) for spec in self.of_each}
 
     @property
     def shown(self) -> dict[str, Ranking]:
-        """By spec, in the unit that `units` names."""
+        """The rankings by spec, in the unit that `units` names."""
         return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
 
     @property
     def without_each(self) -> dict[str, "Valued"]:
-        """By name, the runs of all other seeds, and of all other folds, where they are of several."""
+        """The runs of all other seeds, and of all other folds, by the name of the one left out."""
         several = [places for kind in ("seed", "fold") if len(places := self._by(kind)) > 1]
         return {
             name: self._of(np.delete(np.arange(len(self.runs)), gone)) for one in several for name, gone in one.items()
@@ -128,7 +128,7 @@ def value_runs(
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
 ) -> Valued:
-    """Values of finished runs by the estimators of ``specs``; what was not observed is computed from kept updates.
+    """Return values of finished runs by the estimators of ``specs``; missing observations come from kept updates.
 
     If the runs' site folders were moved, ``place`` is the folder that they are in now.
 
@@ -152,7 +152,7 @@ def value_runs(
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
-    """The estimators that runs allow without reading images, those of observers first.
+    """Return the estimators that runs allow without reading images, those of observers first.
 
     With ``everything``, also those that kept updates allow.
     """
@@ -191,7 +191,7 @@ def _observed(
 
 
 def value_tables(valued: Valued) -> list[Table]:
-    """A table per estimator, then flips, costs, and multi-round values by site."""
+    """Return a table per estimator, then flips, costs, and multi-round values by site."""
     rankings = valued.shown
     tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
     if len(rankings) > 1:
@@ -220,13 +220,13 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
 
 
 def _decimals(values: FloatArray) -> int:
-    """Decimals that give the largest value three digits, at least two."""
+    """Return the decimals that give the largest value three digits, at least two."""
     largest = float(np.nanmax(np.abs(values), initial=0.0))
     return max(2, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
 
 
 def rank_flip_table(rankings: Mapping[str, Ranking], name: str, pairs: str) -> Table:
-    """For every two estimators or methods, the ``pairs`` of sites that they rank differently."""
+    """Return the ``pairs`` of sites that every two estimators or methods rank differently."""
     names = {"first": "Estimator", "second": "Compared with", "flips": "Pairs ranked differently",
              "contradictions": "Significantly by both", "pairs": "Pairs of sites"}  # fmt: skip
     frame = count_rank_flips(rankings).rename(columns=names)
@@ -255,7 +255,7 @@ def _benefit_table(runs: Sequence[ObservedRun]) -> Table:
 
 
 def units(valued: Valued) -> dict[str, str]:
-    """Units of the values of each estimator, for a figure."""
+    """Return the units of the values of each estimator, for a figure."""
     return {spec: "points of Dice" if _is_dice(spec) else "own unit" for spec in valued.of_each}
 
 

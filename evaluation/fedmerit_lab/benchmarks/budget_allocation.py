@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 
 EQUAL = "equal shares"
 RETRAINING = "retraining, one seed against the others"

@@ -14,13 +14,13 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.valuation.estimators import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun

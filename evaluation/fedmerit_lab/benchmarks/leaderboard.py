@@ -15,12 +15,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import t
 
+from fedmerit.contract.semivalues import SHAPLEY, FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, read_text, write_text
 from fedmerit.schema.declarations import read, split_spec
 from fedmerit.version import package_version
 from fedmerit_evaluation.ground_truth.reliability import Resampled
-from fedmerit_evaluation.ground_truth.semivalues import SHAPLEY, FloatArray
 from fedmerit_evaluation.valuation.estimators import estimators
 from fedmerit_lab.benchmarks.budget_allocation import leave_one_seed_out, misallocated_share, shares
 from fedmerit_lab.benchmarks.value_benchmark import ScenarioResult, agreement

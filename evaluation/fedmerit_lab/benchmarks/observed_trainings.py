@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmerit.contract.semivalues import FloatArray
 from fedmerit.engines import resumption, runs
 from fedmerit.engines.image_sites import require_same_images
 from fedmerit.errors import RunFailed
@@ -17,7 +18,6 @@ from fedmerit.files import read_json
 from fedmerit.schema.configuration.requirements import parse_observer as parse_observer
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.studies.execution import Workers, execute_all
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun

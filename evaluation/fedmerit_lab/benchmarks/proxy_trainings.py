@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fedmerit.contract.semivalues import FloatArray, Game, list_sites, required_coalitions, shapley_weights
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.declarations import Checked
 from fedmerit.schema.rules import About, Count
@@ -15,13 +16,6 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Values, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import (
-    FloatArray,
-    Game,
-    list_sites,
-    required_coalitions,
-    shapley_weights,
-)
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.execution import Workers

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
+from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.schema.configuration.settings import ROUNDS
@@ -24,13 +25,11 @@ from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, reliability_table, resample
-from fedmerit_evaluation.ground_truth.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 from fedmerit_evaluation.statistics.ranks import ranking
-from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
-from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation
+from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.studies.study import MethodSpec, in_folds
@@ -219,8 +218,8 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
     """
     own, expected = values[..., 0].mean(axis=0), reference.mean
     number = max(values.shape[-1] - 1, reference.values.shape[-1] - 1, DRAWS)
-    first = resample_seeds(values, seed, number)[:number]
-    second = resample_seeds(reference.drawn, seed + 1, number)[:number]
+    first = draw_over_seeds(values, seed, number)[:number]
+    second = draw_over_seeds(reference.drawn, seed + 1, number)[:number]
     errors = np.array([_error_variance(values), reference.error_variance, 0.0])  # of other patients and seeds
     found = {"pearson": float(pearson(own, expected)) / 100, "spearman": float(spearman(own, expected))}
     found["disattenuated"] = float(corrected_correlation(own, expected, errors))

@@ -71,10 +71,10 @@ def _create(out: Path, wanted: Mapping[str, Mapping[str, Any]], shared: Mapping[
 
 def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> None:
     """Train unfinished runs on the local engine, then all sites together and without each."""
+    from fedmerit.contract.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit.server.checkpoint import is_finished
     from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
-    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.studies.execution import Workers, execute_all
     from fedmerit_lab.attacks.attacked_runs import execute
 

@@ -14,8 +14,7 @@ import pandas as pd
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.ranks import resample
-from fedmerit_evaluation.statistics.resampling import LEVEL
+from fedmerit_evaluation.statistics.resampling import LEVEL, draw_over_seeds
 from fedmerit_lab.attacks.detection_scores import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, Detector, flags
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
@@ -245,7 +244,7 @@ def mean_over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
     known = np.array([value for value in values if np.isfinite(value)])
     if len(known) < 2:
         return (float(known.mean()) if len(known) else float("nan"), float("nan"), float("nan"))
-    drawn = resample(known[:, None, None])[:, 0]
+    drawn = draw_over_seeds(known[:, None, None])[:, 0]
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).clip(0, 1)
     return float(known.mean()), float(low), float(high)
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmerit.contract.semivalues import leave_one_out_weights, required_coalitions
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.comparison import PlannedRun

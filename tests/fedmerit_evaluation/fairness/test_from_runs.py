@@ -11,15 +11,15 @@ from games_reference import subsets
 from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
+from fedmerit.contract import semivalues
+from fedmerit.contract.semivalues import Sampling
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measurement import measure_runs, write_fairness
-from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
-from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
@@ -281,7 +281,7 @@ def sampled_truth(folder, of, most=6):
     rules = {
         seed: Sampling(tuple(SITES), seed=seed, truncation=0.001, precision=0, fewest=2, most=most) for seed in whole
     }
-    asked = {one for seed, rule in rules.items() for one in rule.coefficients(whole[seed])}
+    asked = {one for seed, rule in rules.items() for one in rule.estimate(whole[seed]).coefficients}
     make_truth(folder, [one for one in EVERY if one in asked])
     write_sampling(folder, rules[0])
     return folder, rules, whole

@@ -10,7 +10,7 @@ from simulated_studies import USUAL, as_cases, federations
 
 from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects, mean_error_covariance
+from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects
 
 METHODS = {name: name for name in ("standalone", "fedce")}
 FEW = 20
@@ -179,8 +179,8 @@ def _found_errors(dice, who, clusters=CASES, sites=100):
     found = []
     for start in range(0, dice.shape[2], sites):
         part = slice(start, start + sites)
-        effects = CrossedEffects.of(as_cases(dice[:, :, part], who[:, part], ("a", "b")), clusters)
-        found.append([mean_error_covariance(effects, "a", other) for other in "ab"])
+        effects = CrossedEffects.from_cases(as_cases(dice[:, :, part], who[:, part], ("a", "b")), clusters)
+        found.append([effects.error_covariance("a", other) for other in "ab"])
     return np.mean(found, axis=0)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedmerit.contract.semivalues import normalise
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.ground_truth.semivalues import normalise
 
 DEFAULT = Path(__file__).resolve().parents[3].parent / "shared" / "oracles"
 FOLDER = Path(os.environ.get("FEDMERIT_ORACLES", DEFAULT))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from made_results import made_results, made_rounds
 
+from fedmerit.contract.semivalues import coefficients, shapley_weights
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measurement import (
     COSINE,
@@ -22,7 +23,6 @@ from fedmerit_evaluation.fairness.measurement import (
     collect_estimates,
 )
 from fedmerit_evaluation.ground_truth.ground_truths import Reference
-from fedmerit_evaluation.ground_truth.semivalues import coefficients, shapley_weights
 from fedmerit_evaluation.statistics.resampling import SiteDice
 
 SITES = ["A", "B"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from run_factory import make_sites, prepare_anew
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec, required_coalitions, shapley_weights
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
@@ -14,15 +15,9 @@ from fedmerit.schema.results import COLUMNS, read_results, read_table
 from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    format_spec,
-    required_coalitions,
-    shapley_weights,
-)
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.execution import Workers
-from fedmerit_evaluation.studies.study import Cost
+from fedmerit_evaluation.studies.study import describe_cost
 
 SITES = ("Alder", "Birch", "Cedar")
 ALL = [coalition for coalition in required_coalitions(SITES, shapley_weights) if coalition]
@@ -169,7 +164,7 @@ def test_every_coalition_is_tested_on_every_site(study):
 def test_what_is_done_is_not_done_again(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
-    assert coalitions.estimate_cost(trainings) == Cost(0, 0, 0.0)
+    assert all(training.finished for training in trainings)
     assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
@@ -186,9 +181,9 @@ def test_what_is_missing_alone_is_done(own, prepare):
     trainings = prepare(own)
     left = [training.coalition for training in trainings if not training.finished]
     assert left == [PAIR, ONE]
-    cost = coalitions.estimate_cost(trainings)
-    assert (cost.trainings, cost.images) == (2, 2 * 2 * IMAGES)  # rounds x sites x images, of the pair
-    assert 0 < cost.hours < 1
+    begun = [training.folder for training in trainings if not training.trained]
+    images = 2 * 2 * IMAGES  # rounds x sites x images, of the pair
+    assert describe_cost(2, 5, begun) == f"2 of 5 trainings to do, {images} images in all"
     heard = []
     assert (
         coalitions.execute_trainings(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error)))
@@ -285,7 +280,6 @@ def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_p
     (again,) = prepare(tmp_path / "out", of=[ONE], rounds=1, **moved)
     assert again == training
     assert (again.trained, again.finished) == (True, False)
-    assert coalitions.estimate_cost([again]) == Cost(1, 0, 0.0)
     assert coalitions.execute_trainings([again], Workers(1), ignore) == {}
     assert again.finished
     assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers

@@ -13,6 +13,7 @@ import pytest
 from games_reference import shapley_by_permutations, subsets
 from noisy_trainings import WORTH, trained
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, SampledValues, Sampling
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.ground_truths import (
@@ -24,8 +25,6 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     open_ground_truths,
     write_sampling,
 )
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison import comparison_tables as tables
 
@@ -201,7 +200,7 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
     for truth in found.references:
         assert list(truth.parts) == [0, 1]
         assert found.noise_ceilings[truth.name].mean == pytest.approx(1)
-    sampled = Reference("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
+    sampled = Reference("Shapley", {}, {0: SampledValues(list("ABC"), np.zeros(3), np.zeros(3), [()] * 9, (), "")})
     assert math.isnan(replace(found, references=[sampled]).noise_ceilings["Shapley"].mean)
 
 

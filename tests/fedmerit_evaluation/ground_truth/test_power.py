@@ -3,27 +3,27 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from noisy_trainings import WORTH, trained
 from scipy.stats import t
 
+from fedmerit.contract.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.reliability import (
     Resampled,
     Variances,
-    detectable_standard_errors,
     estimate_variances,
-    minimum_detectable_difference,
     pilot_variances,
     power_table,
     reliability_table,
     resample,
     semivalue_function,
 )
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import ranking
-from fedmerit_evaluation.statistics.resampling import StudentDraws
+from fedmerit_evaluation.statistics.resampling import CrossedEffects
+from fedmerit_evaluation.statistics.sample_size import detectable_standard_errors, minimum_detectable_difference
 
 LOO = semivalue_function(leave_one_out_weights)
 
@@ -51,11 +51,12 @@ def test_a_verdict_over_all_pairs_finds_it(sites, seeds, patients):
     """Uncorrected, of one pair and with known variances, it was found in 16 to 30 % of studies of four sites."""
     random = np.random.default_rng([sites, seeds, patients])
     difference = minimum_detectable_difference(seeds, 2 * 1.0**2 / seeds, patients, 2 * 6.0**2 / patients, sites=sites)
+    keys = [[""], [0], list("ABCD"[:sites]), range(patients)]
+    index = pd.MultiIndex.from_product(keys, names=["method", "seed", "site", "case"])
     found = []
-    for _ in range(150):
-        own = random.normal(0, 6.0, (sites, 1, patients))
-        moved = np.concatenate([StudentDraws.random(patients, 200, random).deviations(one) for one in own])
-        values = own.mean(axis=2) + np.pad(moved, ((0, 0), (1, 0)))
+    for study in range(150):
+        cases = pd.Series(random.normal(0, 6.0, sites * patients), index)
+        values = CrossedEffects.from_cases(cases).resample(200, str(study))[:, 0, 0].T  # (sites, D)
         values[0] += difference
         of_seeds = values + random.normal(0, 1.0, (seeds, sites, 1))
         one = ranking("ABCD"[:sites], of_seeds, sample=SampleSize(patients, seeds))
@@ -120,8 +121,7 @@ def two_sites(seeds=2):
 def test_variances_of_differences_by_hand():
     found = estimate_variances(two_sites(), 10)
     assert found.seed == pytest.approx(0.02)  # 2 x 0.1²
-    assert found.mean_patient_variance == pytest.approx(0.05**2 + 0.3**2)  # of the means over seeds
-    assert found.patient == pytest.approx(10 * 0.0925)
+    assert found.patient == pytest.approx(10 * (0.05**2 + 0.3**2))  # of the means over seeds
     assert estimate_variances(two_sites(1)).seed == 0
 
 
@@ -131,7 +131,7 @@ def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
     lacking.rows.to_csv(tmp_path / "results.csv", index=False)
     found = pilot_variances(tmp_path)
     assert found == estimate_variances(resample(lacking, LOO), 4)
-    assert (found.patients, found.mean_patient_variance) == (4, found.patient / 4)
+    assert found.patients == 4
 
 
 def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):

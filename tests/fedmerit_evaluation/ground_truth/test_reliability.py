@@ -6,9 +6,9 @@ import pytest
 from noisy_trainings import WORTH, trained
 from simulated_studies import USUAL, value_coverage
 
+from fedmerit.contract.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.reliability import UTILITIES, Resampled, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.ground_truth.value_tables import ValueTables
 from fedmerit_evaluation.results.views import Results

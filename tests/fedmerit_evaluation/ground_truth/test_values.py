@@ -1,13 +1,14 @@
 """Tables of values against numbers worked out by hand from small tables of coalitions."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from fedmerit.contract.semivalues import SampledValues
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import csv_text
 from fedmerit_evaluation.ground_truth import value_tables
-from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 
 IMAGES = {"A": 10, "B": 30, "C": 60}
@@ -229,7 +230,7 @@ def test_shapley_of_two_seeds():
 
 def test_sampled_values_with_their_errors():
     estimates = {
-        seed: Estimate(pd.Series(shares).to_numpy() / 100, pd.Series(errors).to_numpy() / 100, count, (), "")
+        seed: SampledValues(["A", "B"], np.array(shares) / 100, np.array(errors) / 100, [()] * count, (), "")
         for seed, shares, errors, count in ((0, [10.0, 30.0], [1.0, 2.0], 20), (1, [14.0, 26.0], [3.0, 2.0], 40))
     }
     (table,) = value_tables.sampled_tables(["B", "A"], estimates)

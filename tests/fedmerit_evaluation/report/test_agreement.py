@@ -9,12 +9,12 @@ import pytest
 from run_factory import SITES, make_run
 from scipy.stats import pearsonr, spearmanr
 
+from fedmerit.contract.semivalues import Sampling
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.contributions import agreements, permutation_p
 from fedmerit_evaluation.report.one_site import write_site_report

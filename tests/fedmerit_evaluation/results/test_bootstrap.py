@@ -9,13 +9,24 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.statistics.resampling import StudentDraws, bootstrap, bootstrap_counts, nan_mean, observed
+from fedmerit_evaluation.statistics.resampling import (
+    CrossedEffects,
+    StudentDraws,
+    bootstrap_counts,
+    nan_mean,
+    observed_dice,
+)
+from fedmerit_evaluation.statistics.resampling import bootstrap as bootstrap_effects
 
 
 def cases(values):
     """Dice by (method, seed, site, case) from a mapping of the first three to a list."""
     rows = {(*key, f"{place:03d}"): dice for key, those in values.items() for place, dice in enumerate(those)}
     return pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"])
+
+
+def bootstrap(table, *arguments, **options):
+    return bootstrap_effects(CrossedEffects.from_cases(table), *arguments, **options)
 
 
 def drawn_mean(dice):
@@ -37,7 +48,11 @@ def made_up(methods=("a", "b"), seeds=(0, 1, 2), sites="ABC", count=20, spread=0
 
 
 def test_what_was_observed():
-    seen = observed(cases({("a", 0, "A"): [0.6, math.nan, 0.8], ("a", 0, "B"): [0.5], ("a", 1, "A"): [0.4]}))
+    seen = observed_dice(
+        CrossedEffects.from_cases(
+            cases({("a", 0, "A"): [0.6, math.nan, 0.8], ("a", 0, "B"): [0.5], ("a", 1, "A"): [0.4]})
+        )
+    )
     assert (seen.seeds, seen.methods, seen.sites) == ([0, 1], ["a"], ["A", "B"])
     assert seen.of("a") == pytest.approx(np.array([[0.7, 0.5], [0.4, math.nan]]), nan_ok=True)
 
@@ -197,6 +212,6 @@ def test_2000_draws_of_many_methods_are_quick():
     assert len(found) == 40
 
 
-def test_no_case():
+def test_effects_of_no_case_are_refused():
     with pytest.raises(BadInput, match="no test case"):
-        bootstrap(made_up().iloc[:0], drawn_mean)
+        CrossedEffects.from_cases(made_up().iloc[:0])

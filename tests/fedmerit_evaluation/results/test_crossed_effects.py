@@ -19,7 +19,7 @@ def effects(values):
         for key, those in values.items()
         for case, dice in (those if isinstance(those, dict) else dict(enumerate(those))).items()
     }
-    return CrossedEffects.of(pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"]))
+    return CrossedEffects.from_cases(pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"]))
 
 
 def ends(found):

@@ -9,7 +9,7 @@ from scipy.stats import t
 from simulated_studies import STABLE, USUAL, as_cases, fold_coverage, wrong_fold_verdicts
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.runs import folds_as_seeds, has_folds, pool_folds
+from fedmerit_evaluation.results.runs import folds_as_seeds, pool_folds
 from fedmerit_evaluation.results.views import Dice, Results
 from fedmerit_evaluation.statistics.intervals import contribution_intervals
 from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, bootstrap
@@ -37,7 +37,6 @@ def test_every_patient_of_the_folds_is_one_of_the_run():
     folds = [dice_rows({(f"00{fold}", "000"): 0.5 + fold / 10}, fold=str(fold)) for fold in range(3)]
     union = dice_rows({("002", "B/000"): 0.9}, fold="2", split="union")
     rows = pd.concat([*folds, union, recorded(1.0, "0"), recorded(4.0, "1")], ignore_index=True)
-    assert has_folds(rows)
     pooled = pool_folds(rows)
     assert pooled["case"].tolist() == ["0:000", "1:000", "2:000", "B/2:000", ""]
     assert pooled.iloc[-1][["value", "fold"]].tolist() == [2.5, ""]
@@ -75,12 +74,13 @@ def test_the_interval_over_folds_is_students():
     dice = np.random.default_rng(0).uniform(0.5, 0.9, (1, 2, 1, 10))
     cases = as_cases(dice, np.broadcast_to(np.arange(10), dice.shape[1:]))
     folds = Clusters({key: str(int(key[-1]) % 5) for key in cases.index.droplevel("method")}, 5)
-    found = bootstrap(cases, lambda drawn: {"dice": drawn.of("fedavg")[..., 0]}, clusters=folds)["dice"]
+    effects = CrossedEffects.from_cases(cases, folds)
+    found = bootstrap(effects, lambda drawn: {"dice": drawn.of("fedavg")[..., 0]})["dice"]
     of_folds = dice[0, :, 0].reshape(2, 2, 5).mean(axis=(0, 1))
     assert found["mean"] == pytest.approx(of_folds.mean())
     half = 2.776 * of_folds.std(ddof=1) / np.sqrt(5)
     assert (found["high"] - found["low"]) / 2 == pytest.approx(half, rel=0.05)
-    exact = CrossedEffects.of(cases, folds).interval("fedavg")
+    exact = effects.interval("fedavg")
     assert (exact["high"] - exact["low"]) / 2 == pytest.approx(half, rel=1e-3)
 
 

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 from noisy_trainings import WORTH, trained
 
-from fedmerit_evaluation.ground_truth.reliability import drawn_means, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights
+from fedmerit.contract.semivalues import leave_one_out_weights
+from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import count_rank_flips, ranking
+from fedmerit_evaluation.statistics.resampling import CrossedEffects
 
 
 def drawn(means, sd, seeds=1, draws=2000, seed=0):
@@ -110,10 +111,11 @@ def test_with_few_patients_or_one_seed_no_two_sites_differ_significantly(patient
 def test_two_equal_sites_are_seldom_significantly_different(patients):
     """Their values differ by 6 points for single patients and by 2 for seeds; resampled patients gave 6 to 23 %."""
     random, found = np.random.default_rng(patients), []
-    columns = pd.MultiIndex.from_product([["A", "B"], range(patients)], names=["site", "case"])
+    columns = [[""], [0], ["A", "B"], range(patients)]
+    index = pd.MultiIndex.from_product(columns, names=["method", "seed", "site", "case"])
     for study in range(200):
-        rows = pd.DataFrame(random.normal(0, 0.06 / 2**0.5, (1, 2 * patients)), columns=columns)
-        of_patients = drawn_means(rows, 300, str(study))[:, 0]  # (2, D)
+        cases = pd.Series(random.normal(0, 0.06 / 2**0.5, 2 * patients), index)
+        of_patients = CrossedEffects.from_cases(cases).resample(300, str(study))[:, 0, 0].T  # (2, D)
         seeds = random.normal(0, 0.02 / 2**0.5, (3, 2, 1))
         found.append(ranking("AB", of_patients[None] + seeds).has_significant_pairs)
     assert np.mean(found) <= 0.07

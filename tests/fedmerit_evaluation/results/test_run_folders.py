@@ -45,17 +45,6 @@ def test_runs_of_one_method_are_labelled_by_what_differs(tmp_path: Path) -> None
     assert [run.label for run in open_runs(twins)] == ["fedce [one]", "fedce [two]"]
 
 
-def test_seeds_that_were_given_other_contributions_are_one_method(tmp_path: Path) -> None:
-    """As `compare` gives FedSAC what sites reached alone with the same seed."""
-    given = [{"contributions": [0.5, 0.1 * seed]} for seed in range(3)]
-    runs = [make_run(tmp_path / f"{k}", method="fedsac", seed=k, parameters=one) for k, one in enumerate(given)]
-    assert [run.label for run in open_runs(runs)] == ["fedsac"] * 3
-    runs.append(make_run(tmp_path / "found", method="fedsac", seed=3, parameters={"contributions": []}))
-    assert [run.label for run in open_runs(runs)] == ["fedsac (contributions=given)"] * 3 + [
-        "fedsac (contributions=[])"
-    ]
-
-
 IMAGES = {"size": [32, 32], "spacing": [3, 3], "field_of_view": 96, "crop": "whole"}
 
 

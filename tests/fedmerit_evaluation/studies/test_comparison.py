@@ -232,6 +232,6 @@ def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, mo
 def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cores, workers, asked, settings, threads):
     planned, heard = read_plan(tmp_path, options | asked, settings=settings), {}
     monkeypatch.setattr(comparison, "cores", lambda: cores)
-    monkeypatch.setattr(comparison, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
+    monkeypatch.setattr(comparison, "execute_all", lambda *_, threads: heard.update(threads=threads) or {})
     assert execute_runs(planned, Workers(workers), lambda folder, error: None) == {}
     assert heard == {"threads": threads}

@@ -8,8 +8,8 @@ import pytest
 from games_reference import random_game, shapley_by_permutations
 from observing import Rounds
 
+from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, format_spec
 from fedmerit_evaluation.valuation.estimators import (
     LeaveOneOutLossValues,
     LocalOnlyValues,

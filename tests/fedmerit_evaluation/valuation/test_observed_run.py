@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from run_factory import make_run, make_sites
 
+from fedmerit.contract.semivalues import EMPTY_COALITION
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.results import COLUMNS, read_table
 from fedmerit.trust import allow_places
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.valuation.estimators import leave_one_out_matrix, shapley_matrix
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 

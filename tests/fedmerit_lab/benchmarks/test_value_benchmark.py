@@ -9,8 +9,9 @@ from run_factory import make_sites
 from scenario_results import result
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.reliability import Resampled, drawn_means
+from fedmerit_evaluation.ground_truth.reliability import Resampled
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
+from fedmerit_evaluation.statistics.resampling import CrossedEffects
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import value_benchmark as module
 from fedmerit_lab.benchmarks.budget_allocation import (
@@ -90,18 +91,13 @@ def test_the_interval_of_an_agreement_holds_that_of_the_true_values(sites, true)
 def _noisy(random, values, noise, patients=5):
     """Values by three seeds, whose patients are a site's own."""
     sites = len(values)
-    columns = pd.MultiIndex.from_product(
-        [[str(site) for site in range(sites)], range(patients)], names=["site", "case"]
-    )
-    own = pd.DataFrame(random.normal(0, 5 * noise, (1, sites * patients)), columns=columns)
-    drawn = drawn_means(own, 400, str(random.random()))[:, 0]  # (sites, D)
-    moved = np.zeros((sites, sites, patients))
-    for site in range(sites):
-        line = own[str(site)].to_numpy()[0]
-        moved[site, site] = (line - line.mean()) / np.sqrt(patients * (patients - 1))
-    by_seed = values[None, :, None] + random.normal(0, 3 * noise, (3, sites, 1)) + drawn[None]
     names = [str(site) for site in range(sites)]
-    return Resampled(names, [0, 1, 2], by_seed, np.repeat(moved.reshape(1, sites, -1), 3, axis=0))
+    keys = [[""], [0], names, range(patients)]
+    index = pd.MultiIndex.from_product(keys, names=["method", "seed", "site", "case"])
+    effects = CrossedEffects.from_cases(pd.Series(random.normal(0, 5 * noise, len(index)), index))
+    drawn = effects.resample(400, str(random.random()))[:, 0, 0].T  # (sites, D)
+    by_seed = values[None, :, None] + random.normal(0, 3 * noise, (3, sites, 1)) + drawn[None]
+    return Resampled(names, [0, 1, 2], by_seed, np.repeat(effects.moves[:, 0], 3, axis=0))
 
 
 def test_the_tables():

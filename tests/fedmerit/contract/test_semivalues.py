@@ -13,10 +13,9 @@ from games_reference import airport, gloves, mean_marginals, random_game, shaple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmerit.contract import games
+from fedmerit.contract import games, semivalues
+from fedmerit.contract.semivalues import EMPTY_COALITION, normalise
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, normalise
 
 SEMIVALUES = {
     "leave-one-out": semivalues.leave_one_out,
