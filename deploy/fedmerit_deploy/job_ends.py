@@ -1,4 +1,4 @@
-"""How a job ended, in FedMerit's own words: the job's process at the server writes it, NVFlare's description shows it.
+"""The end of a job: its process at the server writes why it ended, and NVFlare's description of the job shows it.
 
 NVFlare's own status names no site and no reason, and after a restart of the server it calls jobs running that are not.
 """
@@ -22,13 +22,13 @@ from fedmerit.files import DISK_FULL, is_full, read_json, write_json
 from fedmerit_deploy.revocation import REASON, Revocations
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
-META = "fedmerit_end"  # there
+META = "fedmerit_end"  # in NVFlare's description of a job
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
 
 
 class Cause(StrEnum):
-    """What kind of thing ended a job, by what a new try is good for."""
+    """A kind of cause that ended a job: what a new try is good for."""
 
     nothing = ""  # it came to its end, or was stopped
     passing = "passing"  # sites or room on a disk lack: it will work when they are back
@@ -38,17 +38,17 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class JobEnd:
-    """What is left to say when a job's process at the server ends."""
+    """A record of how a job ended."""
 
     round: int = 0  # complete rounds of the run
     finished: bool = False  # whether the run has come to its end, whatever NVFlare calls that
     error: str = ""  # what ended it, if anything did
     cause: Cause = Cause.nothing
-    absent: Mapping[str, str] = field(default_factory=dict)  # by site, in how many rounds and why; see `absences`
+    absent: Mapping[str, str] = field(default_factory=dict)  # by site, in how many rounds and why
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> "JobEnd":
-        """In NVFlare's ``description`` of a job; an empty one if it says nothing."""
+        """Read the end from NVFlare's ``description`` of a job; return an empty one if it says nothing."""
         try:
             return TypeAdapter(cls).validate_python(description.get(META))
         except ValidationError:
@@ -58,7 +58,13 @@ class JobEnd:
     def after(
         cls, records: Sequence[Mapping[str, Any]], error: BaseException | str = "", finished: bool = False
     ) -> "JobEnd":
-        """That of a run with these ledger ``records``, which an ``error`` or the lack of sites ended, if any did."""
+        """Return the end of a run.
+
+        Args:
+            records: of the run's ledger.
+            error: the error, or the lack of sites, that ended it; "": nothing did.
+            finished: whether the run is complete.
+        """
         text = " ".join(str(error).split())[:LONGEST]
         if isinstance(error, BadInput):
             cause = Cause.input
@@ -75,7 +81,7 @@ class JobEnd:
 
 
 def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str]:
-    """How a job ended, by NVFlare's ``description`` of it, and what to type: lines; none of one that is not over."""
+    """Return in lines how a job ended, by NVFlare's description of it, and what to type; none if it is not over."""
     job, status, end = description["job_id"], description["status"], JobEnd.of(description)
     resume = f"; `fedmerit job resume {job}` continues" if advise else ""
     because = {
@@ -99,7 +105,7 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
 
 
 class JobEvents:
-    """The engine's hook at the server: whose certificate is revoked, and how jobs end.
+    """A hook of the engine at the server: whose certificate is revoked, and how jobs end.
 
     Args:
         kit: the server's startup kit.
@@ -118,10 +124,10 @@ class JobEvents:
 
 
 class JobEnds(FLComponent):
-    """Part of the server's main process: keeps with every job how it ended."""
+    """A part of the server's main process that keeps with every job how it ended."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Before the first job, end those that an earlier process left as running; after a job, note its end."""
+        """End, before the first job, those that an earlier process left as running; after a job, note its end."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)  # of NVFlare, which nothing else calls
         elif event_type == EventType.JOB_COMPLETED:

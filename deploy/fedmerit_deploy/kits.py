@@ -19,7 +19,7 @@ from fedmerit.machine import pick_device
 from fedmerit.plugin_references import Reference
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.site.machine_settings import SERVER
-from fedmerit.site.policy import ALL_PARTS, MANIFEST, JobRules, Manifest, SiteScript, parse_caps, read_manifest_file
+from fedmerit.site.policy import MANIFEST, JobRules, Manifest, SiteScript, parse_caps, read_manifest_file
 from fedmerit_deploy.facts import SiteFacts
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
@@ -47,10 +47,8 @@ def prepare_site(
     byoc: bool = False,
     surveys: bool | None = None,
     evaluations: str | None = None,
-    jobs: JobRules | None = None,
     key: Path | None = None,
     script: SiteScript | None = None,
-    **settings: str,
 ) -> None:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images and script.
 
@@ -62,10 +60,8 @@ def prepare_site(
         byoc: whether jobs may bring code of their own, as NVFlare's default policy has it.
         surveys: whether jobs may ask for a survey of the images; None: as decided before, at first they may.
         evaluations: caps on what the site evaluates for the server, for `parse_caps`; None: as before.
-        jobs: the rules for jobs; None: as the operator left them, at first the defaults.
         key: the site's own private key, if the coordinator made none; it is put into the kit.
         script: the script that jobs may have train there; None: as before, at first none.
-        settings: other fields of `Manifest`.
 
     Raises:
         BadInput: the kit is no site's, the folder is not the site's, the device does not exist, the caps cannot be
@@ -83,7 +79,7 @@ def prepare_site(
         place_key(kit, key)
     if not (kit / "startup" / KEY).exists():
         raise BadInput(f"{kit}: holds no key, the site made its own; name it with --key, as `deploy request` wrote it")
-    rules = jobs or (before.jobs if before else JobRules())
+    rules = before.jobs if before else JobRules()
     if evaluations is not None:
         rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
     resources = _default(kit, "resources.json")
@@ -99,9 +95,9 @@ def prepare_site(
     if surveys is None:
         surveys = not resources_before.exists() or allows_surveys(read_json(resources_before))
     _write_policy(kit, resources, byoc, surveys)
-    settings |= {"site_folder": str(folder.resolve()) if folder else "", "device": device}
+    images_at = str(folder.resolve()) if folder else ""
     script = script or (before.script if before else None)
-    _write_manifest(kit, site, jobs=rules, script=script, **settings)
+    _write_manifest(kit, site, jobs=rules, script=script, site_folder=images_at, device=device)
 
 
 def approve_script(file: Path, args: str = "", command: str = "") -> SiteScript:
@@ -114,12 +110,7 @@ def approve_script(file: Path, args: str = "", command: str = "") -> SiteScript:
 
 
 def prepare_server(
-    kit: Path,
-    server_sites: Path | None = None,
-    runs: Path | None = None,
-    device: str = "auto",
-    byoc: bool = False,
-    **settings: str,
+    kit: Path, server_sites: Path | None = None, runs: Path | None = None, device: str = "auto", byoc: bool = False
 ) -> None:
     """Make the server's kit ready.
 
@@ -129,7 +120,6 @@ def prepare_server(
         runs: folder for the run folders, each by its job's id; None: ``runs`` in the kit.
         device: "cpu", "cuda:0" or "auto".
         byoc: whether jobs may bring code of their own.
-        settings: other fields of `Manifest`.
 
     Raises:
         BadInput: the kit is not the server's, the site folders are none, or the device does not exist.
@@ -150,8 +140,7 @@ def prepare_server(
         resources["components"].append({"id": name, "path": class_path(component), "args": {}})
     _write_policy(kit, resources, byoc, surveys=True)
     folders = {"server_sites": server_sites, "runs": runs}
-    settings |= {name: str(path.resolve()) for name, path in folders.items() if path}
-    _write_manifest(kit, SERVER, device=device, **settings)
+    _write_manifest(kit, SERVER, device=device, **{name: str(path.resolve()) for name, path in folders.items() if path})
 
 
 def is_prepared(kit: Path) -> bool:
@@ -167,14 +156,14 @@ def read_manifest(kit: Path) -> Manifest:
     return read_manifest_file(path)
 
 
-def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
-    """Let jobs name parts of others on this machine, each in the version that is installed now; None: all parts.
+def approve(kit: Path, parts: Sequence[Reference]) -> None:
+    """Let jobs name parts of others on this machine, each in the version that is installed now.
 
     Raises:
         BadInput: the kit is not made ready yet.
     """
     manifest = read_manifest(kit)
-    approved = ALL_PARTS if parts is None else {**(manifest.approved or {}), **{one.text: one.digest for one in parts}}
+    approved = {**(manifest.approved or {}), **{part.text: part.digest for part in parts}}
     manifest.model_copy(update={"parts": approved}).write(kit / "local")
 
 
@@ -237,5 +226,5 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
 def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
     """Write the manifest of a machine, with what its operator approved and hid before."""
     kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
-    runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
-    Manifest(site=name, **{**kept, **runs, **settings}).write(kit / "local")
+    runs = str(kit.resolve() / "runs")  # NVFlare clears its own folders
+    Manifest(site=name, **{**kept, "runs": runs, **settings}).write(kit / "local")

@@ -20,10 +20,11 @@ STEADY = 600.0  # seconds of life after which a death counts as the first
 
 
 class RestartedProcess(ProcessHandle):
-    """A job's process, and those that take its place.
+    """A job's process, and the new ones that take over when it is killed.
 
     Args:
-        on_death: called with the signal that killed one, and the seconds to the next; None: there is no next.
+        start: starts a process.
+        on_death: called with the signal that killed a process, and the seconds to the next; None: there is no next.
     """
 
     adapter: ProcessAdapter
@@ -34,7 +35,7 @@ class RestartedProcess(ProcessHandle):
         self._stopped, self._starting = threading.Event(), threading.Lock()
 
     def wait(self) -> None:
-        """Until a process ends by itself or by `terminate`, or was killed once too often."""
+        """Wait until a process ends by itself or by `terminate`, or was killed once too often."""
         pauses = list(PAUSES)
         while True:
             began = time.monotonic()
@@ -53,7 +54,7 @@ class RestartedProcess(ProcessHandle):
                 self.adapter = self._start()
 
     def poll(self) -> int:
-        """NVFlare's code of how the process ended; of a killed one the code that ends no job."""
+        """Return NVFlare's code of how the process ended; for a killed one the code that ends no job."""
         code = self.adapter.poll()
         return JobReturnCode.UNKNOWN if code is not None and code < 0 else int(super().poll())
 
@@ -65,7 +66,7 @@ class RestartedProcess(ProcessHandle):
 
 
 class SiteLauncher(ClientProcessJobLauncher):
-    """NVFlare's launcher of a site, with `RestartedProcess`."""
+    """A launcher of a site's job processes for NVFlare, which starts killed ones again."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> RestartedProcess:
         """Start the site's process of a job."""

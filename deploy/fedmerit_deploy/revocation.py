@@ -1,10 +1,10 @@
-"""Certificates that were taken back: the server refuses their owners, without a restart, and takes renewed ones.
+"""Revoked certificates: the server refuses their owners, without a restart, and accepts renewed ones.
 
 NVFlare 2.9 revokes no certificate. Its TLS is gRPC's, whose server credentials take no list
-(nvflare/fuel/f3/drivers/grpc/utils.py); `ServerEngine.disable_clients` shuts out a name, whatever its certificate. So
-the certificate is looked at where a participant proves its name, and the name is shut out while that of its last proof
-is on the list. A token, once given, is bound to no certificate: whom `disable_clients` shuts out could go on with a job
-at work, so the job's controller takes no answer of it.
+(nvflare/fuel/f3/drivers/grpc/utils.py); its "disable_clients" shuts out a name, whatever its certificate. So the
+certificate is looked at where a participant proves its name, and the name is shut out while the certificate of its last
+proof is on the list. A token, once given, is bound to no certificate: a site that NVFlare disables could continue with
+a job at work, so the job's controller refuses its answers.
 """
 
 from collections.abc import Mapping
@@ -28,65 +28,65 @@ REASON = "its certificate is revoked"
 
 
 class Revocations:
-    """Who is shut out, by the files in the server's ``kit``, which are read again whenever they change."""
+    """A list of who is shut out, by the files in the server's ``kit``, which are read again whenever they change."""
 
     def __init__(self, kit: Path):
         self.kit, self._seen, self._serials = kit, (0, 0), frozenset[int]()
 
     @property
     def serials(self) -> frozenset[int]:
-        """Serial numbers on the list; of one that cannot be read or is not the authority's, those of the last."""
+        """The serial numbers on the list; if it cannot be read or is not the authority's, those of the last list."""
         path = self.kit / "local" / REVOKED
         try:
-            now = path.stat()
-            if (seen := (now.st_mtime_ns, now.st_size)) != self._seen:
-                found = x509.load_pem_x509_crl(read_bytes(path, MOST_PEM))
+            stat = path.stat()
+            if (seen := (stat.st_mtime_ns, stat.st_size)) != self._seen:
+                revoked = x509.load_pem_x509_crl(read_bytes(path, MOST_PEM))
                 root: Any = x509.load_pem_x509_certificate((self.kit / "startup" / ROOT).read_bytes()).public_key()
-                if found.is_signature_valid(root):
-                    self._seen, self._serials = seen, frozenset(one.serial_number for one in found)
+                if revoked.is_signature_valid(root):
+                    self._seen, self._serials = seen, frozenset(entry.serial_number for entry in revoked)
         except (OSError, ValueError, TypeError, BadInput):
             pass
         return self._serials
 
     def registered(self) -> Mapping[str, int]:
-        """By name, the serial number of the certificate that it last proved itself with."""
+        """Return, by name, the serial number of the certificate that the participant last proved itself with."""
         try:
             return {str(name): int(serial) for name, serial in read_json(self.kit / REGISTERED).items()}
         except (BadInput, AttributeError, TypeError, ValueError):
             return {}
 
     def register(self, name: str, serial: int) -> None:
-        """Note a proof."""
+        """Note which certificate a participant proved itself with."""
         write_json(self.kit / REGISTERED, {**self.registered(), name: serial})
 
     def shut_out(self, name: str) -> bool:
-        """Whether the certificate of a name's last proof is on the list."""
+        """Return whether the certificate of a name's last proof is on the list."""
         return bool(self.serials) and self.registered().get(name) in self.serials
 
 
 class ListedVerifier(IdentityVerifier):
-    """NVFlare's check of a participant's proof of its name, which also refuses a certificate on the list."""
+    """A check of a participant's proof of its name, NVFlare's, which also refuses a certificate on the list."""
 
     def __init__(self, revocations: Revocations):
         super().__init__(root_cert_file=str(revocations.kit / "startup" / ROOT))
         self.revocations = revocations
 
     def verify_common_name(
-        self, asserted_cn: str, nonce: str, asserter_cert: x509.Certificate, *more: Any, **of: Any
+        self, asserted_cn: str, nonce: str, asserter_cert: x509.Certificate, *args: Any, **kwargs: Any
     ) -> bool:
-        """As NVFlare's; arguments as there."""
-        proven = bool(super().verify_common_name(asserted_cn, nonce, asserter_cert, *more, **of))
+        """Return whether a participant has proved its name; the arguments are NVFlare's."""
+        is_proven = bool(super().verify_common_name(asserted_cn, nonce, asserter_cert, *args, **kwargs))
         if asserter_cert.serial_number in self.revocations.serials:
             raise InvalidAsserterCert(f"the certificate of {asserted_cn} is revoked")
         self.revocations.register(asserted_cn, asserter_cert.serial_number)
-        return proven
+        return is_proven
 
 
 class RevocationCheck(FLComponent):
-    """Part of the server's main process."""
+    """A part of the server's main process that shuts out the owners of revoked certificates."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Before a registration is judged, and before a heartbeat is."""
+        """Shut a participant out, or let it in again, before NVFlare judges its registration or heartbeat."""
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
         engine, name = fl_ctx.get_engine(), str(fl_ctx.get_peer_context().get_identity_name())
@@ -94,10 +94,10 @@ class RevocationCheck(FLComponent):
         keeper = manager.cred_keeper
         if not isinstance(keeper.id_verifier, ListedVerifier):
             keeper.id_verifier = ListedVerifier(Revocations(Path(engine.get_workspace().get_root_dir())))
-        out = keeper.id_verifier.revocations.shut_out(name)
+        is_out = keeper.id_verifier.revocations.shut_out(name)
         if event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
-            if out and not manager.is_client_disabled(name):
+            if is_out and not manager.is_client_disabled(name):
                 self.log_warning(fl_ctx, f"{name} is shut out: {REASON}")
                 engine.disable_clients([name])
-        elif out and manager.is_client_disabled(name):  # it may have a renewed one, which the verifier now looks at
+        elif is_out and manager.is_client_disabled(name):  # it may have a renewed one, which the verifier now looks at
             engine.enable_clients([name])

@@ -142,22 +142,24 @@ def judge_sites(
     usual = {name: _most_common([one[name] for one in facts.values() if name in one]) for name in compared}
     work, states = work or {}, {}
     for site in sorted({*heard, *silent, *work}):
-        told = facts.get(site, {})
-        offset = told["clock"] - now if "clock" in told else None
-        state = SiteState(silent.get(site), told, offset, (), work.get(site, ""), heard.get(site))
+        reported = facts.get(site, {})
+        offset = reported["clock"] - now if "clock" in reported else None
+        state = SiteState(silent.get(site), reported, offset, (), work.get(site, ""), heard.get(site))
         flags = [state.connection] if state.connection != "connected" else []
         flags += [
-            f"{name} {told[name]}, others have {usual[name]}"
+            f"{name} {reported[name]}, others have {usual[name]}"
             for name in compared
-            if name in told and told[name] != usual[name]
+            if name in reported and reported[name] != usual[name]
         ]
         if offset is not None and abs(offset) > SKEW:
             flags.append(f"its clock is {offset:+.0f} s from this one")
         flags += [
-            f"{told[name]:.1f} GiB of {name} free" for name, least in LEAST.items() if told.get(name, least) < least
+            f"{reported[name]:.1f} GiB of {name} free"
+            for name, least in LEAST.items()
+            if reported.get(name, least) < least
         ]
-        if "certificate" in told and told["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
-            flags.append(f"its certificate ends on {told['certificate']}: `fedmerit deploy renew`")
+        if "certificate" in reported and reported["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
+            flags.append(f"its certificate ends on {reported['certificate']}: `fedmerit deploy renew`")
         flags += [absent[site]] if site in absent else []
         states[site] = replace(state, flags=flags)
     return states

@@ -83,7 +83,7 @@ def local_survey(folders: Sequence[SiteFolder], question: survey.Question) -> su
 
 
 def _readings(folder: SiteFolder) -> dict[str, dict[str, float]]:
-    """Return, by case, plane and pixel spacing as acquired and % of values beyond the window, as `prepare` noted."""
+    """Return, by case, plane and pixel spacing as acquired and % of values beyond the window, as preparation noted."""
     stated = folder.info.get("readings")
     readings: dict[str, dict[str, float]] = {}
     for entry in stated if isinstance(stated, list) else ():

@@ -1,4 +1,4 @@
-"""The supervisor of a run: resumes its job when it ended early, and says of each decision why.
+"""The supervisor of a run: it resumes its job when this ended early, and gives a reason for each decision.
 
 It decides by what the server says at each look, and can itself be stopped and started at any time.
 """
@@ -27,7 +27,7 @@ LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reache
 
 
 class Action(StrEnum):
-    """What the supervisor does after a look."""
+    """An action of the supervisor after a look."""
 
     wait = "wait"
     resume = "resume"
@@ -37,7 +37,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and why."""
+    """A decision: what to do, and why."""
 
     action: Action
     reason: str
@@ -45,19 +45,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class Look:
-    """What the server says of a job."""
+    """A look at a job: what the server says of it."""
 
     description: Mapping[str, Any]  # NVFlare's
     sites: Collection[str]  # that began it
-    connected: Collection[str]  # those of the federation that are there
-    apart: Collection[str] = ()  # of these, those without a process of the job at work, newly provisioned ones included
-    round: int = 0  # complete ones
+    connected: Collection[str]  # all connected sites of the federation
+    apart: Collection[str] = ()  # connected sites without a process of the job at work, newly provisioned ones included
+    round: int = 0  # complete rounds
     present: Collection[str] = ()  # sites that took part in the last of them
 
 
 @dataclass
 class Supervisor:
-    """Decides on one run, look by look."""
+    """A supervisor that decides on one run, look by look."""
 
     limit: int = 10  # resumptions in a row without a complete round between; then it gives up
     site_timeout: float = 600.0  # seconds to wait for the last round's sites; then as many as the job needs are enough
@@ -69,7 +69,7 @@ class Supervisor:
     since: float | None = field(default=None, init=False)  # when the need to resume was first seen
 
     def decide(self, look: Look, now: float) -> Decision:
-        """What to do after ``look``, at ``now`` (seconds, of any clock that never goes back)."""
+        """Return what to do after ``look``, at ``now`` [s] of any clock that never goes back."""
         end = JobEnd.of(look.description)
         if (done := max(look.round, end.round)) > self.round:
             self.round, self.fruitless, self.failed = done, 0, ""
@@ -82,7 +82,7 @@ class Supervisor:
         return self._resume(look, now, why, self.fruitless)
 
     def _rejoin(self, look: Look, now: float) -> Decision:
-        """Of a job at work: NVFlare gives it to no site that starts again, so that it has to begin again for one."""
+        """Decide on a job at work: NVFlare gives it to no site that starts again, so it has to begin again for one."""
         back = [site for site in look.apart if self.rejoined[site] < REJOINS]
         if not back:
             self.since = None
@@ -95,7 +95,7 @@ class Supervisor:
         return decision
 
     def _final(self, description: Mapping[str, Any], end: JobEnd) -> Decision | None:
-        """The decision on a job that is not to be resumed, None on others."""
+        """Return the decision on a job that is not to be resumed; None for others."""
         status = description["status"]
         if status == session.COMPLETED or end.finished:
             return Decision(Action.finish, "came to its end")
@@ -131,7 +131,7 @@ class Supervisor:
 
 
 def _absent(look: Look, end: JobEnd) -> set[str]:
-    """Sites without a part in the last complete round, if there is one: nobody waits for them."""
+    """Return the sites without a part in the last complete round, for which nobody waits."""
     return set(look.sites) - set(look.present) if look.present else set(end.absent)
 
 
@@ -140,7 +140,7 @@ def _names(sites: Collection[str]) -> str:
 
 
 def look_at(opened: Session, job_id: str) -> tuple[str, Look]:
-    """The job that continues the run of ``job_id`` now, its own id or a later one's, and what the server says of it."""
+    """Return the id of the job that continues the run of ``job_id``, itself or a later one, and a look at it."""
     description = session.job(opened, job_id)
     first = description.get("cloned_from") or job_id
     for other in session.jobs(opened):  # the last submitted first
@@ -172,7 +172,11 @@ def watch(
     """Keep a run at work until it has come to its end.
 
     Args:
+        kit: the admin's startup kit.
+        job_id: of any job of the run.
+        supervisor: decides.
         on_decision: called with a job's id and the decision on it, whenever that is another than before.
+        sleep: waits so many seconds.
 
     Raises:
         BadInput: the kit is no admin's, or the server does not know it or the job.

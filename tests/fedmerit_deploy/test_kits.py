@@ -85,8 +85,6 @@ def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, site
     assert manifest.parts == {"mine:Part": "cc", "other:Part": "bb"}
     assert manifest.jobs.caps == {"validation": 64, "testing": 3, "server_validation": 64}
     assert (manifest.jobs.least_images, manifest.jobs.keep_updates, manifest.device) == (40, True, "auto")
-    approve(ready, None)
-    assert read_manifest(ready).approved is None
 
 
 @pytest.mark.parametrize("answers", [False, True])

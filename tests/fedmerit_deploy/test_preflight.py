@@ -151,7 +151,7 @@ def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, fou
     assert (state, "another version of it is approved here" in told) == ("fail", True)
     script.unlink()
     assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
-    approve(ready, None)
+    (ready / "local/fedmerit.json").write_text(json.dumps(read(ready / "local/fedmerit.json") | {"parts": "all"}))
     assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
 
 

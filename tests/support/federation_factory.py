@@ -49,11 +49,13 @@ def make_federation(
     encryption = None if keys is None else {"keys": str(keys.resolve())}
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
     paths = {kit.name: kit.path for kit in init(workspace, project)}
-    where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
-    kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices), **where)
+    kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices))
     for name, folder in sites.items():
-        device = configured_device(name, devices)
-        kits.prepare_site(paths[name], folder, device, jobs=rules, **where)
+        kits.prepare_site(paths[name], folder, configured_device(name, devices))
+    changes: dict[str, Any] = {"run": str(run.resolve()), "runs": ""} if run else {}
+    for name in (HOST, *sites):
+        of_site = {"jobs": rules} if rules and name != HOST else {}
+        kits.read_manifest(paths[name]).model_copy(update=changes | of_site).write(paths[name] / "local")
     return paths[ADMIN], [paths[HOST], *(paths[name] for name in sites)]
 
 

@@ -119,7 +119,7 @@ def request(
     name: Annotated[str, typer.Option(help="Name of the site, as of its site folder.")],
     out: Annotated[Path, typer.Option(help="Folder to write the key and the request into.")],
 ) -> None:
-    """At a hospital: make its own private key, which stays there, and a request for a certificate."""
+    """Make, at a hospital, its own private key, which stays there, and a request for a certificate."""
     from fedmerit.files import sha256
     from fedmerit_deploy.provisioning import write_request
 

@@ -81,7 +81,7 @@ def status(
     ] = None,
     every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
 ) -> None:
-    """Sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
+    """Show sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
     from fedmerit_deploy import session
     from fedmerit_deploy.commands.status_output import print_federation
     from fedmerit_deploy.job_ends import explain_end
