@@ -89,7 +89,7 @@ def assert_same_model(one, other):
 
 
 @pytest.mark.slow
-def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
+def test_prepare_orders_largest_first(study):
     out, trainings = study
     names = [training.folder.name for training in trainings]
     assert names == [
@@ -102,7 +102,7 @@ def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
 
 
 @pytest.mark.slow
-def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
+def test_grand_coalition_equals_ordinary_run(study, sites, tmp_path):
     together = folder_of(study[1], GRAND)
     run = train(tmp_path / "run", sites, "fedavg")
     assert_same_model(run / "models/global.pt", together / "models/global.pt")
@@ -119,7 +119,7 @@ def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_alone_is_its_standalone_model(study, sites, tmp_path):
+def test_single_coalition_equals_standalone_model(study, sites, tmp_path):
     run = train(tmp_path / "run", sites, "standalone")
     for site in SITES:
         alone = folder_of(study[1], frozenset({site}))
@@ -129,7 +129,7 @@ def test_one_alone_is_its_standalone_model(study, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_of_three_is_the_run_of_a_folder_of_two(study, sites, tmp_path):
+def test_pair_coalition_equals_run_of_two_sites(study, sites, tmp_path):
     for site in PAIR:
         shutil.copytree(sites / site, tmp_path / "two" / site)
     run = train(tmp_path / "run", tmp_path / "two", "fedavg")
@@ -137,7 +137,7 @@ def test_two_of_three_is_the_run_of_a_folder_of_two(study, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_coalition_is_tested_on_every_site(study):
+def test_trainings_are_tested_on_every_site(study):
     out, trainings = study
     coalitions.write_results(out)
     try:
@@ -161,7 +161,7 @@ def test_every_coalition_is_tested_on_every_site(study):
 
 
 @pytest.mark.slow
-def test_what_is_done_is_not_done_again(own, prepare):
+def test_finished_trainings_are_not_repeated(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
     assert all(training.finished for training in trainings)
@@ -171,7 +171,7 @@ def test_what_is_done_is_not_done_again(own, prepare):
 
 
 @pytest.mark.slow
-def test_what_is_missing_alone_is_done(own, prepare):
+def test_only_missing_trainings_are_executed(own, prepare):
     """One coalition was never trained, one trained but not tested."""
     whole = coalitions.collect_results(prepare(own)).rows.query("quantity == 'dice'")
     shutil.rmtree(own / "runs/Alder+Birch_seed0")
@@ -200,7 +200,7 @@ def test_what_is_missing_alone_is_done(own, prepare):
 
 
 @pytest.mark.slow
-def test_own_seconds_are_those_of_the_sites(study):
+def test_sum_seconds_equals_recorded(study):
     rows = [read_results(training.folder).query("quantity == 'seconds'") for training in study[1]]
     expected = sum(float(table["value"].sum()) for table in rows)
     assert coalitions.sum_seconds(study[1]) == pytest.approx(expected)
@@ -217,7 +217,7 @@ def test_own_seconds_are_those_of_the_sites(study):
     ],
 )
 @pytest.mark.slow
-def test_other_options_need_another_folder(own, prepare, changes, told):
+def test_prepare_rejects_other_options(own, prepare, changes, told):
     before, asked = contents(own), read_json(own / "study.json")
     with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
         prepare(own, of=[*ALL], seeds=(0, 1), **changes)
@@ -226,14 +226,14 @@ def test_other_options_need_another_folder(own, prepare, changes, told):
     assert read_json(own / "study.json") == asked
 
 
-def test_a_device_setting_names_sites_that_a_coalition_leaves_out(prepare, tmp_path):
+def test_prepare_accepts_device_of_absent_site(prepare, tmp_path):
     trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
     assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
     with pytest.raises(BadInput, match="no site Elm"):
         prepare(tmp_path / "other", of=[*ALL], device="Elm=cpu")
 
 
-def test_other_sites_need_another_folder(sites, prepare, tmp_path):
+def test_prepare_rejects_other_sites(sites, prepare, tmp_path):
     more = tmp_path / "sites"
     shutil.copytree(sites, more)
     prepare(tmp_path / "out", of=[GRAND], sites=more)
@@ -242,7 +242,7 @@ def test_other_sites_need_another_folder(sites, prepare, tmp_path):
         prepare(tmp_path / "out", of=[PAIR], sites=more)
 
 
-def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
+def test_prepare_rejects_sites_prepared_again(prepare, tmp_path):
     """As leave-one-out first, then the others for Shapley values; the study says so where no run of theirs is there."""
     own = make_sites(tmp_path / "sites", SITES, size=32)
     prepare(tmp_path / "out", of=[GRAND], sites=own)
@@ -259,7 +259,7 @@ def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
         prepare(tmp_path / "out", of=[GRAND], sites=own)
 
 
-def test_the_same_images_may_lie_elsewhere(sites, prepare, tmp_path):
+def test_prepare_accepts_moved_images(sites, prepare, tmp_path):
     """One training is still to do, which finds them; of the other nothing is written again."""
     out, asked = tmp_path / "out", {"of": [PAIR, ONE], "rounds": 1}
     assert coalitions.execute_trainings(prepare(out, **asked)[:1], Workers(1), ignore) == {}
@@ -271,7 +271,7 @@ def test_the_same_images_may_lie_elsewhere(sites, prepare, tmp_path):
     assert read_json(out / "study.json")["sites"] == str(moved)
 
 
-def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_path):
+def test_trained_coalition_is_tested_on_moved_images(prepare, tmp_path):
     own, server = make_sites(tmp_path / "sites", SITES, size=32), make_sites(tmp_path / "server", ["Centre"], size=32)
     (training,) = prepare(tmp_path / "out", of=[ONE], rounds=1, sites=own, server_sites=server)
     runs.execute(training.folder, lambda record: None)
@@ -285,7 +285,7 @@ def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_p
     assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers
 
 
-def test_all_are_prepared_or_none(prepare, tmp_path):
+def test_prepare_creates_all_or_none(prepare, tmp_path):
     """The last one cannot be: its folder holds something else."""
     out = tmp_path / "out"
     other = out / "runs/Cedar_seed0/notes.txt"
@@ -316,14 +316,14 @@ def test_all_are_prepared_or_none(prepare, tmp_path):
         ({"method": "fedci"}, "--server-sites"),
     ],
 )
-def test_bad_input_leaves_nothing_behind(prepare, tmp_path, changes, told):
+def test_prepare_with_bad_input_leaves_no_folder(prepare, tmp_path, changes, told):
     with pytest.raises(BadInput) as error:
         prepare(tmp_path / "out", **changes)
     assert told in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_many_sites_for_a_method(tmp_path):
+def test_prepare_rejects_too_many_sites(tmp_path):
     many = make_sites(tmp_path / "sites", [f"site{number:02}" for number in range(13)], size=32)
     options = {"sites": many, "rounds": 1, "engine": "local"}
     with pytest.raises(BadInput, match=r"method fedci: 13 sites: .* at most 12 sites"):
@@ -333,7 +333,7 @@ def test_too_many_sites_for_a_method(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_of_the_method_do_not_go_to_one_alone(prepare, tmp_path):
+def test_single_coalition_gets_no_method_settings(prepare, tmp_path):
     settings = {"reward": "global", "lr": "0.002"}
     trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
     recorded = [read_run(training.folder) for training in trainings]
@@ -344,7 +344,7 @@ def test_settings_of_the_method_do_not_go_to_one_alone(prepare, tmp_path):
     assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
 
 
-def test_the_paper_of_one_alone_is_that_of_the_method(prepare, tmp_path):
+def test_single_coalition_keeps_preset_of_method(prepare, tmp_path):
     settings = {"reward": "global", "preset": "paper"}
     trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
     together, alone = (read_run(training.folder) for training in trainings)
@@ -355,7 +355,7 @@ def test_the_paper_of_one_alone_is_that_of_the_method(prepare, tmp_path):
 
 
 @pytest.mark.slow
-def test_long_names_are_short_folders_that_differ(tmp_path):
+def test_long_coalition_names_give_short_folders(tmp_path):
     names = [f"hospital-number-{number:03}" for number in range(20)]
     many = make_sites(tmp_path / "sites", names, size=32)
     of = [frozenset(names), *(frozenset(names) - {name} for name in names[:2])]
@@ -367,8 +367,8 @@ def test_long_names_are_short_folders_that_differ(tmp_path):
     assert coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options) == first
 
 
-@pytest.mark.slow  # `test_cluster` has the failure; `test_what_is_missing_alone_is_done`, the going on
-def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, tmp_path):
+@pytest.mark.slow  # `test_cluster` has the failure; `test_only_missing_trainings_are_executed`, the going on
+def test_failed_training_leaves_others(sites, prepare, tmp_path):
     own = tmp_path / "sites"
     shutil.copytree(sites, own)
     trainings = prepare(tmp_path / "out", [PAIR, ONE, frozenset({"Cedar"})], sites=own)
@@ -395,9 +395,7 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
         ("cgsv", {}, "add --set reward=global, or take a method with one model for all, such as fedavg"),
     ],
 )
-def test_a_model_per_site_is_refused_with_the_way_out_before_anything_is_written(
-    prepare, tmp_path, method, settings, way
-):
+def test_prepare_rejects_models_per_site(prepare, tmp_path, method, settings, way):
     with pytest.raises(BadInput) as error:
         prepare(tmp_path / "out", [GRAND, ONE], method=method, settings=settings)
     assert str(error.value).endswith(f"sites outside a coalition have none to test; {way}")
@@ -405,6 +403,6 @@ def test_a_model_per_site_is_refused_with_the_way_out_before_anything_is_written
 
 
 @pytest.mark.parametrize("rule", ["mean", "weights", "recalibrated", "frozen"])
-def test_one_model_has_statistics_of_all(prepare, tmp_path, rule):
+def test_require_one_model_accepts_mean_statistics(prepare, tmp_path, rule):
     """As it is, whatever the method's own rule."""
     assert len(prepare(tmp_path / "out", [PAIR], method="silobn", settings={"statistics": rule})) == 1

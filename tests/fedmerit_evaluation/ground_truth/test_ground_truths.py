@@ -41,7 +41,7 @@ def long(rows):
     return Results(pd.DataFrame(rows, columns=COLUMNS).astype({"value": float}))
 
 
-def test_the_utility_of_a_coalition_is_the_average_of_the_tables():
+def test_coalition_utilities_equal_table_average():
     rows = [
         # A: case 0 (.8 + .6) / 2 = .7, case 1 .5 (its cup is empty): .6;  B: .9
         dice("A+B", "A", "0", 0.8), dice("A+B", "A", "0", 0.6, label="cup"),
@@ -65,7 +65,7 @@ def test_the_utility_of_a_coalition_is_the_average_of_the_tables():
     assert 100 * float(coalition_utilities(one_label)[0][frozenset("AB")]) == pytest.approx(shown.frame["Avg."][0])
 
 
-def test_a_coalition_not_tested_everywhere_is_named():
+def test_coalition_utilities_name_untested_coalition():
     rows = [dice("A+B", site, "0", 0.5) for site in "AB"] + [dice("A", "A", "0", 0.5)]
     with pytest.raises(BadInput, match=r"coalition A, seed 0: not tested on the cases of B"):
         coalition_utilities(long(rows))
@@ -89,7 +89,7 @@ def folder_of(tmp_path, results):
     return tmp_path
 
 
-def test_both_truths_by_hand():
+def test_complete_ground_truths_equal_hand_computed():
     (first, second), notes = complete_ground_truths({0: GAME}, SITES, [0])
     assert (first.name, second.name, notes) == ("leave-one-out", "Shapley", [])
     assert first.values(0, GAME) == pytest.approx(LEAVE_ONE_OUT)
@@ -97,7 +97,7 @@ def test_both_truths_by_hand():
     assert (first.sampled, second.sampled) == ("", "")
 
 
-def test_values_are_of_any_utility_of_the_same_coalitions():
+def test_reference_values_accept_any_utility():
     (truth, _), _ = complete_ground_truths({0: GAME}, SITES, [0])
     twice = {one: np.array([value, 2 * value]) for one, value in GAME.items()}
     assert truth.values(0, twice) == pytest.approx(np.outer(LEAVE_ONE_OUT, [1, 2]))
@@ -105,7 +105,7 @@ def test_values_are_of_any_utility_of_the_same_coalitions():
         truth.values(1, GAME)
 
 
-def test_a_seed_that_lacks_a_coalition_is_left_out_and_told():
+def test_complete_ground_truths_note_incomplete_seed():
     """One that is not finite is as good as none; Shapley values go on with the seed that has them."""
     truths, notes = complete_ground_truths({0: GAME, 3: {**GAME, frozenset("AB"): math.nan}}, SITES, [0, 3, 4])
     assert [sorted(truth.parts) for truth in truths] == [[0], [0]]
@@ -119,7 +119,7 @@ def test_a_seed_that_lacks_a_coalition_is_left_out_and_told():
     assert "`fedmerit value shapley --exact-up-to 3 --sites SITES --seeds 3 --out DIR`" in notes[2]
 
 
-def test_shapley_values_that_nobody_asked_for_are_not_missed():
+def test_complete_ground_truths_without_request_note_no_shapley():
     (truth,), notes = complete_ground_truths({0: without("A", "B", "C")}, SITES, [0])
     assert (truth.name, notes) == ("leave-one-out", [])
     (truth,), notes = complete_ground_truths({0: without("A", "B")}, SITES, [0])  # a single site: somebody did
@@ -128,12 +128,12 @@ def test_shapley_values_that_nobody_asked_for_are_not_missed():
     assert notes[0].startswith("Shapley, seed 0: no utility of coalitions A and 1 more;")
 
 
-def test_no_truth_at_all_names_what_each_lacks():
+def test_complete_ground_truths_without_any_raise():
     with pytest.raises(BadInput, match=r"^leave-one-out, seed 0: .*A\+B;.*; Shapley, seed 0: no utility of .*A\+B;"):
         complete_ground_truths({0: without("AB")}, SITES, [0])
 
 
-def test_coalitions_of_other_sites_than_the_runs_are_refused():
+def test_complete_ground_truths_reject_other_sites():
     with pytest.raises(BadInput, match=r"the ground truth is of A, B, C, the runs are of A, B; value the same"):
         complete_ground_truths({0: GAME}, SITES[:2], [0])
     with pytest.raises(BadInput, match=r"leave-one-out, seed 0: no utility of coalitions A\+B\+C\+D and 3 more"):
@@ -143,7 +143,7 @@ def test_coalitions_of_other_sites_than_the_runs_are_refused():
 RULE = {"truncation": 0.0, "precision": 0.0, "fewest": 4, "most": 4}
 
 
-def test_sampled_values_are_the_mean_over_the_orders_drawn():
+def test_sampled_reference_is_mean_over_permutations():
     """Four orders of three sites: not all coalitions are met, so that exact values are not to be had."""
     rule = Sampling(tuple(SITES), seed=1, **RULE)
     orders = [rule.order(number) for number in range(4)]
@@ -166,7 +166,7 @@ def test_sampled_values_are_the_mean_over_the_orders_drawn():
     assert not any("Shapley" in note for note in notes)
 
 
-def test_a_seed_that_has_all_coalitions_by_chance_leaves_the_others_theirs():
+def test_sampled_reference_stays_sampled_for_complete_seed():
     rule = Sampling(tuple(SITES), seed=1, **RULE)
     met = {frozenset(order[:size]) for order in map(rule.order, range(4)) for size in range(4)}
     assert len(met) < len(GAME)
@@ -176,7 +176,7 @@ def test_a_seed_that_has_all_coalitions_by_chance_leaves_the_others_theirs():
     assert not any("Shapley" in note for note in notes)
 
 
-def test_sampling_not_at_its_end_says_how_to_go_on():
+def test_sampled_reference_names_command_to_continue():
     rule = {"truncation": 0.02, "precision": 0.01, "fewest": 4, "most": 50}
     first = Sampling(tuple(SITES), **rule).order(0)[0]
     truths, notes = complete_ground_truths({0: without(first)}, SITES, [0], rule)
@@ -187,13 +187,13 @@ def test_sampling_not_at_its_end_says_how_to_go_on():
     assert "shapley --exact-up-to 2 --truncation 0.02 --precision 0.01 --most-permutations 50 --sites" in notes[0]
 
 
-def test_the_rule_is_written_whatever_the_seed_and_sites(tmp_path):
+def test_write_sampling_leaves_out_seed_and_sites(tmp_path):
     write_sampling(tmp_path, Sampling(("A", "B"), seed=7, truncation=0.1, precision=0.2, fewest=3, most=4, batch=5))
     written = json.loads((tmp_path / "sampling.json").read_text())
     assert written == {"truncation": 0.1, "precision": 0.2, "fewest": 3, "most": 4, "batch": 5}
 
 
-def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
+def test_open_ground_truths_returns_noise_ceilings(tmp_path):
     """What a site adds is its worth, in every order; nothing moves it, so a perfect estimate would agree wholly."""
     found = open_ground_truths(folder_of(tmp_path, trained(THREE, seeds=2, patients=2)), SITES, [0, 1])
     assert found.notes == []
@@ -204,7 +204,7 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
     assert math.isnan(replace(found, references=[sampled]).noise_ceilings["Shapley"].mean)
 
 
-def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
+def test_noise_ceilings_are_of_seeds_of_runs(tmp_path):
     """In the second seed the first site is worth as much as the last."""
     results = trained(THREE, seeds=2, patients=2)
     rows = results.rows
@@ -217,7 +217,7 @@ def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
     )
 
 
-def test_folders_that_hold_no_truth_are_named(tmp_path):
+def test_open_ground_truths_rejects_other_folders(tmp_path):
     with pytest.raises(
         BadInput, match=f"--ground-truth {tmp_path}: no results.csv in it; `fedmerit value leave-one-out --sites SITES"
     ):
@@ -238,7 +238,7 @@ def test_folders_that_hold_no_truth_are_named(tmp_path):
         open_ground_truths(folder_of(tmp_path, results), SITES, [0])
 
 
-def test_that_runs_had_other_images_is_told_as_far_as_both_say(tmp_path):
+def test_list_preparation_differences_notes_other_images(tmp_path):
     assert list_preparation_differences(tmp_path, [{"A": "a"}]) == []
     (tmp_path / STUDY).write_text(json.dumps({"site_digests": {"A": "a", "B": "b", "C": "c"}}))
     assert list_preparation_differences(tmp_path, [{"A": "a", "B": "b"}, {}, {"C": "c", "D": "d"}]) == []
@@ -246,7 +246,7 @@ def test_that_runs_had_other_images_is_told_as_far_as_both_say(tmp_path):
     assert note.startswith("its trainings and the runs had 2 of 3 sites from differently prepared folders")
 
 
-def test_a_rule_beside_the_results_is_followed(tmp_path):
+def test_open_ground_truths_follows_sampling_rule(tmp_path):
     """Of an additive game any orders give the worth, with no error."""
     rule = Sampling(tuple(SITES), truncation=0, precision=0.005, fewest=2, most=9, batch=1)
     met = {frozenset(rule.order(number)[:size]) for number in range(2) for size in range(1, 4)}

@@ -29,7 +29,7 @@ LOO = semivalue_function(leave_one_out_weights)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_the_smallest_difference_is_found_in_four_of_five_studies(seeds):
+def test_minimum_detectable_difference_has_stated_power(seeds):
     difference = minimum_detectable_difference(seeds, 0.02**2 / seeds, 20, 0)
     studies = np.random.default_rng(0).normal(difference, 0.02, (20_000, seeds))
     errors = studies.std(axis=1, ddof=1) / np.sqrt(seeds)
@@ -37,7 +37,7 @@ def test_the_smallest_difference_is_found_in_four_of_five_studies(seeds):
     assert found.mean() == pytest.approx(0.8, abs=0.01)
 
 
-def test_of_known_variances_it_is_fewer_errors_and_by_one_seed_nothing_is_told():
+def test_minimum_detectable_difference_of_one_seed_is_nan():
     random = np.random.default_rng(0).normal(minimum_detectable_difference(2, 0, 20, 0, 0.02**2), 0.02, 20_000)
     assert (np.abs(random) > 1.96 * 0.02).mean() == pytest.approx(0.8, abs=0.01)
     assert minimum_detectable_difference(1, 0, 20, 0.02**2) == minimum_detectable_difference(2, 0, 20, 0.02**2)
@@ -47,7 +47,7 @@ def test_of_known_variances_it_is_fewer_errors_and_by_one_seed_nothing_is_told()
 
 
 @pytest.mark.parametrize(("sites", "seeds", "patients"), [(2, 3, 5), (4, 10, 5), (4, 10, 20)])
-def test_a_verdict_over_all_pairs_finds_it(sites, seeds, patients):
+def test_minimum_detectable_difference_holds_over_all_pairs(sites, seeds, patients):
     """Uncorrected, of one pair and with known variances, it was found in 16 to 30 % of studies of four sites."""
     random = np.random.default_rng([sites, seeds, patients])
     difference = minimum_detectable_difference(seeds, 2 * 1.0**2 / seeds, patients, 2 * 6.0**2 / patients, sites=sites)
@@ -64,7 +64,7 @@ def test_a_verdict_over_all_pairs_finds_it(sites, seeds, patients):
     assert 0.70 <= np.mean(found) <= 0.95  # three standard errors below 0.8
 
 
-def test_variances_of_a_pilot_are_those_put_in(tmp_path):
+def test_pilot_variances_equal_simulated(tmp_path):
     found = [
         estimate_variances(
             resample(trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=6, patients=8, draw=draw), LOO, 200), 8
@@ -83,7 +83,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
         pilot_variances(tmp_path)
 
 
-def test_the_table_by_hand():
+def test_power_table_equals_hand_computed():
     """Of what seeds make of it 16.3 errors count where there are two, 3.2 of nine; of patients likewise."""
     table = power_table(Variances(0.03**2, 0.08**2).with_overrides(round=0.06**2), [4, 5, 16], [2, 9], rounds=36)
     told = {number: detectable_standard_errors(number) for number in (2, 5, 9, 16)}
@@ -97,7 +97,7 @@ def test_the_table_by_hand():
     assert wider == pytest.approx(np.sqrt(errors[0] * 9 / 9 + errors[1] * 64 / 5), rel=1e-4)
 
 
-def test_the_command(fedmerit):
+def test_power_command_prints_table(fedmerit):
     told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "16", "--seeds", "1,3")
     assert told.exit_code == 0
     assert "11.5" in told.output  # the root of 5.65² 9 / 3 + 3.0² 4
@@ -118,14 +118,14 @@ def two_sites(seeds=2):
     return Resampled(["A", "B"], list(range(seeds)), values, moved)
 
 
-def test_variances_of_differences_by_hand():
+def test_estimate_variances_equals_hand_computed():
     found = estimate_variances(two_sites(), 10)
     assert found.seed == pytest.approx(0.02)  # 2 x 0.1²
     assert found.patient == pytest.approx(10 * (0.05**2 + 0.3**2))  # of the means over seeds
     assert estimate_variances(two_sites(1)).seed == 0
 
 
-def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
+def test_pilot_variances_accept_leave_one_out(tmp_path):
     """Without coalition A+B there are no Shapley values."""
     lacking = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4, leave_out=[frozenset("AB")])
     lacking.rows.to_csv(tmp_path / "results.csv", index=False)
@@ -134,7 +134,7 @@ def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
     assert found.patients == 4
 
 
-def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):
+def test_pilot_variances_take_values_with_two_seeds(tmp_path):
     """The second seed lacks A+B, which Shapley values take and leave-one-out values do not."""
     whole = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4)
     whole.rows.to_csv(tmp_path / "results.csv", index=False)
@@ -151,18 +151,18 @@ def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):
         pilot_variances(tmp_path)
 
 
-def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):
+def test_pilot_variances_use_harmonic_mean_of_patients(tmp_path):
     """What two patients at four sites and twenty at one tell of a mean over sites, 2.44 a site do."""
     uneven = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=(2, 2, 2, 2, 20))
     uneven.rows.to_csv(tmp_path / "results.csv", index=False)
     assert pilot_variances(tmp_path).patients == pytest.approx(5 / (4 / 2 + 1 / 20))
 
 
-def test_what_is_stated_takes_the_place_of_what_was_found():
+def test_power_stated_deviation_overrides_pilot():
     assert Variances(1.0, 2.0).with_overrides(patient=5.0) == Variances(1.0, 5.0)
 
 
-def test_rounds_are_named_only_where_they_count():
+def test_power_table_names_rounds_only_with_variance():
     variances = Variances(0.03**2, 0.08**2)
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_overrides(round=0.06**2), [5, 16], [1, 9], rounds=36)
@@ -175,7 +175,7 @@ def test_rounds_are_named_only_where_they_count():
     assert table.frame["Test patients per site"].to_list() == ["5", "16"]
 
 
-def test_each_truth_has_a_row_and_one_seed_a_warning():
+def test_reliability_table_warns_of_one_seed():
     """Values that nothing moves are wholly reliable, and any difference is told."""
     settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=5), LOO, 20)
     table = reliability_table({"mine": settled})
@@ -192,7 +192,7 @@ def test_each_truth_has_a_row_and_one_seed_a_warning():
     assert "with one seed the variation over seeds is unknown" in both.caption
 
 
-def test_errors_and_differences_of_a_truth_by_hand():
+def test_reliability_table_equals_hand_computed():
     """A's variance of seeds is 0.045, of patients 0.065; B's 0.005 and 0.0025."""
     (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
     errors = np.sqrt([0.045 / 2 + 0.065, 0.005 / 2 + 0.0025])

@@ -16,7 +16,7 @@ from fedmerit_evaluation.results.views import Results
 SHAPLEY, LOO = semivalue_function(shapley_weights), semivalue_function(leave_one_out_weights)
 
 
-def test_values_without_noise_are_the_worth_and_wholly_reliable():
+def test_resample_without_noise_is_fully_reliable():
     one = resample(trained(WORTH), SHAPLEY, draws=50)
     np.testing.assert_allclose(one.mean, list(WORTH.values()))
     assert one.values.shape == (3, 5, 51)
@@ -25,7 +25,7 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
 
 
 @pytest.mark.slow
-def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
+def test_reliability_equals_share_of_true_variance():
     """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
     found, reached, of_a_seed, reached_by_seed = [], [], [], []
     worth = np.array(list(WORTH.values()))
@@ -43,7 +43,7 @@ def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
     assert np.mean(reached_by_seed) == pytest.approx(np.sqrt(expected), abs=0.06)
 
 
-def test_of_one_seed_both_ceilings_are_one():
+def test_noise_ceilings_of_one_seed_are_equal():
     one = resample(trained(WORTH, patient_sd=0.3, seeds=1), SHAPLEY, draws=50)
     assert 0 < one.noise_ceiling.mean < 1
     assert one.single_seed_noise_ceiling.mean == pytest.approx(one.noise_ceiling.mean)
@@ -61,7 +61,7 @@ def test_standard_errors_add_seeds_and_patients():
 
 
 @pytest.mark.parametrize("patients", [(2, 2, 2, 2, 2), (2, 5, 5, 5, 9)])
-def test_errors_over_few_patients_are_as_large_as_they_are(patients):
+def test_standard_errors_of_few_patients_are_unbiased(patients):
     errors = [
         resample(trained(WORTH, patient_sd=0.3, seeds=1, patients=patients, draw=draw), LOO, 100).standard_errors
         for draw in range(20)
@@ -71,14 +71,14 @@ def test_errors_over_few_patients_are_as_large_as_they_are(patients):
 
 
 @pytest.mark.parametrize("patients", [1, (1, 5, 5, 5, 5)])
-def test_with_a_single_patient_at_a_site_no_error_is_known(patients):
+def test_standard_errors_with_single_patient_are_nan(patients):
     one = resample(trained(WORTH, patient_sd=0.3, patients=patients), LOO, 20)
     assert np.isnan(
         [one.reliability, one.noise_ceiling.mean, one.single_seed_noise_ceiling.mean, *one.standard_errors]
     ).all()
 
 
-def test_images_of_one_patient_are_one_patient():
+def test_resample_images_of_a_patient_count_once():
     """Each of six patients has an image, or three alike: nothing changes but the number of cases."""
     once = trained(WORTH, patient_sd=0.3, patients=6, seeds=2).rows
     once = once.assign(patient=once["case"])
@@ -91,7 +91,7 @@ def test_images_of_one_patient_are_one_patient():
     assert (apart.standard_errors < 0.7 * one.standard_errors).all()
 
 
-def test_patients_of_unlike_numbers_of_images_keep_the_mean_over_images():
+def test_resample_unequal_patients_keep_mean_over_images():
     rows = trained(WORTH, patient_sd=0.3, patients=6, seeds=1).rows
     rows = rows.assign(patient=rows["case"].where(rows["case"] > "002", "of three"))
     one = resample(Results(rows), LOO, 20)
@@ -99,7 +99,7 @@ def test_patients_of_unlike_numbers_of_images_keep_the_mean_over_images():
     assert (one.fewest, one.patients.shape[-1]) == (4, 20)
 
 
-def test_values_of_each_fold_are_those_of_its_patients():
+def test_repeats_of_folds_are_values_of_their_patients():
     rows = trained(WORTH, patient_sd=0.3, seed_sd=0.1, patients=6, seeds=2).rows
     assert resample(Results(rows), LOO, 2).repeats.shape == (2, 5)
     numbers = pd.factorize(rows["case"])[0]
@@ -112,7 +112,7 @@ def test_values_of_each_fold_are_those_of_its_patients():
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_values_over_folds_hold_the_truth(seeds):
+def test_values_over_folds_cover_true_value(seeds):
     """Of 240 hospitals: a standard error of 1.4 points; over patients of one seed it was 88 %."""
     held, wrong, _ = value_coverage(seeds, 9, USUAL, studies=60)
     assert held["folds"] >= 91.5
@@ -120,13 +120,13 @@ def test_values_over_folds_hold_the_truth(seeds):
 
 
 @pytest.mark.slow
-def test_equal_hospitals_whose_models_follow_from_their_patients_seldom_differ():
+def test_values_over_overlapping_folds_are_rarely_significant():
     """Folds share these patients: without `fold_overlap` 18 % of studies have a significant pair."""
     _, wrong, _ = value_coverage(3, 9, USUAL, from_patients=1.0, studies=100)
     assert wrong["folds"] <= 9
 
 
-def test_what_is_missing_is_told():
+def test_resample_names_missing_coalition():
     lacking = trained(WORTH, leave_out=[frozenset("AB")])
     with pytest.raises(BadInput, match=r"seed 2: coalition A\+B: no utility"):
         resample(lacking, SHAPLEY)
@@ -138,7 +138,7 @@ def test_what_is_missing_is_told():
         ValueTables(few, {"regression": least_squares_values}).tables()
 
 
-def test_the_worst_hospital_and_distances_are_utilities_too():
+def test_resample_accepts_worst_hospital_and_distance():
     results = trained(WORTH, hd95=True)
     np.testing.assert_allclose(resample(results, LOO, 2, UTILITIES["worst hospital's Dice"]).mean, list(WORTH.values()))
     distance = resample(results, LOO, 2, UTILITIES["mean HD95"])
@@ -146,7 +146,7 @@ def test_the_worst_hospital_and_distances_are_utilities_too():
 
 
 @pytest.mark.parametrize(("sites", "patients", "worth_sd"), [(4, 2, 5.0), (4, 5, 2.0), (8, 5, 5.0), (4, 5, 0.0)])
-def test_the_interval_of_a_noise_ceiling_holds_it(sites, patients, worth_sd):
+def test_noise_ceiling_interval_covers_true_ceiling(sites, patients, worth_sd):
     """Three seeds of SD 3, patients of SD 5 a site: of equal sites it was .27 where it is 0, and 0 where it is not."""
     random, held = np.random.default_rng([sites, patients]), []
     true = np.sqrt(worth_sd**2 / (worth_sd**2 + 3**2 / 3 + 5**2 / patients))

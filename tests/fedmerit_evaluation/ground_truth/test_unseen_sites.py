@@ -24,14 +24,14 @@ def rows(study, name="unseen"):
     return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
 
 
-def test_a_case_counts_once_however_many_of_its_labels_have_a_number():
+def test_mean_scores_count_each_case_once():
     """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both, NaN in a table."""
     found = [("dice", "000", 0.9), ("dice", "000", 0.5), ("dice", "001", 0.3), ("dice", "001", None)]
     assert mean_scores(found) == {"dice": pytest.approx(50.0)}
     assert mean_scores([*found[:3], ("dice", "001", np.nan)]) == {"dice": pytest.approx(50.0)}
 
 
-def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
+def test_generalisation_tests_model_of_others(study, sites):
     table, hd95, nsd = (rows(study, name) for name in ("unseen", "unseen-hd95", "unseen-nsd"))
     assert table.index.tolist() == ["site1", "site2", "site3", "Mean"]
     for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
@@ -44,7 +44,7 @@ def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
         assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)
 
 
-def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
+def test_generalisation_has_estimated_statistics_and_all(study):
     table = rows(study)
     assert np.isfinite(table[[UNSEEN, ESTIMATED, SEEN]].to_numpy()).all()
     sites = table.drop(index="Mean")
@@ -52,7 +52,7 @@ def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
     np.testing.assert_allclose(table.loc["Mean", SEEN], sites[SEEN].mean(), atol=0.1)
 
 
-def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
+def test_leave_one_out_reuses_trainings_of_unseen(study, fedmerit, sites):
     tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
     result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output

@@ -24,7 +24,7 @@ def results(worked: dict[str, list[int]], absent: dict[str, list[int]]) -> Resul
     return Results(pd.DataFrame(rows, columns=columns).assign(run="run"))
 
 
-def test_rounds_without_work_earn_nothing():
+def test_credited_round_without_work_is_zero():
     everywhere = list(range(ROUNDS))
     found = results({"A": everywhere, "B": [3, 4], "C": everywhere}, {"C": [0, 1, 2, 3]})
     table = found.rounds.contributions.droplevel(["method", "seed"])
@@ -34,7 +34,7 @@ def test_rounds_without_work_earn_nothing():
     assert found.rounds.rankings == {}  # of one seed
 
 
-def test_rounds_before_a_join_and_after_leaving_do_not_count():
+def test_credited_round_outside_membership_is_nan():
     everywhere = list(range(ROUNDS))
     rows = results({"A": everywhere, "B": [2], "C": everywhere}, {"C": [1]}).rows
     member = (rows["site"] != "B") | rows["round"].between(2, 3)
@@ -43,7 +43,7 @@ def test_rounds_before_a_join_and_after_leaving_do_not_count():
     assert table["num_samples"].to_dict() == {"A": 9, "B": 9, "C": 9}
 
 
-def test_without_a_guard_only_absence_counts():
+def test_credited_without_guard_counts_absence():
     found = results({"A": [], "B": []}, {"B": [0]}).rows
     table = Results(found[found["quantity"] != "worked"]).rounds.contributions.droplevel(["method", "seed"])
     assert table["mean_contribution"].to_dict() == pytest.approx({"A": 0.5, "B": 0.4})

@@ -30,7 +30,7 @@ HAND = _rows(
 )  # fmt: skip
 
 
-def test_site_dice_is_the_mean_over_cases_of_the_mean_over_labels() -> None:
+def test_sites_dice_is_mean_over_cases_of_mean_over_labels() -> None:
     table = Dice(HAND).sites.droplevel(["method", "seed"])
     assert table["dice"].to_dict() == pytest.approx({"Alder": 0.6, "Birch": 0.9})
     assert table["lowest"].to_dict() == pytest.approx({"Alder": 0.5, "Birch": 0.9})
@@ -43,7 +43,7 @@ def _surface(site: str, case: str, label: str, hd95: float | None, nsd: float | 
     return [Row("run", "a", 0, 9, site, name, value, "testing", case, label) for name, value in rows.items()]
 
 
-def test_surfaces_stand_beside_dice_and_what_has_no_hd95_is_counted() -> None:
+def test_sites_count_pairs_without_hd95() -> None:
     """Alder: HD95 case 0 (4 + 2) / 2 = 3, case 1 5 alone: mean 4; NSD (.5 + .7) / 2 = .6, (.4 + 0) / 2 = .2: mean .4.
 
     Birch knows no mm: its single case has pixels.
@@ -63,7 +63,7 @@ def test_surfaces_stand_beside_dice_and_what_has_no_hd95_is_counted() -> None:
     assert set(Dice(HAND).sites) == {"dice", "lowest", "cases", "patients", "both_empty"}
 
 
-def test_of_what_nobody_found_there_is_an_nsd_and_no_hd95_at_all() -> None:
+def test_sites_with_empty_predictions_have_nsd_without_hd95() -> None:
     rows = [row for label in ("disc", "cup") for row in _surface("Alder", "0", label, None, 0.0)]
     rows = [row for row in rows if row.value is not None]
     table = Dice(pd.concat([HAND, _rows(rows)], ignore_index=True)).sites.droplevel(["method", "seed"])
@@ -71,14 +71,14 @@ def test_of_what_nobody_found_there_is_an_nsd_and_no_hd95_at_all() -> None:
     assert "hd95" not in table
 
 
-def test_label_dice_leaves_out_what_is_empty_in_both() -> None:
+def test_labels_leave_out_both_empty() -> None:
     table = Dice(HAND).labels.droplevel(["method", "seed"])
     assert list(table) == ["disc", "cup"]  # as the results name them, not by the alphabet
     assert table.loc["Alder"].to_dict() == pytest.approx({"disc": 0.65, "cup": 0.6})
     assert table.loc["Birch"].to_dict() == pytest.approx({"disc": 0.95, "cup": 0.85})
 
 
-def test_over_sites() -> None:
+def test_summarise_sites_equals_hand_computed() -> None:
     row = summarise_sites(Dice(HAND).by_site).iloc[0]
     # mean of .6 and .9; sample deviation sqrt(2 * .15^2 / 1)
     assert row["mean"] == pytest.approx(0.75)
@@ -86,7 +86,7 @@ def test_over_sites() -> None:
     assert row["worst"] == pytest.approx(0.6)
 
 
-def test_a_site_without_any_dice_is_left_out_of_the_mean_over_sites() -> None:
+def test_comparison_leaves_out_site_without_dice() -> None:
     results = _rows([_dice("Alder", "0", "disc", 0.6), _dice("Birch", "0", "disc", None)])
     row = summarise_sites(Dice(results).by_site).iloc[0]
     assert row["mean"] == row["worst"] == pytest.approx(0.6)
@@ -97,7 +97,7 @@ def _union(site: str, case: str, label: str, value: float | None, *, method: str
     return Row("run", method, 0, 1, site, "dice", value, split="union", case=case, label=label)
 
 
-def test_cross_site_by_hand() -> None:
+def test_cross_site_equals_hand_computed() -> None:
     """Rows are whose model, columns where it was tested: cases over their labels, then sites over their cases."""
     rows = [
         _union("A", "A/0", "disc", 0.9),
@@ -121,7 +121,7 @@ def test_cross_site_by_hand() -> None:
     assert UnionDice(_rows(same), UNION).cross_site == {}
 
 
-def test_comparison_over_seeds() -> None:
+def test_comparison_is_mean_and_std_over_seeds() -> None:
     values = {("a", 0): (0.5, 0.7), ("a", 1): (0.7, 0.9), ("b", 0): (0.6, 0.6)}
     results = _rows(
         [
@@ -137,7 +137,7 @@ def test_comparison_over_seeds() -> None:
     assert spread.loc["b"].isna().all()
 
 
-def test_only_the_last_round_of_testing_counts() -> None:
+def test_dice_counts_only_last_tested_round() -> None:
     older = Row("run", "a", 0, 3, "Alder", "dice", 0.1, "testing", "0", "disc")
     results = _rows([older, _dice("Alder", "0", "disc", 0.6)])
     assert Dice(results).by_site.to_numpy().tolist() == [[0.6]]
@@ -155,7 +155,7 @@ def test_gains_are_paired_by_seed() -> None:
     assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.1, "nsd": 0.0}, abs=1e-12)}
 
 
-def test_a_case_in_which_local_training_finds_nothing_does_not_make_hd95_worse() -> None:
+def test_surface_changes_skip_cases_without_hd95() -> None:
     """It finds nothing in the last case, federated training finds it 40 mm off."""
     found = {"standalone": (5.0, 5.0, None), "a": (5.0, 6.0, 40.0)}
     rows = [_dice("Alder", str(case), "disc", 0.5, method=method) for method in found for case in range(3)]
@@ -165,7 +165,7 @@ def test_a_case_in_which_local_training_finds_nothing_does_not_make_hd95_worse()
     assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.5, "nsd": 0.0})}
 
 
-def test_there_is_no_gain_over_training_alone_on_other_cases() -> None:
+def test_gains_with_other_test_cases_are_nan() -> None:
     """Birch's cases are others in the second seed; Alder's gains are .1 in both, so are those of the other methods.
 
     One of them is tested at Alder alone, and lacks a case there: it differs in what is tested, and has its gain.

@@ -18,7 +18,7 @@ from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_
 from fedmerit_evaluation.results.views import Dice
 
 
-def test_a_global_model_on_any_sites(tmp_path: Path) -> None:
+def test_evaluate_tests_global_model_on_any_site(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", method="fedavg", seed=3)
     add_models(run)
     table = evaluate(run, make_sites(tmp_path / "elsewhere", ("Yew", "Zelkova")))
@@ -36,7 +36,7 @@ def test_a_global_model_on_any_sites(tmp_path: Path) -> None:
     assert len(Dice(table).sites) == 2
 
 
-def test_hd95_and_nsd_where_the_spacing_is_known(tmp_path: Path) -> None:
+def test_evaluate_measures_surfaces_with_known_spacing(tmp_path: Path) -> None:
     """Alder's first case is stored with its spacing."""
     run = make_run(tmp_path / "run")
     add_models(run)
@@ -52,7 +52,7 @@ def test_hd95_and_nsd_where_the_spacing_is_known(tmp_path: Path) -> None:
     assert Dice(table).sites["hd95"].notna().sum() == 1
 
 
-def test_the_table_is_written_in_the_schema_of_results(tmp_path: Path) -> None:
+def test_evaluate_writes_results_schema(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     add_models(run)
     table = evaluate(run, make_sites(tmp_path / "sites"), split="validation")
@@ -62,7 +62,7 @@ def test_the_table_is_written_in_the_schema_of_results(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_results(folder), table, check_dtype=False)
 
 
-def test_folders_of_one_name_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_evaluate_separates_folders_of_one_name(tmp_path: Path) -> None:
     """And the same folder, evaluated again, the same one."""
     run = make_run(tmp_path / "run")
     add_models(run)
@@ -75,7 +75,7 @@ def test_folders_of_one_name_have_tables_of_their_own(tmp_path: Path) -> None:
     )
 
 
-def test_each_site_is_evaluated_with_its_own_model(tmp_path: Path) -> None:
+def test_evaluate_tests_each_sites_own_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", method="standalone")
     add_models(run, SITES)
     dice = Dice(evaluate(run, make_sites(tmp_path / "sites"))).sites["dice"]
@@ -97,14 +97,14 @@ def test_each_site_is_evaluated_with_its_own_model(tmp_path: Path) -> None:
         ({"size": 66}, "image size 66x66"),
     ],
 )
-def test_sites_that_no_model_fits(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_evaluate_rejects_sites_that_no_model_fits(tmp_path: Path, change: dict[str, object], message: str) -> None:
     run = make_run(tmp_path / "run")
     add_models(run)
     with pytest.raises(BadInput, match=message):
         evaluate(run, make_sites(tmp_path / "sites", **change))  # type: ignore[arg-type]
 
 
-def test_a_run_without_models_or_a_split_that_is_none(tmp_path: Path) -> None:
+def test_evaluate_rejects_missing_models_and_empty_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     sites = make_sites(tmp_path / "sites")
     with pytest.raises(BadInput, match="models: no model in it; let the run finish"):
@@ -114,7 +114,7 @@ def test_a_run_without_models_or_a_split_that_is_none(tmp_path: Path) -> None:
         evaluate(run, sites, split="tests")
 
 
-def test_statistics_of_the_sites_own_images(tmp_path: Path) -> None:
+def test_evaluate_estimates_statistics_of_own_images(tmp_path: Path) -> None:
     run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites")
     add_models(run)
     given = evaluate(run, sites)
@@ -136,7 +136,7 @@ def test_statistics_of_the_sites_own_images(tmp_path: Path) -> None:
     assert all(torch.equal(value, before[name]) for name, value in shared.state_dict().items())
 
 
-def test_a_network_without_statistics_has_none_to_estimate(tmp_path: Path) -> None:
+def test_evaluate_rejects_estimation_without_batch_norm(tmp_path: Path) -> None:
     site = open_sites(make_sites(tmp_path / "sites"))[0]
     with pytest.raises(BadInput, match="no BatchNorm statistics"):
         with_batch_statistics(site, nn.Conv2d(1, 1, 1))

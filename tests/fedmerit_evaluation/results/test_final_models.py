@@ -13,7 +13,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.results.evaluation import final_model, final_models, list_preparation_differences
 
 
-def test_a_site_from_which_the_global_model_was_withheld_has_its_own(tmp_path: Path) -> None:
+def test_final_model_of_withheld_site_is_its_own(tmp_path: Path) -> None:
     run, sites = make_run(tmp_path / "run", sites=("A", "B")), make_sites(tmp_path / "sites", ("A", "B"))
     add_models(run)
     shared = torch.load(run / "models" / "global.pt", weights_only=True)
@@ -24,7 +24,7 @@ def test_a_site_from_which_the_global_model_was_withheld_has_its_own(tmp_path: P
         assert all(torch.equal(state[name], value + more) for name, value in shared.items())
 
 
-def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
+def test_final_model_prefers_selected_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", sites=("A", "B"))
     add_models(run)
     (run / "models" / "selected").mkdir()
@@ -35,7 +35,7 @@ def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
         final_model(run, "B")
 
 
-def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> None:
+def test_list_preparation_differences_names_fields(tmp_path: Path) -> None:
     run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites", ("A", "B", "C"))
     add_models(run)
     assert list_preparation_differences(run, sites) == []

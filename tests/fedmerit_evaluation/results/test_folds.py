@@ -33,7 +33,7 @@ def recorded(value, fold, seed=0, site="A"):
     return table([Row("r", "fedavg", seed, 0, site, "contribution", value, fold=fold)])
 
 
-def test_every_patient_of_the_folds_is_one_of_the_run():
+def test_pool_folds_keeps_every_patient_once():
     folds = [dice_rows({(f"00{fold}", "000"): 0.5 + fold / 10}, fold=str(fold)) for fold in range(3)]
     union = dice_rows({("002", "B/000"): 0.9}, fold="2", split="union")
     rows = pd.concat([*folds, union, recorded(1.0, "0"), recorded(4.0, "1")], ignore_index=True)
@@ -48,7 +48,7 @@ def test_every_patient_of_the_folds_is_one_of_the_run():
     assert pool_folds(one) is one
 
 
-def test_contributions_are_over_folds():
+def test_rounds_intervals_with_folds_are_over_folds():
     rows = [recorded(1.0 + fold + site, str(fold), seed, site="AB"[site])
             for fold in range(3) for site in range(2) for seed in range(2)]  # fmt: skip
     together = pd.concat(rows, ignore_index=True)
@@ -57,7 +57,7 @@ def test_contributions_are_over_folds():
     assert results.rounds.intervals["seeds"].tolist() == [3, 3]
 
 
-def test_images_of_a_patient_are_one_patient():
+def test_dice_intervals_images_of_a_patient_count_once():
     """Three images of each of three patients, all the same: as if each had one."""
     once = {("000", "000"): 0.5, ("001", "001"): 0.6, ("002", "002"): 0.9}
     often = {(patient, f"{3 * int(case) + number:03d}"): dice
@@ -70,7 +70,7 @@ def test_images_of_a_patient_are_one_patient():
     assert Dice(dice_rows({("000", f"00{number}"): 0.5 for number in range(5)})).small_samples == ["A"]
 
 
-def test_the_interval_over_folds_is_students():
+def test_bootstrap_over_folds_equals_students_t():
     dice = np.random.default_rng(0).uniform(0.5, 0.9, (1, 2, 1, 10))
     cases = as_cases(dice, np.broadcast_to(np.arange(10), dice.shape[1:]))
     folds = Clusters({key: str(int(key[-1]) % 5) for key in cases.index.droplevel("method")}, 5)
@@ -86,7 +86,7 @@ def test_the_interval_over_folds_is_students():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "patients", "sd"), [(1, 9, USUAL), (3, 9, USUAL), (3, 20, STABLE), (1, 5, USUAL)])
-def test_intervals_over_folds_hold_the_truth(seeds, patients, sd):
+def test_interval_over_folds_covers_true_gain(seeds, patients, sd):
     """Of 400 hospitals: a standard error of 1.1 points; over patients alone it was 84 to 93 %."""
     held, width = fold_coverage(seeds, patients, sd)
     assert 91.5 <= held["folds", "gain"] <= 98.5, held
@@ -95,14 +95,14 @@ def test_intervals_over_folds_hold_the_truth(seeds, patients, sd):
 
 
 @pytest.mark.parametrize(("seeds", "patients", "share"), [(1, 9, 1.0), pytest.param(3, 9, 0.5, marks=pytest.mark.slow)])
-def test_equal_hospitals_are_seldom_said_to_gain_though_folds_share_training_patients(seeds, patients, share):
+def test_p_over_overlapping_folds_is_rarely_significant(seeds, patients, share):
     """Without `fold_overlap` some of four gained significantly in 22 to 35 %, their mean in 17 to 19 %."""
     some, mean = wrong_fold_verdicts(seeds, patients, USUAL, share)
     assert some <= 5 + 5  # two and a half standard errors
     assert mean <= 5 + 5
 
 
-def test_significance_over_folds_is_that_of_a_larger_standard_error():
+def test_p_over_folds_uses_overlap_factor():
     numbers = np.array([0.02, 0.03, 0.025, 0.04, 0.03])
     for overlap, folds in ((1.0, 0), (np.sqrt(1 + 5 / 3), 5)):
         of = {
@@ -121,7 +121,7 @@ def test_significance_over_folds_is_that_of_a_larger_standard_error():
     ("patients", "seeds", "folds", "width"),
     [(3, 2, 0, 46), (5, 2, 0, 43), (3, 3, 0, 21), (5, 3, 0, 17), (10, 3, 0, 16), (30, 3, 0, 16), (9, 1, 5, 12)],
 )
-def test_the_width_that_is_told_is_that_of_simulated_studies(patients, seeds, folds, width):
+def test_expected_width_equals_simulated_width(patients, seeds, folds, width):
     """Of docs/studies/statistics.md."""
     assert expected_width(patients, seeds, folds) == pytest.approx(width, rel=0.2)
     assert np.isnan(expected_width(1, seeds))

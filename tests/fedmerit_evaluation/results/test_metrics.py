@@ -33,7 +33,7 @@ def case(tmp_path):
     return Case("000", "p", tmp_path / "image.npy", tmp_path / "label.npy", spacing=(3.0, 1.0, 0.5))
 
 
-def test_every_metric_sees_masks_reference_and_spacing_of_each_label(case):
+def test_compute_metrics_passes_masks_reference_and_spacing(case):
     seen = []
 
     def wrong(prediction, reference, spacing):
@@ -50,7 +50,7 @@ def test_every_metric_sees_masks_reference_and_spacing_of_each_label(case):
     assert seen == [((2, 1, 3), np.bool_, np.bool_, (3.0, 1.0, 0.5))] * 2
 
 
-def test_what_cannot_be_called_is_no_metric(monkeypatch):
+def test_metrics_reject_what_cannot_be_called(monkeypatch):
     monkeypatch.setitem(plugins._registered, ("metrics", "seven"), 7)
     assert "seven" in list(METRICS)
     with pytest.raises(BadInput, match="'seven' is 7; expected a function of prediction, reference and spacing"):

@@ -15,7 +15,7 @@ def _quantity(number: int, site: str, quantity: str, value: float | None, *, see
     return Row("run", "a", seed, number, site, quantity, value)
 
 
-def test_contributions_of_the_last_round_and_over_rounds() -> None:
+def test_contributions_are_of_last_round_and_mean() -> None:
     results = _rows(
         [
             _quantity(0, "Alder", "weight", 0.5), _quantity(0, "Birch", "weight", 0.5),
@@ -31,7 +31,7 @@ def test_contributions_of_the_last_round_and_over_rounds() -> None:
     assert table.loc["Birch"].to_list() == pytest.approx([0.2, 0.35, 0.75, 0.75, 1, 1.5])
 
 
-def test_validation_is_a_mean_per_site_and_round() -> None:
+def test_validation_is_mean_per_site_and_round() -> None:
     results = _rows(
         [
             Row("run", "a", 0, number, site, "dice", value, "validation", case, "disc")
@@ -45,7 +45,7 @@ def test_validation_is_a_mean_per_site_and_round() -> None:
     assert table["Birch"].isna().all() if "Birch" in table else True
 
 
-def test_contribution_ranks_over_seeds() -> None:
+def test_rankings_of_contributions_are_over_seeds() -> None:
     rows = [
         _quantity(0, site, "contribution", value, seed=seed)
         for seed, values in enumerate([(0.1, 0.2, 0.9), (0.3, 0.2, 0.9)])
@@ -57,7 +57,7 @@ def test_contribution_ranks_over_seeds() -> None:
     assert Rounds(_rows(rows[:3])).rankings == {}  # one seed says nothing of stability
 
 
-def test_a_view_is_computed_once_for_each_quantity() -> None:
+def test_view_is_computed_once_per_quantity() -> None:
     rounds = Rounds(_rows([_quantity(0, "Alder", name, 1.0) for name in ("weight", "norm")]))
     assert rounds.of("weight") is rounds.of("weight")
     assert rounds.of("weight") is not rounds.of("norm")
@@ -65,7 +65,7 @@ def test_a_view_is_computed_once_for_each_quantity() -> None:
     assert rounds.contributions is rounds.contributions
 
 
-def test_final_models_are_none_of_a_rounds_also_of_methods_without_weights():
+def test_validation_leaves_out_final_models():
     rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
     rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]
     assert Rounds(_rows(rows)).validation.index.get_level_values("round").to_list() == [0, 1]

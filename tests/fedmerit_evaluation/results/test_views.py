@@ -16,7 +16,7 @@ from fedmerit_evaluation.results.views import Dice
 from fedmerit_lab.papers.partitioned_sites import on_union
 
 
-def test_dice_and_contribution(tmp_path: Path) -> None:
+def test_dice_and_contributions_equals_hand_computed(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method) for method in ("fedce", "fedavg")]
     table = combine_results(open_runs(runs)).dice_and_contributions
     assert list(table) == ["method", "site", "num_samples", "dice", "weight", "mean_contribution", "share"]
@@ -29,7 +29,7 @@ def test_dice_and_contribution(tmp_path: Path) -> None:
     assert f"{100 * table['dice'][0]:.1f}" in printed
 
 
-def test_surfaces_stand_beside_dice_in_the_table_at_the_end_of_a_run(tmp_path: Path) -> None:
+def test_dice_and_contributions_has_recorded_surfaces(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, surfaces=method == "fedce") for method in ("fedce", "fedavg")]
     table = combine_results(open_runs(runs)).dice_and_contributions
     assert list(table) == [
@@ -53,20 +53,20 @@ def test_surfaces_stand_beside_dice_in_the_table_at_the_end_of_a_run(tmp_path: P
     assert f"{table['hd95'][0]:.1f} " in printed
 
 
-def test_dice_and_contribution_of_a_run_that_is_not_tested(tmp_path: Path) -> None:
+def test_dice_and_contributions_of_untested_run_has_no_dice(tmp_path: Path) -> None:
     table = combine_results(open_runs([make_run(tmp_path / "run", rounds=5, done=2)])).dice_and_contributions
     assert table["dice"].isna().all()
     assert table["weight"].sum() == pytest.approx(1)
 
 
-def test_training_alone_has_no_weights_and_no_contributions(tmp_path: Path) -> None:
+def test_dice_and_contributions_of_standalone_has_no_contributions(tmp_path: Path) -> None:
     table = combine_results(open_runs([make_run(tmp_path / "run", method="standalone")])).dice_and_contributions
     assert table[["weight", "mean_contribution", "share"]].isna().all(axis=None)
     assert table["dice"].notna().all()
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_takes_every_view_of_the_results_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_computes_every_view_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cases of the test Dice are the costly part: one table of them serves tables, figures and words alike."""
     taken = []
     view = Dice.label_cases.func  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ def test_a_report_takes_every_view_of_the_results_once(tmp_path: Path, monkeypat
     assert len(taken) == len(set(map(id, taken))) == 1
 
 
-def test_methods_and_sites_come_in_the_order_of_the_views(tmp_path: Path) -> None:
+def test_methods_and_sites_keep_order_of_views(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("fedce", "fedavg")]
     results = combine_results(open_runs(runs))
     assert results.methods == ["fedce", "fedavg"]
@@ -86,11 +86,11 @@ def test_methods_and_sites_come_in_the_order_of_the_views(tmp_path: Path) -> Non
     assert combine_results(open_runs(runs), ["fedavg", "cgsv", "fedce"]).methods == ["fedavg", "fedce"]
 
 
-def test_no_runs_have_no_results() -> None:
+def test_combine_results_without_runs_is_empty() -> None:
     assert combine_results([]).dice.rows.empty
 
 
-def test_of_the_union_all_but_dice_stays(tmp_path: Path) -> None:
+def test_union_keeps_other_rows(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=2)
     add_rows(run, [Row("run", "fedce", 0, 1, site, "dice", 0.5, "union", f"{tested}/000", "prostate")
                    for site in SITES for tested in SITES])  # fmt: skip

@@ -33,7 +33,7 @@ from fedmerit_evaluation.statistics.intervals import (
 )
 
 
-def test_differences_are_taken_case_by_case() -> None:
+def test_dice_intervals_differences_are_paired_by_case() -> None:
     """Cases differ far more than methods: paired, the smaller difference is found all the same."""
     results = made_dice({"a": (0.70, 0.72, 0.74), "b": (0.71, 0.73, 0.75)}, noise=0.1)
     found = results.dice.intervals
@@ -46,7 +46,7 @@ def test_differences_are_taken_case_by_case() -> None:
     assert select_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
 
 
-def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
+def test_intervals_without_test_dice_are_empty(tmp_path: Path) -> None:
     (run,) = open_runs([make_run(tmp_path / "run", rounds=4, done=2)])
     results = combine_results([run])
     found = results.dice.intervals
@@ -59,7 +59,7 @@ def _cases(values: dict[tuple[str, int, str], list[float]]) -> pd.Series:
     return pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"])
 
 
-def test_every_statistic_of_dice_by_hand() -> None:
+def test_dice_intervals_equal_hand_computed() -> None:
     """One case a site, two seeds: half of what is between them, the standard error, 12.7 times to either side."""
     cases = _cases(
         {
@@ -88,13 +88,13 @@ def test_every_statistic_of_dice_by_hand() -> None:
         assert found[key].to_list() == pytest.approx([mean, low, high, 2], abs=0.1), key
 
 
-def test_a_site_that_a_method_was_not_tested_on_is_left_out_of_its_means() -> None:
+def test_dice_intervals_untested_site_is_left_out() -> None:
     cases = _cases({("a", 0, "A"): [0.8], ("a", 0, "B"): [math.nan], ("b", 0, "A"): [0.7], ("b", 0, "B"): [0.5]})
     means = select_methods(dice_intervals(cases, ["a", "b"], "standalone"), "mean")["mean"]
     assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
 
 
-def test_methods_are_compared_over_the_sites_that_each_has() -> None:
+def test_dice_intervals_compare_over_shared_sites() -> None:
     """B, the hardest, has no Dice of a in either seed: a leads in the mean of what it has, and not where both have."""
     seeds = (0, 1)
     cases = _cases(
@@ -111,13 +111,13 @@ def test_methods_are_compared_over_the_sites_that_each_has() -> None:
     assert select_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
 
 
-def test_methods_that_tie_share_the_better_rank() -> None:
+def test_dice_intervals_tied_methods_share_better_rank() -> None:
     cases = _cases({(method, 0, "A"): [dice] for method, dice in {"a": 0.8, "b": 0.8, "c": 0.5}.items()})
     ranks = select_methods(dice_intervals(cases, ["a", "b", "c"], "standalone"), "rank")["mean"]
     assert ranks.to_dict() == {"a": 1, "b": 1, "c": 3}
 
 
-def test_where_a_site_has_too_few_cases_no_method_has_an_interval() -> None:
+def test_dice_intervals_site_with_few_cases_has_no_interval() -> None:
     table = dice_intervals(
         _cases({("a", seed, site): [0.5, 0.7] for seed in (0, 1) for site in "AB"}), ["a"], "standalone"
     )
@@ -127,7 +127,7 @@ def test_where_a_site_has_too_few_cases_no_method_has_an_interval() -> None:
     assert drop_small_sample_intervals(table, []).equals(table)
 
 
-def test_contributions_by_hand() -> None:
+def test_contribution_intervals_equal_hand_computed() -> None:
     said = made_results(made_rounds("contribution", {"a": [(0.1, 0.2), (0.5, 0.7), (0.3, 0.3)]}), ["a"])
     found = contribution_intervals(said.rounds.contributions["mean_contribution"])
     expected = {"Alder": (0.15, 0.1, 0.2), "Birch": (0.6, 0.5, 0.7), "Cedar": (0.3, 0.3, 0.3)}
@@ -144,7 +144,7 @@ def test_contributions_by_hand() -> None:
     assert contribution_intervals(pd.Series(dtype=float)) is NONE
 
 
-def test_p_values_are_those_of_students_test() -> None:
+def test_p_values_equal_students_test() -> None:
     numbers = np.random.default_rng(1).normal(1, 1, (6, 3))
     half = scipy.stats.t.ppf(0.975, 2) * numbers.std(axis=1, ddof=1) / 3**0.5
     p = p_values(numbers.mean(axis=1), numbers.mean(axis=1) - half, numbers.mean(axis=1) + half, 3)
@@ -154,13 +154,13 @@ def test_p_values_are_those_of_students_test() -> None:
     )
 
 
-def test_p_values_of_a_family_by_hand() -> None:
+def test_holm_equals_hand_computed() -> None:
     """The smallest times as many as there are, the next by one less, none below an earlier one."""
     assert holm([0.04, 0.01, math.nan, 0.03, 0.9]) == pytest.approx([0.09, 0.04, math.nan, 0.09, 0.9], nan_ok=True)
     assert holm([0.6, 0.7]).tolist() == [1, 1]
 
 
-def test_gains_as_large_as_the_margin_are_seldom_called_equivalent_to_none() -> None:
+def test_equivalence_at_margin_is_rarely_claimed() -> None:
     """Five seeds that vary by 0.6 points, as Student's interval has it: 2.5 % of gains of 2 points, most of 0."""
 
     def equivalent(true: float) -> float:
@@ -179,7 +179,7 @@ def test_gains_as_large_as_the_margin_are_seldom_called_equivalent_to_none() -> 
     ("seeds", "patients", "hospitals"),
     [(3, 5, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 5, 8), (3, 30, 16), (10, 5, 16)))],
 )
-def test_hospitals_that_gain_nothing_are_seldom_said_to(seeds: int, patients: int, hospitals: int) -> None:
+def test_gain_of_equal_methods_is_rarely_significant(seeds: int, patients: int, hospitals: int) -> None:
     """Of any of 16 it was 67 % at three seeds, 89 % at five."""
     assert wrong_verdicts(seeds, patients, STABLE, hospitals, 60) <= 5 + 3
 
@@ -188,7 +188,7 @@ def test_hospitals_that_gain_nothing_are_seldom_said_to(seeds: int, patients: in
     ("seeds", "hospitals"),
     [(3, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 16), (5, 16), (10, 8)))],
 )
-def test_hospitals_that_contribute_alike_are_seldom_said_to_differ(seeds: int, hospitals: int) -> None:
+def test_share_of_equal_hospitals_is_rarely_significant(seeds: int, hospitals: int) -> None:
     """Of 16 hospitals some share was significantly unequal in 42 %, some pair different in most studies."""
     unequal, pairs = wrong_shares(seeds, hospitals, 150)
     assert unequal <= 5 + 5  # two and a half standard errors
@@ -197,11 +197,11 @@ def test_hospitals_that_contribute_alike_are_seldom_said_to_differ(seeds: int, h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("methods", [2, 5, 22])
-def test_equal_methods_are_seldom_said_to_differ(methods: int) -> None:
+def test_difference_of_equal_methods_is_rarely_significant(methods: int) -> None:
     """Of 22 some method was significantly below the best in 58 to 83 %."""
     assert wrong_leads(3, 5, USUAL, methods, 50) <= 5 + 7
 
 
-def test_names_by_mean_without_those_that_have_none() -> None:
+def test_sort_by_mean_drops_unknown_means() -> None:
     table = pd.DataFrame({"mean": [0.5, math.nan, 0.9, 0.5]}, list("abcd"))
     assert sort_by_mean(table) == ["c", "a", "d"]  # of equals the first

@@ -26,7 +26,7 @@ def ends(found):
     return found["low"], found["high"]
 
 
-def test_one_seed_is_students_over_patients():
+def test_interval_of_one_seed_equals_students_t_over_patients():
     dice = np.random.default_rng(0).uniform(0.3, 0.9, 7)
     found = effects({("a", 0, "A"): dice}).interval("a")
     assert ends(found) == pytest.approx(tuple(ttest_1samp(dice, 0).confidence_interval()))
@@ -34,13 +34,13 @@ def test_one_seed_is_students_over_patients():
     assert math.isnan(found["std"])
 
 
-def test_one_patient_is_students_over_seeds():
+def test_interval_of_one_patient_equals_students_t_over_seeds():
     found = effects({("a", seed, "A"): [dice] for seed, dice in enumerate((0.5, 0.6, 0.8))}).interval("a")
     assert ends(found) == pytest.approx(tuple(ttest_1samp([0.5, 0.6, 0.8], 0).confidence_interval()))
     assert (found["std"], found["seeds"]) == (pytest.approx(np.std([0.5, 0.6, 0.8], ddof=1)), 3)
 
 
-def test_crossed_variance_is_that_of_the_mean_squares():
+def test_interval_balanced_design_equals_mean_squares():
     """Balanced: (MS seeds + MS patients - MS rest) / (seeds x patients), by Searle et al. 1992."""
     x = np.random.default_rng(3).normal([[0.4], [0.6], [0.5]], 0.02, (3, 5)) + np.linspace(0, 0.2, 5)
     s, n = x.shape
@@ -54,7 +54,7 @@ def test_crossed_variance_is_that_of_the_mean_squares():
     assert ends(found) == pytest.approx((x.mean() - reach, x.mean() + reach))
 
 
-def test_patients_who_differ_by_seed_are_in_the_seeds_variance_already():
+def test_interval_moved_split_does_not_count_patients_twice():
     """Three splits without a common patient: half the interval of the same numbers of the same patients, or less."""
     x = np.random.default_rng(4).normal(0.6, 0.1, (3, 30))
     x -= x.mean(axis=1, keepdims=True) - 0.6  # seeds alike
@@ -64,7 +64,7 @@ def test_patients_who_differ_by_seed_are_in_the_seeds_variance_already():
     assert width[1] == pytest.approx(width[0] / math.sqrt(3), rel=0.25)
 
 
-def test_differences_are_by_patient_and_means_of_those_that_have_them():
+def test_interval_of_difference_is_paired_by_patient():
     random = np.random.default_rng(5)
     local = {seed: random.uniform(0.2, 0.9, 6) for seed in (0, 1)}
     known = {("a", seed, "A"): local[seed] for seed in local} | {("b", seed, "A"): local[seed] + 0.05 for seed in local}
@@ -79,13 +79,13 @@ def test_differences_are_by_patient_and_means_of_those_that_have_them():
     assert both.interval("b", bounds=(0, 0.5))["high"] <= 0.5
 
 
-def test_a_case_of_the_union_is_one_patient_for_all_sites():
+def test_interval_union_case_is_one_patient_for_all_sites():
     dice = {f"{'A' if place < 10 else 'B'}/{place}": value for place, value in enumerate(np.linspace(0.2, 0.9, 30))}
     union = effects({("a", 0, site): dice for site in "AB"})
     assert ends(union.interval("a")) == pytest.approx(ends(union.interval("a", site="A")))
 
 
-def test_variances_of_nothing():
+def test_variance_of_no_parts_is_zero():
     assert Variance.sum([]) == Variance(0, 1)
     assert [Variance(0, 1).p(mean) for mean in (0, 0.1)] == [1, 0]
 
@@ -104,7 +104,7 @@ STUDIES = {"studies": 50, "seed": 1}  # of 200 hospitals: a standard error of 1.
         ),
     ],
 )
-def test_intervals_cover_the_truth_as_often_as_they_say(seeds, patients, sd, design):
+def test_interval_covers_true_dice(seeds, patients, sd, design):
     """95 %, within two and a half standard errors of it, or of the 92 and 98 that are allowed."""
     held, _ = coverage(seeds, patients, sd, **STUDIES, **design)
     assert min(held["Dice"], held["gain"]) >= 89, held
@@ -113,7 +113,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds, patients, sd, des
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_mixed_model_has_the_same_standard_error(missing):
+def test_interval_equals_mixed_model(missing):
     """REML of a linear mixed model with crossed random effects (statsmodels): equal where balanced, near otherwise."""
     random = np.random.default_rng(6)
     dice = 0.7 + random.normal(0, 0.03, (8, 1)) + random.normal(0, 0.08, 20) + random.normal(0, 0.02, (8, 20))

@@ -47,7 +47,7 @@ def made_up(methods=("a", "b"), seeds=(0, 1, 2), sites="ABC", count=20, spread=0
     )
 
 
-def test_what_was_observed():
+def test_observed_dice_is_mean_of_known_cases():
     seen = observed_dice(
         CrossedEffects.from_cases(
             cases({("a", 0, "A"): [0.6, math.nan, 0.8], ("a", 0, "B"): [0.5], ("a", 1, "A"): [0.4]})
@@ -57,7 +57,7 @@ def test_what_was_observed():
     assert seen.of("a") == pytest.approx(np.array([[0.7, 0.5], [0.4, math.nan]]), nan_ok=True)
 
 
-def test_mean_and_std_are_over_seeds():
+def test_bootstrap_mean_and_std_are_over_seeds():
     found = bootstrap(
         cases({("a", 0, "A"): [0.6], ("a", 0, "B"): [0.4], ("a", 1, "A"): [0.8], ("a", 1, "B"): [0.6]}),
         drawn_mean
@@ -69,7 +69,7 @@ def test_mean_and_std_are_over_seeds():
     assert (found["low"], found["high"]) == pytest.approx((0.6 - 1.27, 0.6 + 1.27), abs=0.2)
 
 
-def test_no_interval_goes_beyond_what_a_statistic_can_be():
+def test_bootstrap_interval_is_clipped_to_bounds():
     table = cases({("a", 0, "A"): [0.6], ("a", 1, "A"): [0.8]})
     found = bootstrap(table, drawn_mean, bounds=lambda method: {"a": (0, 1)}[method])["a"]
     assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.7, 0, 1))
@@ -77,7 +77,7 @@ def test_no_interval_goes_beyond_what_a_statistic_can_be():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_say(seeds):
+def test_student_draws_of_seeds_cover_true_mean(seeds):
     """Drawn with replacement, 51, 73 and 85 % of them did."""
     random = np.random.default_rng(seeds)
     held = []
@@ -88,7 +88,7 @@ def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_s
     assert 0.92 <= np.mean(held) <= 0.98
 
 
-def test_a_draw_of_seeds_is_of_those_that_are_known():
+def test_student_draws_skip_missing_seeds():
     """With none it is none, with one its number; a draw of equal numbers is that number."""
     drawn = StudentDraws.even(3, 5, np.random.default_rng(0))
     numbers = np.array([[np.nan] * 3, [np.nan, 0.4, np.nan], [0.7] * 3, [0.2, np.nan, 0.7], [0.2, 0.4, 0.6]])
@@ -99,14 +99,14 @@ def test_a_draw_of_seeds_is_of_those_that_are_known():
     assert (means + other)[1:].tolist() == pytest.approx([1] * 4)  # the same draw of all statistics
 
 
-def test_of_what_one_seed_of_several_has_there_is_no_interval():
+def test_bootstrap_statistic_of_one_seed_of_several_has_no_interval():
     table = cases({("a", 0, "A"): [0.5, 0.6], ("b", 0, "A"): [0.5, 0.6], ("b", 1, "A"): [0.5, 0.7]})
     found = bootstrap(table, drawn_mean, 50)
     assert math.isnan(found["a"]["low"])
     assert math.isfinite(found["b"]["low"])
 
 
-def test_the_interval_of_a_mean_is_students():
+def test_bootstrap_interval_of_mean_equals_students_t():
     """One seed, one site of 200 cases: half the width is 1.97 standard errors."""
     dice = np.random.default_rng(1).uniform(0.3, 0.9, 200)
     found = bootstrap(cases({("a", 0, "A"): dice}), drawn_mean, 20000)["a"]
@@ -118,7 +118,7 @@ def test_the_interval_of_a_mean_is_students():
     )
 
 
-def test_methods_of_a_seed_get_the_same_cases():
+def test_bootstrap_difference_of_methods_is_paired():
     """Methods that differ by 0.05 in every case differ by 0.05 in every draw."""
     table = made_up(spread=0, shift=0.05)
     between = bootstrap(table, lambda dice: {"d": drawn_mean(dice)["b"] - drawn_mean(dice)["a"]}, 200)
@@ -128,7 +128,7 @@ def test_methods_of_a_seed_get_the_same_cases():
     assert alone["high"] - alone["low"] > 0.01
 
 
-def test_the_cases_of_the_union_are_the_same_for_all_sites():
+def test_bootstrap_union_cases_are_shared_by_sites():
     dice = np.random.default_rng(4).uniform(size=30)
     rows = {
         ("a", 0, site, f"{'A' if place < 10 else 'B'}/{place:03d}"): value + (site == "B") * 0.1
@@ -140,7 +140,7 @@ def test_the_cases_of_the_union_are_the_same_for_all_sites():
     assert (found["low"], found["high"]) == pytest.approx((0.1, 0.1))
 
 
-def test_what_is_drawn_counts_as_often_as_there_is_of_it_after_once_as_observed():
+def test_bootstrap_counts_start_as_observed():
     counts = bootstrap_counts(4, 1000, np.random.default_rng(0))
     assert counts.shape == (1001, 4)
     assert counts[0].tolist() == [1, 1, 1, 1]
@@ -148,13 +148,13 @@ def test_what_is_drawn_counts_as_often_as_there_is_of_it_after_once_as_observed(
     np.testing.assert_allclose(counts[1:].mean(axis=0), 1, atol=0.1)
 
 
-def test_means_are_of_what_is_known():
+def test_nan_mean_leaves_nan_out():
     values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
     assert nan_mean(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
     assert nan_mean(values, axis=1).tolist() == [1, 3]
 
 
-def test_cases_are_drawn_within_their_site():
+def test_bootstrap_draws_cases_within_site():
     """Each site's mean stays that of its cases, however many another has."""
     table = cases({("a", 0, "A"): [0.2] * 50, ("a", 0, "B"): [0.8, 0.9]})
     found = bootstrap(table, lambda d: {site: d.of("a")[..., place] for place, site in enumerate("AB")}, 20000)
@@ -163,7 +163,7 @@ def test_cases_are_drawn_within_their_site():
     assert (found["B"]["low"], found["B"]["high"]) == pytest.approx(ends, abs=0.15)
 
 
-def test_patients_that_all_seeds_are_tested_on_are_not_averaged_out():
+def test_bootstrap_same_patients_in_all_seeds_keep_width():
     """The same Dice in three seeds tells as much as in one."""
     dice = np.random.default_rng(7).uniform(0.3, 0.9, 8)
     one, three = (
@@ -172,7 +172,7 @@ def test_patients_that_all_seeds_are_tested_on_are_not_averaged_out():
     assert three["high"] - three["low"] == pytest.approx(one["high"] - one["low"], rel=0.1)
 
 
-def test_a_seed_repeats_and_another_differs():
+def test_bootstrap_repeats_with_same_seed():
     table = made_up()
     first, again, other = (bootstrap(table, drawn_mean, 100, seed) for seed in (5, 5, 6))
     assert first == again
@@ -181,7 +181,7 @@ def test_a_seed_repeats_and_another_differs():
     assert bootstrap(shuffled, drawn_mean, 100, 5) == first
 
 
-def test_a_method_without_a_run_of_some_seed_counts_those_it_has():
+def test_bootstrap_method_without_a_seed_counts_other_seeds():
     table = made_up()
     table = table[~((table.index.get_level_values("method") == "b") & (table.index.get_level_values("seed") == 1))]
     found = bootstrap(table, drawn_mean, 200)
@@ -189,7 +189,7 @@ def test_a_method_without_a_run_of_some_seed_counts_those_it_has():
     assert math.isfinite(found["b"]["low"])
 
 
-def test_a_statistic_that_draws_leave_undefined_has_no_interval():
+def test_bootstrap_undefined_statistic_has_no_interval():
     table = cases({("a", 0, site): [0.5, 0.6] for site in "ABC"})
     flat = bootstrap(table, lambda d: {"r": measures.pearson(d.of("a"), [1, 2, 3])}, 200)["r"]
     assert math.isnan(flat["mean"])  # all sites have 0.55
@@ -204,7 +204,7 @@ def test_a_statistic_that_draws_leave_undefined_has_no_interval():
 
 
 @pytest.mark.slow
-def test_2000_draws_of_many_methods_are_quick():
+def test_bootstrap_of_many_methods_is_fast():
     table = made_up(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
     start = time.process_time()
     found = bootstrap(table, lambda d: {m: measures.pearson(d.of("m0"), d.of(m)) for m in d.methods}, 2000)
@@ -212,6 +212,6 @@ def test_2000_draws_of_many_methods_are_quick():
     assert len(found) == 40
 
 
-def test_effects_of_no_case_are_refused():
+def test_crossed_effects_without_cases_raise():
     with pytest.raises(BadInput, match="no test case"):
         CrossedEffects.from_cases(made_up().iloc[:0])

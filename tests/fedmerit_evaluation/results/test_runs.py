@@ -19,7 +19,7 @@ def weights(record):
     return record["weights"].items()
 
 
-def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path):
+def test_read_rounds_keeps_last_value_of_a_key(tmp_path):
     assert read_rounds(tmp_path, weights) == {}
     records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -27,13 +27,13 @@ def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path
 
 
 @pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
-def test_what_is_no_ledger_of_rounds_is_told(tmp_path, text):
+def test_read_rounds_rejects_invalid_ledger(tmp_path, text):
     (tmp_path / "ledger.jsonl").write_text(text)
     with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds .*; check it with `fedmerit verify"):
         read_rounds(tmp_path, weights)
 
 
-def test_runs_of_one_method_are_labelled_by_what_differs(tmp_path: Path) -> None:
+def test_label_runs_names_differing_settings(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path / f"{tau}-{seed}", seed=seed, parameters={"tau": tau, "mode": "times"})
         for tau in (0.4, 0.6)
@@ -62,7 +62,7 @@ IMAGES = {"size": [32, 32], "spacing": [3, 3], "field_of_view": 96, "crop": "who
         ({"server_sites": "/data/own"}, {"server_sites": None}, ["server_sites=given", "server_sites=none"]),
     ],
 )  # fmt: skip
-def test_runs_that_differ_otherwise_are_no_seeds_of_one_method(
+def test_label_runs_separates_runs_that_differ_in_more_than_seed(
     tmp_path: Path, one: dict[str, object], other: dict[str, object], labels: list[str]
 ) -> None:
     runs = [make_run(tmp_path / f"{seed}", seed=seed, **change) for seed, change in enumerate((one, other, other))]
@@ -72,7 +72,7 @@ def test_runs_that_differ_otherwise_are_no_seeds_of_one_method(
     assert {run.label for run in open_runs(runs[1:])} == {"fedce"}
 
 
-def test_what_changed_nothing_or_is_not_said_is_no_difference(tmp_path: Path) -> None:
+def test_label_runs_ignores_unrecorded_defaults(tmp_path: Path) -> None:
     """Alone a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
     guards: list[dict[str, str]] = [{"guard": "on"}, {"guard": "off", "on_verdict": "show"}, {}]
     alone = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
@@ -85,7 +85,7 @@ def test_what_changed_nothing_or_is_not_said_is_no_difference(tmp_path: Path) ->
     assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
 
 
-def test_cases_of_sites_prepared_otherwise_are_others(tmp_path: Path) -> None:
+def test_combine_results_renames_cases_of_other_preparation(tmp_path: Path) -> None:
     """Within a seed, as far as both runs say; another seed may have another split."""
     digests = dict.fromkeys(SITES, "a" * 64)
     other = digests | {"Birch": "b" * 64}
@@ -108,7 +108,7 @@ def test_cases_of_sites_prepared_otherwise_are_others(tmp_path: Path) -> None:
     assert not results.dice.mismatched_seeds("Alder") | results.dice.mismatched_seeds(methods=["fedavg", "standalone"])
 
 
-def test_runs_of_folds_and_of_the_one_split_are_not_pooled(tmp_path: Path) -> None:
+def test_combine_results_rejects_folds_beside_one_split(tmp_path: Path) -> None:
     parts = [make_run(tmp_path / f"run{fold}", seed=fold) for fold in (0, 1)]
     table = pd.read_csv(parts[1] / "results.csv", keep_default_na=False).assign(fold=1)
     table.to_csv(parts[1] / "results.csv", index=False)
@@ -116,7 +116,7 @@ def test_runs_of_folds_and_of_the_one_split_are_not_pooled(tmp_path: Path) -> No
         combine_results(open_runs(parts))
 
 
-def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:
+def test_open_run_leaves_out_coalitions(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     before = combine_results(open_runs([run])).dice.by_site
     add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "dice", 0.0, "testing", "000", "prostate", coalition="Birch")])
@@ -131,13 +131,13 @@ def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:
         ({"task": "fundus"}, "task"),
     ],
 )
-def test_runs_that_do_not_belong_together(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_open_runs_rejects_other_sites_or_tasks(tmp_path: Path, change: dict[str, object], message: str) -> None:
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", **change)]  # type: ignore[arg-type]
     with pytest.raises(BadInput, match=rf"b: its {message} .* is not"):
         open_runs(runs)
 
 
-def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+def test_open_run_names_missing_file_and_command(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"gone: no such run folder; make one with `fedmerit run"):
         open_runs([tmp_path / "gone"])
     with pytest.raises(BadInput, match="no run folder given"):

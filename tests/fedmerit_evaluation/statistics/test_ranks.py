@@ -20,12 +20,12 @@ def drawn(means, sd, seeds=1, draws=2000, seed=0):
     return np.repeat(values, seeds, axis=0)
 
 
-def test_of_tied_sites_each_could_have_any_rank_of_theirs():
+def test_ranking_tied_sites_share_ranks():
     one = ranking(["A", "B", "C", "D"], drawn([4.0, 4.0, 4.0, 1.0], 0.1))
     assert (one.highest_rank.tolist(), one.lowest_rank.tolist()) == ([1, 1, 1, 4], [3, 3, 3, 4])
 
 
-def test_sites_far_apart_are_told_and_near_ones_are_not():
+def test_ranking_separates_only_distant_sites():
     one = ranking(["A", "B", "C"], drawn([5.0, 1.0, 1.2], 0.5))
     assert one.order == ["A", "C", "B"]
     assert one.order_signs.tolist() == [[0, 1, 1], [-1, 0, 0], [-1, 0, 0]]
@@ -34,7 +34,7 @@ def test_sites_far_apart_are_told_and_near_ones_are_not():
     np.testing.assert_allclose([one.low[0], one.high[0]], [5 - 1.96 * 0.5, 5 + 1.96 * 0.5], atol=0.08)
 
 
-def test_nothing_is_told_where_all_are_worth_the_same():
+def test_ranking_equal_values_have_no_significant_pair():
     """In 200 studies of 4 equal sites some pair differs significantly in at most 5 of 100; uncorrected, in 18 to 29."""
     told = [
         ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).order_signs for k in range(200)
@@ -42,7 +42,7 @@ def test_nothing_is_told_where_all_are_worth_the_same():
     assert np.mean([one.any() for one in told]) <= 0.05 + 0.03
 
 
-def test_seeds_widen_intervals():
+def test_ranking_seeds_widen_intervals():
     """Three seeds that differ, and nothing else: Student's interval, 4.3 standard errors to either side."""
     values = np.array([[1.0, 3.0], [2.0, 3.5], [3.0, 4.0]])[:, :, None]
     one = ranking(["A", "B"], values)
@@ -54,14 +54,14 @@ def test_seeds_widen_intervals():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_sites_that_differ_by_seeds_alone_are_seldom_told_apart(seeds):
+def test_ranking_sites_that_differ_by_seed_are_rarely_significant(seeds):
     """Of 4 equal sites some pair by chance in at most 5 of 100 studies, corrected over the six pairs."""
     random = np.random.default_rng(seeds)
     told = [ranking("ABCD", random.normal(size=(seeds, 4, 1)), seed=k).order_signs for k in range(500)]
     assert np.mean([one.any() for one in told]) <= 0.05 + 0.03
 
 
-def test_counts_have_no_interval():
+def test_ranking_of_counts_has_no_interval():
     """Nor, of one seed, a significant difference."""
     one = ranking(["A", "B"], np.array([[[1.0], [900.0]]]))
     assert not one.measured
@@ -71,7 +71,7 @@ def test_counts_have_no_interval():
     assert not ranking(["A", "B"], sums).measured
 
 
-def test_a_site_of_which_nothing_is_known_changes_nothing_of_what_is_known_of_the_others():
+def test_ranking_unknown_site_leaves_others_unchanged():
     counts = ranking(["A", "B", "C"], np.array([[[1.0], [2.0], [np.nan]]] * 2))
     assert not counts.measured
     assert np.isnan(counts.low).all()
@@ -84,12 +84,12 @@ def test_a_site_of_which_nothing_is_known_changes_nothing_of_what_is_known_of_th
     assert not ranking(["A"], np.full((1, 1, 5), np.nan)).measured
 
 
-def test_shares_are_not_given_where_a_value_is_negative():
+def test_share_with_negative_value_is_nan():
     assert ranking(["A", "B"], drawn([1.0, 3.0], 0.1)).share == pytest.approx([0.25, 0.75])
     assert np.isnan(ranking(["A", "B"], drawn([-1.0, 3.0], 0.1)).share).all()
 
 
-def test_flips_count_pairs_in_another_order_and_those_both_are_sure_of():
+def test_count_rank_flips_counts_flips_and_contradictions():
     sites = ["A", "B", "C"]
     first, second = ranking(sites, drawn([3.0, 2.0, 1.0], 0.1)), ranking(sites, drawn([1.0, 2.0, 2.1], 0.1))
     row = count_rank_flips({"x": first, "y": second}).iloc[0]
@@ -97,7 +97,7 @@ def test_flips_count_pairs_in_another_order_and_those_both_are_sure_of():
 
 
 @pytest.mark.parametrize(("patients", "seeds"), [(4, 3), (5, 1)])
-def test_with_few_patients_or_one_seed_no_two_sites_differ_significantly(patients, seeds):
+def test_ranking_small_sample_has_no_significant_pair(patients, seeds):
     values = drawn([5.0, 1.0, 3.0], 0.1, seeds=seeds)
     one = ranking("ABC", values, sample=SampleSize(patients, seeds, "validation patients"))
     assert not one.has_significant_pairs
@@ -108,7 +108,7 @@ def test_with_few_patients_or_one_seed_no_two_sites_differ_significantly(patient
 
 
 @pytest.mark.parametrize("patients", [5, pytest.param(3, marks=pytest.mark.slow)])
-def test_two_equal_sites_are_seldom_significantly_different(patients):
+def test_ranking_equal_sites_are_rarely_significant(patients):
     """Their values differ by 6 points for single patients and by 2 for seeds; resampled patients gave 6 to 23 %."""
     random, found = np.random.default_rng(patients), []
     columns = [[""], [0], ["A", "B"], range(patients)]
@@ -121,7 +121,7 @@ def test_two_equal_sites_are_seldom_significantly_different(patients):
     assert np.mean(found) <= 0.07
 
 
-def test_values_rest_on_the_patients_of_the_site_with_the_fewest():
+def test_resample_sample_is_site_with_fewest_patients():
     one = resample(trained(WORTH, patients=(4, 9, 9, 9, 9)), semivalue_function(leave_one_out_weights), 20)
     assert one.fewest == 4
     assert one.ranking.insufficient_data == "too few test patients (4; at least 5 are needed)"
