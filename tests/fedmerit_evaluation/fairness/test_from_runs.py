@@ -75,7 +75,7 @@ def coalitions_in(folder):
     return Results(pd.read_csv(folder / "results.csv", dtype={"case": str}))
 
 
-def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
+def test_measure_runs_notes_other_test_images(tmp_path):
     for digest, told in (("a", 0), ("b", 1)):
         runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
                 for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
@@ -85,7 +85,7 @@ def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
         assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
 
 
-def test_a_truth_of_other_images_is_told(tmp_path):
+def test_measure_runs_notes_ground_truth_of_other_images(tmp_path):
     digests = dict.fromkeys(SITES, "a")
     runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
             for method in ("fedce", "standalone")]  # fmt: skip
@@ -96,7 +96,7 @@ def test_a_truth_of_other_images_is_told(tmp_path):
         assert sum("sites from differently prepared folders" in note for note in notes) == told
 
 
-def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
+def test_measures_are_means_over_seeds(out, tmp_path):
     truth = make_truth(tmp_path / "truth")
     found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     assert notes == []
@@ -126,7 +126,7 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
 @pytest.mark.parametrize(
     ("truth", "value"), [("leave-one-out", semivalues.leave_one_out), ("Shapley", semivalues.shapley)]
 )
-def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_path, truth, value):
+def test_collaboration_fairness_uses_values_of_same_seed(out, tmp_path, truth, value):
     folder = make_truth(tmp_path / "truth")
     found, _ = measure_runs([out], ground_truth=folder, draws=DRAWS)
     utilities = coalition_utilities(coalitions_in(folder))
@@ -156,7 +156,7 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
     assert "standalone" not in set(found.measured.query("estimate != ''")["method"])
 
 
-def test_tables_are_printed_and_written(out, tmp_path):
+def test_fairness_command_prints_and_writes_tables(out, tmp_path):
     result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = [
@@ -191,14 +191,14 @@ def test_tables_are_printed_and_written(out, tmp_path):
     assert {"table", "method", "estimate", "measure", "mean", "std", "low", "high", "seeds", "note"} == set(everything)
 
 
-def test_the_same_command_gives_the_same_files(out, tmp_path):
+def test_fairness_command_repeats(out, tmp_path):
     for name in "ab":
         write_fairness(*measure_runs([out], draws=DRAWS), tmp_path / name)
     for path in (tmp_path / "a").iterdir():
         assert path.read_text() == (tmp_path / "b" / path.name).read_text()
 
 
-def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
+def test_measure_runs_names_missing_runs(out):
     result = command(out / "fedavg_seed0", out / "fedce_seed0")
     assert result.exit_code == 0, result.output
     assert "seed 0: no run of local training" in result.stderr
@@ -207,7 +207,7 @@ def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
     assert "Table 2" not in result.stdout
 
 
-def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
+def test_measure_runs_notes_seed_without_standalone(out):
     runs = [out / f"{method}_seed{seed}" for method in ("fedavg", "fedce") for seed in (0, 1)]
     found, notes = measure_runs([*runs, out / "standalone_seed1"], draws=DRAWS)
     row = measured(found, "performance", "fedavg", "pearson")
@@ -217,7 +217,7 @@ def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
     assert any(note.startswith("seed 0: no run of local training") for note in notes)
 
 
-def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
+def test_measure_runs_leaves_out_unfinished(out, tmp_path):
     shutil.copytree(out, tmp_path / "out")
     make_run(tmp_path / "out" / "cgsv_seed0", method="cgsv", rounds=4, done=2)
     found, notes = measure_runs([tmp_path / "out"], draws=DRAWS)
@@ -229,7 +229,7 @@ def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
     assert f"--resume --out {path}" in result.stderr
 
 
-def test_a_site_that_was_not_tested(out, tmp_path):
+def test_measure_runs_notes_untested_site(out, tmp_path):
     shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
     results = tmp_path / "fedavg_seed0" / "results.csv"
     lines = results.read_text().splitlines(keepends=True)
@@ -254,19 +254,19 @@ def test_a_site_that_was_not_tested(out, tmp_path):
         ([one for one in EVERY if len(one) < 4], r"no utility of coalition Alder\+Birch\+Cedar\+Dogwood"),
     ],
 )
-def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
+def test_measure_runs_names_incomplete_ground_truth(out, tmp_path, coalitions, word):
     with pytest.raises(BadInput, match=word):
         measure_runs([out], ground_truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
 
 
-def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
+def test_measure_runs_accepts_leave_one_out(out, tmp_path):
     found, notes = measure_runs([out], ground_truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
     assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
     assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
     assert notes == []
 
 
-def test_shapley_half_done_is_told(out, tmp_path):
+def test_measure_runs_notes_incomplete_shapley(out, tmp_path):
     truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
     found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     assert "leave-one-out" in set(found.measured["table"])
@@ -287,7 +287,7 @@ def sampled_truth(folder, of, most=6):
     return folder, rules, whole
 
 
-def test_sampled_shapley_values_are_a_truth(out, tmp_path):
+def test_measure_runs_accepts_sampled_shapley(out, tmp_path):
     folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     assert len(coalition_utilities(coalitions_in(folder))[0]) < 1 + len(EVERY)
     found, notes = measure_runs([out], ground_truth=folder, draws=DRAWS)
@@ -310,14 +310,14 @@ def test_sampled_shapley_values_are_a_truth(out, tmp_path):
     assert "from 6, 6 sampled permutations, with standard errors up to" in table.caption
 
 
-def test_sampling_that_has_not_come_to_its_end_is_told(out, tmp_path):
+def test_measure_runs_notes_unfinished_sampling(out, tmp_path):
     folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     write_sampling(folder, replace(rules[0], most=200, fewest=200))
     with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
         measure_runs([out], ground_truth=folder, draws=DRAWS)
 
 
-def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
+def test_measure_runs_compares_ground_truth_by_seed(out, tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(1,))
     found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     row = measured(found, "shapley", "fedce", "pearson", "mean weight")
@@ -326,7 +326,7 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     assert any("leave-one-out, seed 0: no utility of" in note for note in notes)
 
 
-def test_truths_that_cannot_be_used(out, tmp_path):
+def test_measure_runs_rejects_unusable_ground_truth(out, tmp_path):
     with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
         measure_runs([out], ground_truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
     with pytest.raises(
@@ -339,7 +339,7 @@ def test_truths_that_cannot_be_used(out, tmp_path):
         measure_runs([out], ground_truth=out / "fedavg_seed0")
 
 
-def test_which_runs_train_alone(out, tmp_path):
+def test_measure_runs_chooses_standalone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
     with pytest.raises(
@@ -358,7 +358,7 @@ def test_which_runs_train_alone(out, tmp_path):
         measure_runs(seed0, ["fedprix"])
 
 
-def test_the_union_of_the_test_splits(out, tmp_path):
+def test_measure_runs_accepts_union_split(out, tmp_path):
     """One model for all has the same Dice everywhere: no correlation, and the reason told."""
     shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
     shutil.copytree(out / "standalone_seed0", tmp_path / "standalone_seed0")
@@ -392,7 +392,7 @@ def test_the_union_of_the_test_splits(out, tmp_path):
         measure_runs([out], split="union")
 
 
-def test_one_label(tmp_path):
+def test_measure_runs_accepts_one_label(tmp_path):
     labels = ("disc", "cup")
     for method in ("standalone", "fedavg"):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
@@ -409,7 +409,7 @@ def test_one_label(tmp_path):
         measure_runs([tmp_path / "fedavg_seed0"], label="rim")
 
 
-def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
+def test_measure_runs_of_two_sites_notes_missing_correlation(tmp_path):
     for method in ("standalone", "fedavg"):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, sites=SITES[:2])
     result = command(tmp_path)
@@ -423,7 +423,7 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
     assert math.isnan(measured(found, "performance", "fedavg", "pearson")["low"])
 
 
-def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
+def test_measure_runs_rejects_folder_without_run(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(
@@ -434,7 +434,7 @@ def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
         open_runs([out])
 
 
-def test_the_command_ends_with_a_message_on_bad_input(tmp_path):
+def test_fairness_command_reports_bad_input(tmp_path):
     result = command(tmp_path / "gone")
     assert result.exit_code == 2
     assert "no such run folder" in result.stderr

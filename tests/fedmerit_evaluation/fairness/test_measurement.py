@@ -20,7 +20,7 @@ def _rows(found):
     return found.measured.set_index(["table", "method", "measure"])
 
 
-def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
+def test_measure_equal_seeds_have_no_width():
     """Dice 60, 70, 80 alone and 70, 70, 95 together: gains 10, 0 and 15 points."""
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
@@ -47,7 +47,7 @@ def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
     assert not {"performance", "gains"} & set(rows.xs("standalone", level="method").index.get_level_values("table"))
 
 
-def test_seeds_that_differ_are_named_in_the_note():
+def test_measure_note_names_differing_seeds():
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
     rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
     assert rows.loc[("performance", "fedce", "pearson"), "note"] == "Dice of standalone is the same for all sites"
@@ -63,7 +63,7 @@ def test_seeds_that_differ_are_named_in_the_note():
     )
 
 
-def test_a_comparison_says_how_many_seeds_it_rests_on():
+def test_measure_counts_seeds():
     more = [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
     results = made_dice({"standalone": (0.6, 0.65, 0.7), "fedce": (0.7, 0.75, 0.8)}, seeds=1, rounds=more)
     tables = {table.name: table for table in measure(results, METHODS, standalone="standalone", draws=FEW).tables}
@@ -73,7 +73,7 @@ def test_a_comparison_says_how_many_seeds_it_rests_on():
     assert [gains.cell(0, place) for place in range(2)] == ["fedce", "1"]
 
 
-def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with_it():
+def test_measure_skips_other_test_cases():
     """Of seed 1, the last site's; of seed 0 there are the numbers of before."""
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     rows = results.rows
@@ -87,7 +87,7 @@ def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with
     assert found.loc[("dice", "fedce", "mean"), "seeds"] == 2
 
 
-def test_tables_have_a_row_per_method_each_number_before_its_interval():
+def test_tables_have_row_per_method():
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     found = measure(results, METHODS, standalone="standalone", draws=20)
     tables = {table.name: table for table in found.tables}
@@ -112,7 +112,7 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
 
 
 @pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
-def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, enough):
+def test_measure_small_sample_has_no_interval(kept, enough):
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.02, seeds=2)
     rows = results.rows
     few = (rows["site"] == SITES[1]) & (rows["seed"] == 1) & ~rows["case"].isin([f"{case:03d}" for case in range(kept)])
@@ -126,7 +126,7 @@ def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, e
     assert all(table.caption.endswith(why) != enough for table in with_interval)
 
 
-def test_undefined_numbers_are_dashes():
+def test_tables_show_undefined_as_dash():
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
     (table,) = (
         table
@@ -140,7 +140,7 @@ def test_undefined_numbers_are_dashes():
 
 
 @pytest.mark.parametrize(("seeds", "shared"), [(3, 7.0), (1, 7.0), (3, 0.0)])
-def test_errors_of_means_that_share_patients(seeds, shared):
+def test_error_covariance_equals_simulated(seeds, shared):
     """Variance of the means of two methods over five patients and the seeds, and their covariance."""
     random = np.random.default_rng(seeds)
     patients = random.normal(0, shared, (1, 1, 4000, 5))
@@ -153,7 +153,7 @@ def test_errors_of_means_that_share_patients(seeds, shared):
 
 
 @pytest.mark.parametrize(("seeds", "folds"), [(1, 0), (3, 0), (3, 5)])
-def test_images_of_a_patient_or_of_a_fold_are_one(seeds, folds):
+def test_error_covariance_clusters_images(seeds, folds):
     """Of five images of each of five patients: 25 independent images would have an error variance of 2, not 10."""
     random = np.random.default_rng(seeds)
     patients = random.normal(0, 7, (1, 1, 1000, 5))
@@ -166,7 +166,7 @@ def test_images_of_a_patient_or_of_a_fold_are_one(seeds, folds):
     assert found == pytest.approx((49 / 5 + 4 / 25, 49 / 5), rel=0.06)
 
 
-def test_patients_whom_other_seeds_test_are_other_patients():
+def test_error_covariance_with_moved_split_equals_simulated():
     """Three seeds that draw five of 20 patients at random, and one drawn model of each seed and hospital."""
     dice, who = federations(np.random.default_rng(0), 1000, 3, 5, USUAL | {"seed": 0.0}, methods=2, moved=True)
     found = _found_errors(100 * dice, who)
@@ -186,7 +186,7 @@ def _found_errors(dice, who, clusters=CASES, sites=100):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hospitals", "rho"), [(8, 0.9), (4, 0.0)])
-def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
+def test_corrected_measures_equal_true_spread(hospitals, rho):
     """Of SD 3 in truth: 4.9 was shown, and of four hospitals uncorrelated in truth a Pearson of 37."""
     random, found, held = np.random.default_rng(hospitals), [], []
     for _ in range(50):
@@ -209,7 +209,7 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
 
 
 @pytest.mark.slow
-def test_only_measures_whose_intervals_cover_the_truth_have_one():
+def test_measure_biased_numbers_have_no_interval():
     """Eight equal hospitals: draws of Std and CGS hold the true 0 in hardly any study."""
     held, _ = coverage(8, 3, 5, USUAL, 0, 30)
     assert held[[(False, "mean"), (False, "mean_gain"), (True, "std"), (True, "gain_spread")]].min() >= 90

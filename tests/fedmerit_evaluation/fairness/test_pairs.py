@@ -36,7 +36,7 @@ def _site_dice(**fractions):
     return SiteDice([0], methods, SITES, dice)
 
 
-def test_what_is_compared_without_a_truth():
+def test_pairs_without_ground_truth():
     said = {"fedce": {"mean weight": pd.DataFrame({"B": [0.6], "A": [0.4]}, index=[0])}}
     dice = _site_dice(standalone=(0.5, 0.6), fedce=(0.7, 0.9))
     found = list(Compared(METHODS, "standalone", said, []).pairs(dice))
@@ -54,12 +54,12 @@ def test_what_is_compared_without_a_truth():
     np.testing.assert_allclose(found[5].x, [[0.4, 0.6]])  # in the order of the sites
 
 
-def test_without_training_alone_there_is_nothing_to_gain():
+def test_pairs_without_standalone_have_no_gains():
     tables = {pair.table for pair in Compared({"fedce": "fedce"}, None, {}, []).pairs(_site_dice(fedce=(0.7, 0.9)))}
     assert tables == {"dice"}
 
 
-def test_values_are_of_the_trained_coalitions_of_the_same_seed():
+def test_pairs_values_are_of_same_seed():
     """v(A) = 10, v(B) = 20, v(AB) = 50 points: Shapley values 20 and 30."""
     said = {"fedce": {"mean weight": pd.DataFrame({"A": [1.0], "B": [3.0]}, index=[0])}}
     truth = Reference("Shapley", {0: coefficients(SITES, shapley_weights)})
@@ -77,7 +77,7 @@ def test_values_are_of_the_trained_coalitions_of_the_same_seed():
     assert distance == pytest.approx(math.hypot(0.4 - 0.25, 0.6 - 0.75))  # of shares
 
 
-def test_a_seed_without_a_truth_has_no_values():
+def test_pairs_of_seed_without_ground_truth_are_nan():
     said = {"fedce": {"mean weight": pd.DataFrame({"A": [1.0], "B": [3.0]}, index=[0])}}
     compared = Compared(
         {"fedce": "fedce"}, None, said, [Reference("Shapley", {1: coefficients(SITES, shapley_weights)})]
@@ -87,7 +87,7 @@ def test_a_seed_without_a_truth_has_no_values():
     assert pair.reason("pearson", 0) == "Shapley value is missing"
 
 
-def test_why_shares_are_undefined():
+def test_pairs_explain_undefined_shares():
     x, y = np.array([[1.0, 2.0, 3.0]]), np.array([[1.0, -2.0, 0.5]])
     pair = Pair("t", "m", "e", x, y, ("value", "estimate"), EUCLIDEAN, shared=True)
     assert [math.isnan(value[0]) for _, value in pair.values()] == [True]
@@ -97,7 +97,7 @@ def test_why_shares_are_undefined():
     assert dict(same.values())[Key("t", "m", "e", "cosine")] == pytest.approx(measures.cosine(x, y))
 
 
-def test_what_each_method_says_of_contributions():
+def test_collect_estimates_by_method():
     images = made_rounds("num_samples", {name: [(10.0,), (30.0,), (60.0,)] for name in ("fedavg", "fedce", "cgsv")})
     weights = made_rounds("weight", {name: [(0.2,), (0.3,), (0.5,)] for name in ("fedavg", "fedce")})
     said = made_rounds("contribution", {"fedce": [(1.0,), (2.0,), (-1.0,)]})

@@ -44,7 +44,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_begin_with_all_that_runs_need_and_this_process_imports_none_of_it(tmp_path):
+def test_begin_processes_imports_in_workers_only(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     told = subprocess.run(
         [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120, check=True
@@ -93,7 +93,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.slow
-def test_side_by_side_as_one_after_the_other(sites, tmp_path, two):
+def test_execute_all_parallel_equals_sequential(sites, tmp_path, two):
     asked = {
         "all": {},
         "two": {"method": "fedce", "only": ["Alder", "Cedar"]},
@@ -115,7 +115,7 @@ def test_side_by_side_as_one_after_the_other(sites, tmp_path, two):
         assert_same(tmp_path / "alone" / name, tmp_path / "beside" / name)
 
 
-def test_what_fails_is_told_and_the_others_finish(sites, tmp_path, two):
+def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
     spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
     folders = {
         "spoiled": create(tmp_path / "spoiled-run", spoiled, 1),
@@ -155,7 +155,7 @@ def die(folder, sites):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_that_ends_every_process_is_told_and_the_other_finishes(sites, tmp_path, two):
+def test_execute_all_reports_run_that_kills_workers(sites, tmp_path, two):
     victim, other = create(tmp_path / "victim", sites, rounds=1), create(tmp_path / "other", sites, rounds=1)
     failed = execute_all([victim, other], two, after=die)
     assert list(failed) == [victim]
@@ -195,7 +195,7 @@ def address_in(file):
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_a_worker_gives_the_same(sites, tmp_path, cluster, monkeypatch):
+def test_execute_all_survives_lost_worker(sites, tmp_path, cluster, monkeypatch):
     """The worker is killed in the middle of a run, which goes on at the other, from its last complete round.
 
     The workers are in another working directory than who names the run folders.
@@ -234,17 +234,17 @@ def _holds(process, file):
         return False
 
 
-def test_no_scheduler_at_the_address():
+def test_client_without_scheduler_raises():
     with pytest.raises(BadInput, match=r"--cluster tcp://127.0.0.1:9: no scheduler answers.*dask scheduler"):
         Workers(cluster="tcp://127.0.0.1:9", timeout=0.5).number_for(None, 1)
 
 
-def test_slurm_needs_a_number_of_jobs():
+def test_workers_slurm_needs_jobs():
     with pytest.raises(BadInput, match="--cluster slurm: give the number of Slurm jobs with --jobs"):
         Workers(cluster="slurm")
 
 
-def test_a_job_of_slurm_holds_one_run(sites, tmp_path, monkeypatch):
+def test_workers_slurm_job_holds_one_run(sites, tmp_path, monkeypatch):
     dask_jobqueue = pytest.importorskip("dask_jobqueue")
     from fedmerit_evaluation.studies.execution import _slurm_cluster
 
@@ -257,7 +257,7 @@ def test_a_job_of_slurm_holds_one_run(sites, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_process_outlives_the_one_that_began_it(sites, tmp_path):
+def test_workers_end_with_parent(sites, tmp_path):
     folders = [create(tmp_path / name, sites, rounds=1000) for name in ("one", "two")]
     script = tmp_path / "parent.py"
     script.write_text(
@@ -288,5 +288,5 @@ def test_no_process_outlives_the_one_that_began_it(sites, tmp_path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_no_runs_are_no_work(two):
+def test_execute_all_without_runs_does_nothing(two):
     assert execute_all([], two) == {}

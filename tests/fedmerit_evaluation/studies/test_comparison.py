@@ -25,7 +25,7 @@ def read_plan(tmp_path, options, methods="fedavg,fedce:combine=plus", seeds="0,3
     return prepare(tmp_path / "out", parse_methods(methods), parse_seeds(seeds), settings or {}, options | changes)
 
 
-def test_every_run_is_created_seed_by_seed(tmp_path, options):
+def test_prepare_creates_runs_seed_by_seed(tmp_path, options):
     planned = read_plan(tmp_path, options, settings={"width": "4"})
     names = ["fedavg_seed0", "fedce_combine-plus_seed0", "fedavg_seed3", "fedce_combine-plus_seed3"]
     assert planned == [
@@ -42,7 +42,7 @@ def test_every_run_is_created_seed_by_seed(tmp_path, options):
     assert not any(run.finished for run in planned)
 
 
-def test_compare_json_says_what_was_asked(tmp_path, options):
+def test_prepare_writes_options(tmp_path, options):
     read_plan(tmp_path, options, settings={"width": "4"})
     asked = json.loads((tmp_path / "out/compare.json").read_text())
     assert asked == {
@@ -57,7 +57,7 @@ def test_compare_json_says_what_was_asked(tmp_path, options):
     }
 
 
-def test_more_methods_and_seeds_join_those_that_are_there(tmp_path, options):
+def test_prepare_adds_methods_and_seeds(tmp_path, options):
     first = read_plan(tmp_path, options)
     before = {run.folder: (run.folder / "run.json").stat().st_mtime_ns for run in first}
     assert len(read_plan(tmp_path, options, methods="standalone,fedavg,fedce:combine=plus", seeds="0,3,4")) == 9
@@ -77,14 +77,14 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_input_leaves_nothing_behind(tmp_path, options, bad):
+def test_prepare_with_bad_input_leaves_no_folder(tmp_path, options, bad):
     changes, words = BAD[bad]
     with pytest.raises(BadInput, match=words):
         read_plan(tmp_path, options, **changes)
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_input_leaves_what_was_there(tmp_path, options):
+def test_prepare_with_bad_input_keeps_existing_runs(tmp_path, options):
     read_plan(tmp_path, options)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BadInput, match="nonsense"):
@@ -100,19 +100,19 @@ def test_bad_input_leaves_what_was_there(tmp_path, options):
         ({"settings": {"width": "4"}}, "settings {}"),
     ],
 )
-def test_runs_made_otherwise_are_refused(tmp_path, options, changes, words):
+def test_prepare_rejects_other_options(tmp_path, options, changes, words):
     read_plan(tmp_path, options)
     with pytest.raises(BadInput, match=f"{words}.*another --out"):
         read_plan(tmp_path, options, **changes)
 
 
-def test_settings_left_out_are_noticed(tmp_path, options):
+def test_prepare_rejects_missing_settings(tmp_path, options):
     read_plan(tmp_path, options, settings={"width": "4"})
     with pytest.raises(BadInput, match="another --out"):
         read_plan(tmp_path, options)
 
 
-def test_server_sites_left_out_are_noticed(tmp_path, options):
+def test_prepare_rejects_missing_server_sites(tmp_path, options):
     own = make_sites(tmp_path / "own", ("S",))
     read_plan(tmp_path, options, server_sites=own)
     read_plan(tmp_path, options, server_sites=own)
@@ -120,14 +120,14 @@ def test_server_sites_left_out_are_noticed(tmp_path, options):
         read_plan(tmp_path, options)
 
 
-def test_a_site_more_is_noticed(tmp_path, options):
+def test_prepare_rejects_further_site(tmp_path, options):
     read_plan(tmp_path, options)
     make_sites(tmp_path / "sites", ("A", "B", "C"))
     with pytest.raises(BadInput, match=r"started with the sites A, B, .* now holds A, B, C"):
         read_plan(tmp_path, options)
 
 
-def test_sites_prepared_anew_are_noticed(tmp_path, options):
+def test_prepare_rejects_sites_prepared_again(tmp_path, options):
     """By the study too, where no run that is there is asked for again."""
     read_plan(tmp_path, options)
     make_sites(options["sites"], ("A", "B"), size=32)
@@ -140,7 +140,7 @@ def test_sites_prepared_anew_are_noticed(tmp_path, options):
         read_plan(tmp_path, options)
 
 
-def test_a_folder_of_other_things_is_no_run(tmp_path, options):
+def test_prepare_rejects_folder_of_other_files(tmp_path, options):
     (tmp_path / "out/fedavg_seed3").mkdir(parents=True)
     (tmp_path / "out/fedavg_seed3/letter.txt").write_text("dear")
     with pytest.raises(BadInput, match=r"fedavg_seed3: holds no run\.json"):
@@ -148,7 +148,7 @@ def test_a_folder_of_other_things_is_no_run(tmp_path, options):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedavg_seed3"]
 
 
-def test_what_a_killed_process_left_does_not_disturb(tmp_path, options):
+def test_prepare_ignores_leftovers_of_killed_process(tmp_path, options):
     (tmp_path / "out/fedavg_seed0").mkdir(parents=True)
     (tmp_path / "out/.new.1/fedavg_seed0").mkdir(parents=True)
     (tmp_path / "out/.new.1/fedavg_seed0/.run.json.1.tmp").write_text("{")
@@ -165,7 +165,7 @@ def tiny(tmp_path, engine, settings=None):
 
 
 @pytest.mark.slow
-def test_runs_go_side_by_side(tmp_path):
+def test_execute_runs_in_parallel(tmp_path):
     planned, rounds, ended = tiny(tmp_path, "local"), [], []
     (planned[1].folder / "results.csv").mkdir()
     with Workers(2) as workers:
@@ -185,7 +185,7 @@ def test_runs_go_side_by_side(tmp_path):
     assert write_tables(tmp_path / "out", planned)
 
 
-def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+def test_execute_runs_failed_simulator_run_leaves_others(tmp_path, monkeypatch):
     planned, done, ended = tiny(tmp_path, "sim"), [], []
 
     def execute(folder, on_round, *places):
@@ -209,7 +209,7 @@ def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, mo
     assert write_tables(tmp_path / "out", planned) == []
 
 
-def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, monkeypatch):
+def test_execute_runs_simulator_runs_are_sequential(tmp_path, monkeypatch):
     planned = [*tiny(tmp_path / "one", "local"), *tiny(tmp_path / "other", "sim")]
     side_by_side, in_turn = [], []
     monkeypatch.setattr(comparison, "execute_all", lambda folders, *_, **options: side_by_side.extend(folders) or {})
@@ -229,7 +229,9 @@ def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, mo
         (8, 2, {"threads": 3}, {}, 3),
     ],
 )
-def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cores, workers, asked, settings, threads):
+def test_execute_runs_gives_free_cores_to_sites(
+    tmp_path, options, monkeypatch, cores, workers, asked, settings, threads
+):
     planned, heard = read_plan(tmp_path, options | asked, settings=settings), {}
     monkeypatch.setattr(comparison, "cores", lambda: cores)
     monkeypatch.setattr(comparison, "execute_all", lambda *_, threads: heard.update(threads=threads) or {})

@@ -9,7 +9,7 @@ from fedmerit_evaluation.studies.comparison import Ensemble, prepare
 from fedmerit_evaluation.studies.study import parse_methods
 
 
-def test_its_probabilities_are_the_mean_of_its_members():
+def test_ensemble_probabilities_are_mean_of_members():
     members = [nn.Conv2d(1, 2, 3, padding=1) for _ in range(3)]
     members[0].mirrored = True
     images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -22,7 +22,7 @@ def test_its_probabilities_are_the_mean_of_its_members():
     assert torch.isfinite(torch.logit(torch.sigmoid(masks), eps=1e-7)).all()
 
 
-def test_it_needs_local_training(sites, tmp_path):
+def test_ensemble_needs_standalone(sites, tmp_path):
     items = parse_methods("fedavg,ensemble")
     with pytest.raises(BadInput, match="--methods ensemble: standalone is not compared; name it among the methods"):
         prepare(tmp_path / "out", items, [0], {}, {"sites": sites, "rounds": 1, "engine": "local"})

@@ -24,14 +24,14 @@ def failing(monkeypatch, error):
     monkeypatch.setattr(runs, "execute", execute)
 
 
-def test_a_run_gets_what_it_was_asked_with_and_ends_without_a_word(tmp_path, asked):
+def test_execute_one_passes_options(tmp_path, asked):
     places = Places(tmp_path / "sites", tmp_path / "server")
     assert execute_one(tmp_path, print, None, 3, places) is None
     assert asked == [(tmp_path, print, 3, *places)]
     assert not (tmp_path / "failed.log").exists()
 
 
-def test_what_comes_after_knows_where_the_sites_lie(tmp_path, asked):
+def test_execute_one_passes_sites_to_after(tmp_path, asked):
     heard = []
     assert execute_one(tmp_path, print, lambda *places: heard.append(places)) is None
     execute_one(tmp_path, print, lambda *places: heard.append(places), places=Places(tmp_path / "here"))
@@ -39,7 +39,7 @@ def test_what_comes_after_knows_where_the_sites_lie(tmp_path, asked):
 
 
 @pytest.mark.parametrize("error", [BadInput("no such site"), RunFailed("the simulator ended")])
-def test_a_failure_that_is_told_is_a_text_alone(tmp_path, monkeypatch, error):
+def test_execute_one_returns_expected_failure(tmp_path, monkeypatch, error):
     failing(monkeypatch, error)
     after = []
     assert execute_one(tmp_path, print, lambda *places: after.append(places)) == str(error)
@@ -47,7 +47,7 @@ def test_a_failure_that_is_told_is_a_text_alone(tmp_path, monkeypatch, error):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_any_other_leaves_its_traceback(tmp_path, monkeypatch):
+def test_execute_one_writes_traceback_of_other_failure(tmp_path, monkeypatch):
     failing(monkeypatch, MemoryError("the GPU is full"))
     log = tmp_path / "failed.log"
     assert execute_one(tmp_path, print) == f"MemoryError: the GPU is full\nlog: {log}"
@@ -56,7 +56,7 @@ def test_any_other_leaves_its_traceback(tmp_path, monkeypatch):
     assert text.endswith("MemoryError: the GPU is full\n")
 
 
-def test_a_failure_of_what_comes_after_is_the_runs(tmp_path, asked):
+def test_execute_one_returns_failure_of_after(tmp_path, asked):
     def after(folder, sites):
         raise RunFailed("its models are gone")
 
@@ -64,7 +64,7 @@ def test_a_failure_of_what_comes_after_is_the_runs(tmp_path, asked):
     assert len(asked) == 1
 
 
-def test_an_interrupt_ends_the_study(tmp_path, monkeypatch):
+def test_execute_one_passes_interrupt_on(tmp_path, monkeypatch):
     failing(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         execute_one(tmp_path, print)

@@ -37,11 +37,11 @@ def run(sites, tmp_path):
     return folder
 
 
-def test_sites_are_read_where_they_lie(run, sites):
+def test_find_returns_recorded_sites(run, sites):
     assert execution.find(run, execution.describe_local_view(run)) == (sites, None)
 
 
-def test_a_copy_of_the_workers_own_goes_first(run, sites, tmp_path, monkeypatch):
+def test_find_prefers_copy_of_worker(run, sites, tmp_path, monkeypatch):
     seen = execution.describe_local_view(run)
     copy = shutil.copytree(sites, tmp_path / "copy")
     monkeypatch.setenv(VARIABLE, str(copy))
@@ -53,12 +53,12 @@ def test_a_copy_of_the_workers_own_goes_first(run, sites, tmp_path, monkeypatch)
     assert len(heard) == 1
 
 
-def test_sites_that_were_moved_are_found_where_they_lie_by_now(run, sites):
+def test_find_returns_moved_sites(run, sites):
     moved = sites.rename(sites.with_name("moved"))
     assert execution.find(run, execution.describe_local_view(run, Places(moved))) == (moved, None)
 
 
-def test_other_sites_are_refused(run, sites, tmp_path, monkeypatch):
+def test_find_rejects_other_sites(run, sites, tmp_path, monkeypatch):
     seen = execution.describe_local_view(run)
     copy = shutil.copytree(sites, tmp_path / "copy")
     write_json(copy / "Birch/datalist.json", json.loads((copy / "Birch/datalist.json").read_text()) | {"more": []})
@@ -69,7 +69,7 @@ def test_other_sites_are_refused(run, sites, tmp_path, monkeypatch):
         execution.find(run, seen)
 
 
-def test_a_damaged_array_is_found(run, sites):
+def test_find_rejects_damaged_array(run, sites):
     seen = execution.describe_local_view(run)
     file = min((sites / "Alder").glob("*image.npy"))
     np.save(file, np.load(file) + 1)
@@ -77,13 +77,13 @@ def test_a_damaged_array_is_found(run, sites):
         execution.find(run, seen)
 
 
-def test_a_run_folder_that_is_not_shared_is_told(run, tmp_path):
+def test_find_rejects_unshared_run_folder(run, tmp_path):
     seen = execution.describe_local_view(run)
     with pytest.raises(BadInput, match="choose an --out that all machines share"):
         execution.find(tmp_path / "elsewhere", seen)
 
 
-def test_other_software_is_refused(run):
+def test_find_rejects_other_software(run):
     seen = execution.describe_local_view(run)
     other = replace(seen, software={**seen.software, "torch": "1.0.0"})
     with pytest.raises(BadInput, match=r"torch is .* there, not 1\.0\.0: results would differ"):

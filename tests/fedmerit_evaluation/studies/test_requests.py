@@ -7,7 +7,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
 
 
-def test_methods_with_and_without_parameters():
+def test_parse_methods_reads_parameters():
     first, second, third = parse_methods("fedce:combine=plus:error=relative, fedavg,fedce")
     assert (first.label, first.method) == ("fedce:combine=plus:error=relative", "fedce")
     assert first.settings == {"combine": "plus", "error": "relative"}
@@ -15,7 +15,7 @@ def test_methods_with_and_without_parameters():
     assert third.settings == {}
 
 
-def test_all_is_every_method_that_takes_the_default_optimizer():
+def test_parse_methods_all_takes_default_optimizer():
     assert [item.label for item in parse_methods("all")] == [name for name in METHODS if name != "scaffold"]
     left_out = set(METHODS) - {item.label for item in parse_methods("all", ["A", "B"])}
     assert left_out == {"scaffold", "krum"}
@@ -42,17 +42,17 @@ def test_all_is_every_method_that_takes_the_default_optimizer():
         ("fedce:combine=a/b,fedce:combine=a;b", "same run folder"),
     ],
 )
-def test_methods_that_cannot_be(text, words):
+def test_parse_methods_rejects_invalid(text, words):
     with pytest.raises(BadInput, match=words):
         parse_methods(text)
 
 
-def test_seeds():
+def test_parse_seeds_reads_numbers():
     assert parse_seeds("0") == [0]
     assert parse_seeds("2, 0,11") == [2, 0, 11]
 
 
 @pytest.mark.parametrize("text", ["", "0,", "-1", "1.5", "zero", "0,1,0", "1,01", "٣"])
-def test_seeds_that_cannot_be(text):
+def test_parse_seeds_rejects_invalid(text):
     with pytest.raises(BadInput, match="--seeds"):
         parse_seeds(text)

@@ -37,7 +37,7 @@ def machine(monkeypatch):
     return have
 
 
-def test_workers_go_by_cores_and_memory(sites, tmp_path, machine):
+def test_choose_worker_count_uses_cores_and_memory(sites, tmp_path, machine):
     run = create(tmp_path / "run", sites)
     need = execution.estimate_memory(run)
     for cores, memory, expected in ((8, 100 * need, 8), (8, 5 * need, 4), (1, 100 * need, 1), (8, need / 2, 1)):
@@ -49,7 +49,7 @@ def test_workers_go_by_cores_and_memory(sites, tmp_path, machine):
     assert execution.choose_worker_count(create(tmp_path / "more", sites, settings={"cpu_threads": "16"})) == 1
 
 
-def test_workers_go_by_the_memory_of_gpus_too(sites, tmp_path, machine, monkeypatch):
+def test_choose_worker_count_uses_gpu_memory(sites, tmp_path, machine, monkeypatch):
     run = create(tmp_path / "run", sites)
     need = execution.estimate_gpu_memory(run)
     free = {"cuda:0": 100 * need, "cuda:1": 4 * need}
@@ -61,7 +61,7 @@ def test_workers_go_by_the_memory_of_gpus_too(sites, tmp_path, machine, monkeypa
     assert execution.choose_worker_count(run) == 1
 
 
-def test_the_gpus_of_a_run(sites, tmp_path, monkeypatch):
+def test_gpus_are_those_of_its_sites(sites, tmp_path, monkeypatch):
     run = create(tmp_path / "run", sites)
     assert execution._gpus(run) == ([] if not torch.cuda.is_available() else [torch.device("cuda")])
     monkeypatch.setattr(execution, "pick_device", lambda device, site: torch.device(device))
@@ -71,7 +71,7 @@ def test_the_gpus_of_a_run(sites, tmp_path, monkeypatch):
     assert execution._gpus(mixed) == []
 
 
-def test_memory_goes_by_network_batch_size_and_sites(sites, tmp_path):
+def test_estimate_memory_grows_with_network_batch_and_sites(sites, tmp_path):
     least = execution.estimate_memory(create(tmp_path / "least", sites))
     assert least > execution.BASE_MEMORY
     for name, options in {
@@ -98,7 +98,7 @@ def note_peak(folder, sites):
         ),
     ],
 )
-def test_memory_is_near_what_a_run_takes(sites, tmp_path, settings):
+def test_estimate_memory_is_near_measured(sites, tmp_path, settings):
     run, other = (create(tmp_path / name, sites, rounds=1, settings=settings) for name in ("run", "other"))
     with Workers(2) as workers:
         assert execute_all([run, other], workers, after=note_peak) == {}
@@ -106,7 +106,7 @@ def test_memory_is_near_what_a_run_takes(sites, tmp_path, settings):
     assert 0.7 * taken < execution.estimate_memory(run) < 1.5 * taken, f"{taken:.3g} bytes"
 
 
-def test_images_of_a_run(sites, tmp_path):
+def test_count_training_images_counts_steps_or_epochs(sites, tmp_path):
     run = create(tmp_path / "run", sites, rounds=3, settings={"epochs": "2"}, only=["Alder", "Birch"])
     assert execution.count_training_images(run) == 2 * 15 * 3 * 2  # sites, images, rounds, epochs
     run = create(tmp_path / "steps", sites, rounds=3, settings={"steps": "30", "batch_size": "2"})

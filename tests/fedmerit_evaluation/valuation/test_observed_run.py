@@ -40,7 +40,7 @@ SAID = {
 }
 
 
-def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
+def test_games_utilities_are_means_over_labels_and_cases(tmp_path):
     (game,) = run_of(tmp_path / "run", rows_of(1, SAID)).games("multi_round")
     assert game.round == 1
     assert game.players == list(SITES)
@@ -51,7 +51,7 @@ def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
     assert game.counts[0] == 1
 
 
-def test_who_earned_as_one_is_one_player(tmp_path):
+def test_games_reward_group_is_one_player(tmp_path):
     """Alder and Birch in round 1: always together, each with a part of what both earned. In round 0 they are not."""
     said = {(text, "Cedar", "a", "x"): dice for text, dice in (("(nobody)", 0.1), ("Alder+Birch", 0.3), ("Cedar", 0.4),
                                                                ("Alder+Birch+Cedar", 0.5))}  # fmt: skip
@@ -72,7 +72,7 @@ def test_who_earned_as_one_is_one_player(tmp_path):
     assert leave_one_out_matrix(as_one, (*SITES, "Cedar"))[:, 2, 0].tolist() == pytest.approx([0.025, 0.075, 0.2])
 
 
-def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):
+def test_games_draws_share_patients(tmp_path):
     """Half the draws of two patients are within a standard error of their mean: Student's t of one degree."""
     cases = {"a": 0.1, "b": 0.3}
     said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
@@ -86,7 +86,7 @@ def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_pat
     assert np.isnan(games[0].utilities[EMPTY_COALITION][1]).all()  # Birch tested nothing
 
 
-def test_with_a_single_patient_at_a_site_nothing_is_drawn(tmp_path):
+def test_games_with_single_patient_have_nan_draws(tmp_path):
     said = {("Alder", "Alder", case, "x"): value for case, value in {"a": 0.1, "b": 0.3}.items()}
     said |= {("Alder", "Birch", "a", "x"): 0.5}
     (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("multi_round")
@@ -94,7 +94,7 @@ def test_with_a_single_patient_at_a_site_nothing_is_drawn(tmp_path):
     assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
 
 
-def test_rounds_are_drawn_as_often_as_there_are_and_by_the_seed_alone(tmp_path):
+def test_round_counts_follow_seed(tmp_path):
     run, same = (run_of(tmp_path / name, []) for name in ("run", "same"))
     counts = run.round_counts(5)
     assert counts.shape == (5, 101)
@@ -104,14 +104,14 @@ def test_rounds_are_drawn_as_often_as_there_are_and_by_the_seed_alone(tmp_path):
     np.testing.assert_array_equal(counts, same.round_counts(5))
 
 
-def test_what_was_not_observed_says_what_would_be(tmp_path):
+def test_games_without_observations_name_command(tmp_path):
     run = run_of(tmp_path / "run", rows_of(0, SAID))
     with pytest.raises(BadInput, match="nothing was observed for one_round; run with --values one_round"):
         run.games("one_round")
     assert ObservedRun(run.path).rows.empty  # there is no values.csv
 
 
-def test_numbers_of_the_run(tmp_path):
+def test_observed_run_has_numbers_of_run(tmp_path):
     seconds = [
         ("run", "fedavg", 0, "", round, "Alder", "", "multi_round", "", "", "", "seconds", 1.5) for round in (0, 1)
     ]
@@ -122,7 +122,7 @@ def test_numbers_of_the_run(tmp_path):
     assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "multi_round": 3.0})
 
 
-def test_images_that_are_elsewhere_are_told(tmp_path):
+def test_prepared_sites_rejects_missing_folder(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES, size=16)
     with pytest.raises(Untrusted, match="nobody named on this machine"):
         prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
@@ -133,7 +133,7 @@ def test_images_that_are_elsewhere_are_told(tmp_path):
         prepared_sites(tmp_path / "run", {"sites_folder": None, "sites": SITES})
 
 
-def test_runs_of_other_sites_are_not_valued_together(tmp_path):
+def test_require_same_sites_rejects_other_sites(tmp_path):
     one, same = (run_of(tmp_path / name, []) for name in ("one", "same"))
     other = ObservedRun(make_run(tmp_path / "other", sites=("Alder", "Cedar"), rounds=1))
     assert require_same_sites([one, same]) == list(SITES)
@@ -141,13 +141,13 @@ def test_runs_of_other_sites_are_not_valued_together(tmp_path):
         require_same_sites([one, other])
 
 
-def test_a_coalitions_mean_over_sites_is_of_what_is_known():
+def test_on_average_leaves_out_sites_without_test():
     values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
     game = RoundGame(0, {BOTH: values}, np.ones(3))
     assert game.on_average(BOTH).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
 
 
-def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path):
+def test_prepared_sites_rejects_changed_images(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES, size=32)
     allow_places(sites)
     info = {"sites_folder": str(sites), "sites": list(SITES)}

@@ -31,7 +31,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_what_was_observed_is_not_made_again(run):
+def test_replay_keeps_observed_rows(run):
     table = replay_observers(run, ["multi_round:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
     assert list(table.columns) == list(COLUMNS)
     (row,) = table.to_dict("records")
@@ -39,12 +39,12 @@ def test_what_was_observed_is_not_made_again(run):
     assert not (run / FOLDER).exists()
 
 
-def test_of_a_run_that_is_asked_for_nothing_there_may_be_nothing(run):
+def test_replay_without_observers_may_be_empty(run):
     (run / OBSERVED).unlink()
     pd.testing.assert_frame_equal(replay_observers(run, []), pd.DataFrame(columns=COLUMNS))
 
 
-def test_what_was_not_observed_takes_updates(run):
+def test_replay_without_updates_raises(run):
     with pytest.raises(BadInput, match="was run without --values one_round,leave_one_out_loss and kept no updates"):
         replay_observers(run, ["multi_round", "one_round", "leave_one_out_loss:every=2"])
     (run / "updates").mkdir()
@@ -52,13 +52,13 @@ def test_what_was_not_observed_takes_updates(run):
         replay_observers(run, ["one_round"])
 
 
-def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
+def test_replay_local_only_needs_standalone(run):
     (run / "updates").mkdir()
     with pytest.raises(BadInput, match=r"--values local_only: not with method fedavg: .* observe a run of standalone"):
         replay_observers(run, ["local_only"])
 
 
-def test_encrypted_updates_tell_nothing_afterwards(run):
+def test_replay_of_encrypted_run_raises(run):
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
     assert len(replay_observers(run, ["multi_round"])) == 1
     with pytest.raises(BadInput, match="one_round cannot be computed: updates leave encrypted"):
@@ -66,7 +66,7 @@ def test_encrypted_updates_tell_nothing_afterwards(run):
 
 
 @pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
-def test_afterwards_models_have_the_batch_norm_statistics_that_they_had_in_the_run(tmp_path, statistics):
+def test_replay_uses_recorded_batch_norm_statistics(tmp_path, statistics):
     sites, run = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), tmp_path / "run"
     settings = {"architecture": "unet", "width": "2", "depth": "2", "statistics": statistics}
     asked = {"values": ["multi_round"], "keep_updates": True}

@@ -39,7 +39,7 @@ def run(request, sites, tmp_path_factory):
     return run
 
 
-def test_the_same_images_are_one_sites_worth(run):
+def test_local_only_divides_value_of_shared_images(run):
     assert ("enrolled" in Ledger(run / "ledger.jsonl").records[0].get("guard", {})) == (run.name == "on")
     observed = ObservedRun(run, draws=2)
     assert observed.sites == [*SITES, "Dogwood"]
@@ -51,7 +51,7 @@ def test_the_same_images_are_one_sites_worth(run):
     assert (said["local_only:copies=apart"] > 0).all()
 
 
-def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
+def test_holders_tolerate_a_missing_case(run, sites, tmp_path):
     """Half of each other's cases are enough."""
     lesser = shutil.copytree(sites, tmp_path / "sites")
     lists = read_json(lesser / "Dogwood/datalist.json")
@@ -66,7 +66,7 @@ def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
     }  # fmt: skip
 
 
-def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
+def test_holders_without_knowledge_are_one(run, tmp_path):
     away = shutil.copytree(run, tmp_path / "run")
     (away / "ledger.jsonl").unlink()
     info = {**read_json(away / "run.json"), "sites_folder": None}
@@ -75,7 +75,7 @@ def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
     assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
 
 
-def test_a_ledger_that_is_none_is_told(run, tmp_path):
+def test_sites_sharing_images_rejects_invalid_ledger(run, tmp_path):
     spoiled = shutil.copytree(run, tmp_path / "run")
     (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
     with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
@@ -83,7 +83,7 @@ def test_a_ledger_that_is_none_is_told(run, tmp_path):
 
 
 @pytest.mark.parametrize("run", ["on"], indirect=True)
-def test_an_interrupted_run_has_the_same_enrolments(run, sites, tmp_path, assert_same_run):
+def test_sites_sharing_images_of_resumed_run_are_equal(run, sites, tmp_path, assert_same_run):
     again = tmp_path / run.name
     runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
                 settings={**TINY, "guard": run.name})  # fmt: skip

@@ -61,7 +61,7 @@ def _without(run, field):
 
 
 @pytest.mark.slow
-def test_kept_updates_give_afterwards_what_was_observed(observed, own):
+def test_replayed_values_equal_observed(observed, own):
     (own / OBSERVED).unlink()
     asked = []
     table = replay_observers(own, OBSERVERS, on_round=lambda name, done, of: asked.append((name, done, of)))
@@ -73,7 +73,7 @@ def test_kept_updates_give_afterwards_what_was_observed(observed, own):
     assert asked[:2] == [("multi_round", 1, 2), ("multi_round", 2, 2)]
 
 
-def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_path):
+def test_replayed_reward_group_divides_value(tmp_path):
     """Birch holds Alder's images: copies, which divide equally what one site is worth."""
     sites = make_sites(tmp_path / "sites", SITES, size=16)
     for image in (sites / "Alder").glob("*.npy"):
@@ -94,7 +94,7 @@ def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_p
     np.testing.assert_allclose(MultiRoundValues().values(afterwards), values, atol=1e-12)
 
 
-def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
+def test_replay_resumes_after_written_rounds(own, monkeypatch):
     (own / OBSERVED).unlink()
     whole = replay_observers(own, ["multi_round"])
     file = own / FOLDER / "multi_round.csv"
@@ -119,14 +119,14 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
         (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
     ],
 )
-def test_without_what_it_takes_nothing_is_told(own, spoil, told):
+def test_value_runs_without_observations_or_updates_raises(own, spoil, told):
     (own / OBSERVED).unlink()
     spoil(own)
     with pytest.raises(BadInput, match=told):
         replay_observers(own, ["multi_round"])
 
 
-def test_of_an_encrypted_run_the_reason_is_told(own):
+def test_value_runs_of_encrypted_run_raises(own):
     (own / OBSERVED).unlink()
     info = json.loads((own / "run.json").read_text())
     (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
@@ -134,7 +134,7 @@ def test_of_an_encrypted_run_the_reason_is_told(own):
         value_runs([own], ["multi_round"])
 
 
-def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_path):
+def test_value_runs_of_moved_sites_names_place(observed, own, sites, tmp_path):
     """Of an estimator that looks at images, and of an observer afterwards."""
     (own / OBSERVED).unlink()
     moved = shutil.copytree(sites, tmp_path / "moved")
@@ -154,14 +154,14 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
         value_runs([own], ["data_size"], place=moved)
 
 
-def test_a_run_that_was_stopped_is_not_valued(observed, own):
+def test_value_runs_rejects_unfinished_run(observed, own):
     results = read_results(own)
     results[results["round"] == 0].to_csv(own / "results.csv", index=False)
     with pytest.raises(BadInput, match=r"run: stands at 1 of 2 rounds.*`fedmerit run --resume --out .*run`"):
         value_runs([observed[1], own], ["multi_round"])
 
 
-def test_every_estimator_says_something_of_every_site(observed):
+def test_every_estimator_values_every_site(observed):
     specs = ["multi_round", "one_round", "leave_one_out_loss", "contribution", "data_size", "label_volume",
              "knn_shapley", "label_distance", "intensity_distance"]  # fmt: skip
     valued = value_runs(observed, specs, draws=20)
@@ -186,7 +186,7 @@ def test_every_estimator_says_something_of_every_site(observed):
     assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
 
 
-def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
+def test_values_first_draw_is_observed(observed):
     table = read_table(observed[0] / OBSERVED)
     run = ObservedRun(observed[0], draws=300)
     (game, _) = run.games("multi_round")
@@ -203,7 +203,7 @@ def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
     assert set(counts[0, 1:]) == {0, 1, 2}
 
 
-def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
+def test_value_runs_rejects_other_settings(observed, own):
     with pytest.raises(BadInput, match="differ only in their seeds"):
         value_runs([observed[0], own], ["data_size"])
     write_json(own / "run.json", {**read_json(own / "run.json"), "seed": 2, "privacy": ["gaussian:sigma=0.1"]})
@@ -217,7 +217,7 @@ def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
         value_runs(observed, ["data_size", "data_size"])
 
 
-def test_by_default_what_was_observed_is_valued(observed, own, tmp_path):
+def test_default_estimators_are_observed_ones(observed, own, tmp_path):
     assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
     (own / OBSERVED).unlink()
     assert default_estimators([own]) == ["contribution", "data_size"]
@@ -225,7 +225,7 @@ def test_by_default_what_was_observed_is_valued(observed, own, tmp_path):
     assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
 
 
-def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_path):
+def test_local_only_models_are_tested_by_all_sites(sites, tmp_path):
     """As `evaluate` has it, of the models that the run leaves."""
     run = tmp_path / "run"
     runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, settings=TINY,
@@ -248,11 +248,11 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "decimals"), [("contribution", 3), ("data_size", 2)])
-def test_the_largest_value_has_three_digits(observed, estimator, decimals):
+def test_decimals_give_largest_value_three_digits(observed, estimator, decimals):
     assert value_tables(value_runs(observed, [estimator]))[0].decimals == decimals
 
 
-def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
+def test_estimate_command_prints_and_writes(observed, fedmerit, tmp_path):
     result = fedmerit("value", "estimate", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
@@ -261,7 +261,7 @@ def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_shows_what_was_observed(observed, tmp_path):
+def test_report_shows_observed_values(observed, tmp_path):
     page = write_report(observed, tmp_path / "report.html", images=False).read_text()
     assert "No payment should rest on a difference that is not significant" in page
     assert (tmp_path / "figures" / "values.png").exists()

@@ -27,7 +27,7 @@ from fedmerit_evaluation.studies.study import (
 # Folders in the making
 
 
-def test_a_scratch_folder_goes_and_with_it_an_empty_folder(tmp_path):
+def test_scratch_deletes_itself_and_empty_folder(tmp_path):
     out = tmp_path / "out"
     with scratch(out) as new:
         (new / "run").mkdir(parents=True)
@@ -43,13 +43,13 @@ def fail_half_way(out):
         raise BadInput("of the second run")
 
 
-def test_what_was_moved_out_of_it_stays(tmp_path):
+def test_scratch_keeps_moved_folders(tmp_path):
     with pytest.raises(BadInput, match="of the second run"):
         fail_half_way(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
-def test_what_a_killed_process_of_this_number_left_is_not_used(tmp_path):
+def test_scratch_deletes_leftovers(tmp_path):
     old = tmp_path / "out" / f".new.{os.getpid()}" / "old"
     old.mkdir(parents=True)
     with scratch(tmp_path / "out") as new:
@@ -57,7 +57,7 @@ def test_what_a_killed_process_of_this_number_left_is_not_used(tmp_path):
         assert not new.exists()
 
 
-def test_a_new_folder_and_one_asked_alike_are_unchanged(tmp_path):
+def test_require_unchanged_accepts_same_options(tmp_path):
     record, asked = tmp_path / "asked.json", {"rounds": 3, "site_names": ["A", "B"]}
     require_unchanged(record, asked)
     assert not record.exists()
@@ -74,7 +74,7 @@ def test_a_new_folder_and_one_asked_alike_are_unchanged(tmp_path):
         ({"rounds": None, "device": "cuda"}, "rounds 3; no device"),
     ],
 )
-def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
+def test_require_unchanged_names_former_option(tmp_path, asked, told):
     before = {"rounds": 3, "site_names": ["A", "B"]}
     write_json(tmp_path / "asked.json", before)
     with pytest.raises(BadInput) as refused:
@@ -84,13 +84,13 @@ def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
     )
 
 
-def test_what_is_no_longer_asked_for_is_told(tmp_path):
+def test_require_unchanged_names_dropped_option(tmp_path):
     write_json(tmp_path / "asked.json", {"rounds": 3, "device": "cpu"})
     with pytest.raises(BadInput, match=r"holds trainings with device cpu\."):
         require_unchanged(tmp_path / "asked.json", {"rounds": 3})
 
 
-def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
+def test_require_same_images_rejects_other_sites(tmp_path):
     """As far as they are the same: a comparison may go on with others beside its runs."""
     record, sites = tmp_path / "asked.json", make_sites(tmp_path / "sites", ("A", "B"), size=32)
     require_same_images(record, open_sites(sites))
@@ -104,7 +104,7 @@ def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
         require_same_images(record, open_sites(sites))
 
 
-def test_where_sites_lie_is_no_matter_once_their_digests_are_known(tmp_path):
+def test_require_unchanged_accepts_moved_sites(tmp_path):
     record, asked = tmp_path / "asked.json", {"sites": "here", "rounds": 3}
     write_json(record, asked)
     with pytest.raises(BadInput, match=r"holds trainings with sites here\."):
@@ -115,7 +115,7 @@ def test_where_sites_lie_is_no_matter_once_their_digests_are_known(tmp_path):
         require_unchanged(record, {"sites": "there", "rounds": 4})
 
 
-def test_where_the_servers_own_lie_is_no_matter_either(tmp_path):
+def test_require_unchanged_accepts_moved_server_sites(tmp_path):
     record, own = tmp_path / "asked.json", make_sites(tmp_path / "own", ("S",), size=32)
     asked = {"sites": "here", "server_sites": str(own), "rounds": 3}
     write_json(record, asked | recorded_digests([], open_sites(own)))
@@ -142,11 +142,11 @@ def asked(tmp_path):
     return options
 
 
-def test_a_run_folder_asked_for_alike_may_go_on(tmp_path, asked):
+def test_require_same_accepts_same_options(tmp_path, asked):
     require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
-def test_a_run_keeps_the_precision_that_its_machine_chose(tmp_path, asked, monkeypatch):
+def test_require_same_keeps_measured_precision(tmp_path, asked, monkeypatch):
     """Resumed, or in a study that is continued, where another is faster; a job's machines cannot choose."""
     took = {"float32": 2.0, "mixed": 1.0}
     monkeypatch.setattr(step_time, "computes_bfloat16", lambda: True)
@@ -163,13 +163,13 @@ def test_a_run_keeps_the_precision_that_its_machine_chose(tmp_path, asked, monke
         runs.job_configuration(RunOptions.read(given), None)
 
 
-def test_a_run_folder_of_other_images_may_not(tmp_path, asked):
+def test_require_same_rejects_other_images(tmp_path, asked):
     prepare_anew(asked["sites"] / "B")
     with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):
         require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
-def test_a_run_goes_on_with_the_same_images_elsewhere(tmp_path, asked):
+def test_require_same_accepts_moved_images(tmp_path, asked):
     moved = asked | {"sites": asked["sites"].rename(tmp_path / "moved")}
     require_same(tmp_path / "run", moved, open_sites(moved["sites"]))
     assert read_run(tmp_path / "run")["sites_folder"] == str(tmp_path / "moved")
@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_the_same_images_elsewhere(tmp_path, asked):
         require_same(tmp_path / "run", again, open_sites(again["sites"]))
 
 
-def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
+def test_require_same_ignores_preprocessing(tmp_path, asked):
     file = tmp_path / "run" / "run.json"
     info = read_json(file)
     assert "preprocessing" not in info["plan"]  # these sites do not say
@@ -195,17 +195,17 @@ def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
         ({"settings": {}}, r"settings \{'lr': '0.1'\}, not \{\}; .*, or choose another --out$"),
     ],
 )
-def test_other_options_are_refused(tmp_path, asked, changes, words):
+def test_require_same_rejects_other_options(tmp_path, asked, changes, words):
     with pytest.raises(BadInput, match=words):
         require_same(tmp_path / "run", asked | changes, open_sites(asked["sites"]))
 
 
-def test_other_sites_are_refused(tmp_path, asked):
+def test_require_same_rejects_other_sites(tmp_path, asked):
     with pytest.raises(BadInput, match=r"started with the sites A, B, .*sites now holds A, B, C; give it the same"):
         require_same(tmp_path / "run", asked, open_sites(make_sites(asked["sites"], ("A", "B", "C"), size=32)))
 
 
-def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, asked):
+def test_require_same_rejects_other_defaults(tmp_path, asked):
     """Of settings that nobody gave: the batch."""
     file = tmp_path / "run" / "run.json"
     info = read_json(file)
@@ -216,7 +216,7 @@ def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, ask
         require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 
-def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
+def test_require_same_rejects_missing_server_sites(tmp_path, asked):
     own = make_sites(tmp_path / "own", ("S",), size=32)
     folder = tmp_path / "with_server"
     runs.create(folder, **asked, server_sites=own)
@@ -225,7 +225,7 @@ def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
         require_same(folder, asked, open_sites(asked["sites"]))
 
 
-def test_a_run_that_has_ended_may_have_its_images_elsewhere_and_stays_as_it_is(tmp_path, asked, monkeypatch):
+def test_require_same_accepts_moved_images_of_finished_run(tmp_path, asked, monkeypatch):
     folder, own = tmp_path / "with_server", make_sites(tmp_path / "own", ("S",), size=32)
     runs.create(folder, **asked, server_sites=own)
     monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: True)
