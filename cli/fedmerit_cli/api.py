@@ -17,8 +17,7 @@ from fedmerit.schema.declarations import parameters
 from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation
-from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.report.one_site import write_site_report
+from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.results.runs import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
@@ -254,9 +253,7 @@ def report(
     """
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
     target, drawn, values = (None if one is None else Path(one) for one in (out, sites, ground_truth))
-    if site is None:
-        return write_report(folders, target, sites=drawn, images=images, ground_truth=values)
-    return write_site_report(folders, site, target, sites=drawn, images=images, ground_truth=values)
+    return write_report(folders, target, site=site, sites=drawn, images=images, ground_truth=values)
 
 
 def load_run(folder: Folder) -> Run:

@@ -34,7 +34,7 @@ def survey(
     No number about fewer than --floor patients leaves a hospital: docs/privacy.md.
     """
     from fedmerit.schema.survey import Question
-    from fedmerit_evaluation.report.survey_page import write_survey
+    from fedmerit_evaluation.report.survey import write_survey
 
     if sites is None and kit is None:
         raise BadInput("--sites or --kit: missing; name site folders on this machine, or an admin's kit")

@@ -78,16 +78,11 @@ def report(
     ] = None,
 ) -> None:
     """One self-contained HTML report of one or several runs, with tables and figures beside it."""
-    from fedmerit_evaluation.report.all_sites import write_report
-    from fedmerit_evaluation.report.one_site import write_site_report
+    from fedmerit_evaluation.report.report import write_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         out = out / "report.html"
-    folders = _expand(runs)
-    if site is None:
-        path = write_report(folders, out, sites=sites, images=images, ground_truth=ground_truth)
-    else:
-        path = write_site_report(folders, site, out, sites=sites, images=images, ground_truth=ground_truth)
+    path = write_report(_expand(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

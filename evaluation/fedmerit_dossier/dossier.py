@@ -10,7 +10,7 @@ import pandas as pd
 from fedmerit_data.pages import write_page
 from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.figures.tables import Table, write_tables
-from fedmerit_evaluation.report.shared_parts import training_dates
+from fedmerit_evaluation.report.model import training_days
 from fedmerit_evaluation.results.runs import open_runs
 
 UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these
@@ -58,7 +58,7 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
     answered = [_answers(name, title, found) for name, title in LISTS.items()]
     write_tables([one.table for one in answered], out / "tables")
     page = out / "dossier.html"
-    shown = {"runs": file.runs, "run": file.run, "answered": answered, "trained": training_dates(file.runs)}
+    shown = {"runs": file.runs, "run": file.run, "answered": answered, "days": training_days(file.runs)}
     write_page(page, "fedmerit_dossier", "dossier.html.j2", **shown)
     return page
 

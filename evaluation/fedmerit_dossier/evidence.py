@@ -24,12 +24,17 @@ from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.exchange import NO_REPLY
 from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
-from fedmerit_evaluation.report import caveats
-from fedmerit_evaluation.report.contributions import contribution_shares
-from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
-from fedmerit_evaluation.report.hospitals import choose_method, sample_size
-from fedmerit_evaluation.report.phrases import join_words, percent, points
-from fedmerit_evaluation.report.shared_parts import surface_columns, training_dates
+from fedmerit_evaluation.report.flags import list_flags, rejection_reasons
+from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
+from fedmerit_evaluation.report.model import (
+    choose_method,
+    contribution_shares,
+    honest_runs,
+    sample_size,
+    surface_columns,
+    training_days,
+)
+from fedmerit_evaluation.report.words import join_words, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.results.runs import Run, combine_results
 from fedmerit_evaluation.results.views import SURFACES, Results
@@ -47,7 +52,7 @@ class DossierSources:
     @property
     def honest(self) -> list[Run]:
         """The runs without simulated attacks, or all if there is no other."""
-        return [run for run in self.runs if not run.attacks] or list(self.runs)
+        return honest_runs(self.runs)
 
     @cached_property
     def results(self) -> Results:
@@ -287,7 +292,7 @@ def site_logs(file: DossierSources) -> str:
 @evidence
 def when(file: DossierSources) -> str:
     """When the runs were started."""
-    return f"Started {training_dates([file.run])}." if file.info.get("started") else ""
+    return f"Started {days[0]}." if (days := training_days([file.run])) else ""
 
 
 @evidence
@@ -547,8 +552,8 @@ def external(file: DossierSources) -> str:
 @evidence
 def limits(file: DossierSources) -> str:
     """The report's own caveats."""
-    said = [*caveats.list_run_caveats(file.honest, file.results), *caveats.list_case_caveats(file.results)]
-    return " ".join(said)
+    found = [*list_run_limits(file.honest, file.results), *list_case_limits(file.results)]
+    return " ".join(say("limit", limit) for limit in found)
 
 
 @evidence

@@ -10,7 +10,7 @@ from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.run import describe, make_configuration
 from fedmerit_dossier.dossier import NOT_KNOWN, write_dossier
 from fedmerit_dossier.evidence import open_sources, preparation
-from fedmerit_evaluation.report.all_sites import write_report
+from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, value_runs, value_tables
 

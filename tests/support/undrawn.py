@@ -14,7 +14,7 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
 def drawing_nothing() -> Iterator[pytest.MonkeyPatch]:
     """While this lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("fedmerit_evaluation.figures.pages", "fedmerit_evaluation.report.shared_parts"):
+        for module in ("fedmerit_evaluation.figures.pages", "fedmerit_evaluation.report.overlays"):
             patch.setattr(f"{module}.png", lambda figure: PNG)
         patch.setattr("fedmerit_evaluation.figures.pages.svg", lambda figure: SVG)
         yield patch

@@ -11,15 +11,14 @@ from matplotlib.lines import Line2D
 from scipy.signal import savgol_filter
 
 from fedmerit_evaluation.figures import drawing
-from fedmerit_evaluation.figures.drawing import EQUAL, SITES, STYLE, name_lines, panels, rounds_axis, site_style, titled
-from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.figures.drawing import EQUAL, STYLE, name_lines, panels, rounds_axis, site_style, titled
 
 SETTLED_CHANGE = 1e-6  # of the largest number: a line that changes by less is flat
 BLACK = "#1b1e23"
 
 
 def moving(table: pd.DataFrame) -> list[str]:
-    """The methods whose numbers change over the rounds at any site; others would be flat lines.
+    """Return the methods whose numbers change over the rounds at any site; others would be flat lines.
 
     Args:
         table: ``(method, seed, round)`` x sites.
@@ -30,44 +29,44 @@ def moving(table: pd.DataFrame) -> list[str]:
     return [str(method) for method in spans.index[spans > SETTLED_CHANGE * size]]
 
 
-def over_rounds(results: Results, quantity: str, title: str, *, equal_share: bool = False) -> Figure:
-    """A panel per method that moves, a named line per site; with several seeds their mean, and a band from low to high.
+def over_rounds(table: pd.DataFrame, title: str, equal_share: float | None = None) -> Figure:
+    """Draw a panel per method that moves, with a named line per site: the mean over seeds, in a band from low to high.
 
     Args:
-        results: of runs.
-        quantity: of the rounds, such as ``weight``; where no method is `moving`, all have a panel.
-        title: what the vertical axis says.
-        equal_share: whether these are shares: in percent from 0, with a line at 1/n, on one axis for all panels.
+        table: a quantity of rounds, ``(method, seed, round)`` x sites; if no method is `moving`, all have a panel.
+        title: the title of the vertical axis.
+        equal_share: if the numbers are shares, the share of each site if all were the same. They are then drawn in
+            percent from 0, with a line there, on one axis for all panels.
     """
-    table, sites = results.rounds.of(quantity), results.sites
+    sites, factor = [str(site) for site in table], 1 if equal_share is None else 100
     methods = moving(table) or [str(method) for method in table.index.unique("method")]
     with style.context(STYLE):
-        figure, axes = panels(len(methods), sharey=equal_share)
+        figure, axes = panels(len(methods), sharey=equal_share is not None)
         for panel, method in zip(axes, methods, strict=True):
-            seeds = ((100 if equal_share else 1) * table.loc[method]).groupby(level="round")
+            seeds = (factor * table.loc[method]).groupby(level="round")
             middle, low, high = seeds.mean(), seeds.min(), seeds.max()
-            if equal_share:
-                panel.axhline(100 / len(sites), **EQUAL)
-            for site in (site for site in sites if site in middle and middle[site].notna().any()):
+            if equal_share is not None:
+                panel.axhline(100 * equal_share, **EQUAL)
+            for site in (site for site in sites if middle[site].notna().any()):
                 look = site_style(sites, site)
                 panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
                 if (high[site] - low[site]).max() > 0:
                     panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.12, lw=0)
             panel.set_title(method)
             rounds_axis(panel)
-        for panel, method in zip(axes, methods, strict=True):  # once all have drawn, what they share is known
-            if equal_share:
+        for panel, method in zip(axes, methods, strict=True):  # once all have drawn, their common limits are known
+            if equal_share is not None:
                 panel.set_ylim(bottom=0)
-            middle = pd.DataFrame(table.loc[method].groupby(level="round").mean())
-            name_lines(panel, line_ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
+            middle = pd.DataFrame((factor * table.loc[method]).groupby(level="round").mean())
+            name_lines(panel, line_ends(middle, sites))
         titled(figure, title)
-        if equal_share:
+        if equal_share is not None:
             drawing.legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
     return figure
 
 
 def line_ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[float, float, str]]:
-    """By site, where its line ends, and its colour."""
+    """Return, by site, the place where its line ends, and its colour."""
     known = {site: lines[site].dropna() for site in sites if site in lines and lines[site].notna().any()}
     return {
         site: (float(line.index[-1]), float(line.iloc[-1]), site_style(sites, site)["color"])
@@ -75,13 +74,16 @@ def line_ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[floa
     }
 
 
-def convergence(results: Results) -> Figure:
-    """Validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
+def convergence(validation: pd.DataFrame) -> Figure:
+    """Draw validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
 
-    One method: the mean over sites in black, and the sites, named, behind it. Several: a named line per method.
+    Of one method, the mean over sites is black, with the named sites behind it; of several, each has a named line.
+
+    Args:
+        validation: Dice, ``(method, seed, round)`` x sites, fractions.
     """
-    table = 100 * results.rounds.validation.groupby(level=["method", "round"], observed=True).mean()
-    sites = results.sites
+    table = 100 * validation.groupby(level=["method", "round"], observed=True).mean()
+    sites = [str(site) for site in table]
     methods = [str(method) for method in table.index.unique("method")]
     with style.context(STYLE):
         figure, (panel,) = panels(1)
@@ -108,29 +110,10 @@ def convergence(results: Results) -> Figure:
     return figure
 
 
-def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
-    """One site's line, a panel per method.
-
-    Args:
-        own: rounds x methods.
-        name: of the site.
-        title: what the vertical axis says.
-    """
-    with style.context(STYLE):
-        figure, axes = panels(own.shape[1], sharey=True)
-        for panel, method in zip(axes, map(str, own), strict=True):
-            panel.plot(own.index, own[method], color=SITES[0]["color"], marker="o" if len(own) < 3 else "")
-            panel.set_title(method)
-            rounds_axis(panel)
-        axes[0].set_ylim(bottom=0)  # once all have drawn: it is the axis of all
-        titled(figure, f"{name}: {title}")
-    return figure
-
-
 def smooth(line: pd.Series) -> pd.Series:
-    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); unchanged below five points.
+    """Return a Savitzky-Golay filtered curve (order 2, window about a quarter of it); unchanged below five points.
 
-    From the first to the last known one, as of a site that joined or left.
+    It reaches from the first to the last known point: a site may join late or leave.
     """
     filled = line.loc[line.first_valid_index() : line.last_valid_index()].interpolate()
     if len(filled) < 5 or filled.isna().any():

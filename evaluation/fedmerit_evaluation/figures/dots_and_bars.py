@@ -12,15 +12,19 @@ from matplotlib.lines import Line2D
 
 from fedmerit_evaluation.figures import drawing
 from fedmerit_evaluation.figures.drawing import DARK_GREY, EQUAL, INK, SITES, STYLE, label_rows, legend, rows_figure
-from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 
 
-def dice_bars(results: Results) -> Figure:
-    """Test Dice per site and method, mean over seeds, with every case as a dot: a row per site, a colour per method."""
-    dice = 100 * results.dice.sites["dice"].groupby(level=["method", "site"], observed=True).mean()
-    cases, sites = 100 * results.dice.cases, results.sites
-    methods = [str(method) for method in dice.index.unique("method")]
+def dice_bars(cases: "pd.Series[float]", sites: Sequence[str]) -> Figure:
+    """Draw test Dice, mean over seeds, with every case as a dot: a row per site, a colour per method.
+
+    Args:
+        cases: Dice of each case, ``(method, seed, site, case)``, fractions.
+        sites: the sites, a row for each.
+    """
+    cases, methods = 100 * cases, [str(method) for method in cases.index.unique("method")]
+    means = cases.groupby(level=["method", "seed", "site"], observed=True).mean()
+    dice = means.groupby(level=["method", "site"], observed=True).mean()
     with style.context(STYLE):
         figure, panel = rows_figure(len(sites), len(methods))
         for number, method in enumerate(methods):
@@ -29,49 +33,21 @@ def dice_bars(results: Results) -> Figure:
                 if (method, site) not in dice.index:
                     continue
                 row = drawing.offset_dot(place, number, len(methods))
-                own = cases.xs((method, site), level=("method", "site")).dropna()
-                panel.scatter(own, np.full(len(own), row), s=9, color=colour, alpha=0.35, linewidth=0, zorder=2)
+                dots = cases.xs((method, site), level=("method", "site")).dropna()
+                panel.scatter(dots, np.full(len(dots), row), s=9, color=colour, alpha=0.35, linewidth=0, zorder=2)
                 panel.plot(
                     dice[method, site], row, marker="|", markersize=9, markeredgewidth=2.6, color=colour, zorder=3
                 )
         label_rows(panel, sites)
-        _dice_axis(panel, float(np.nanmin(cases.to_numpy())))
+        panel.set_xlabel("Test Dice [%]")
+        lowest = float(np.nanmin(cases.to_numpy()))  # dots and marks, unlike bars, need no zero
+        panel.set_xlim(10 * np.floor(max(lowest - 1, 0) / 10), 100)
         legend(figure, [*(method_bars(methods) if len(methods) > 1 else ()), drawing.mean_mark(), drawing.case_dot()])
     return figure
 
 
-def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series, name: str) -> Figure:
-    """One site's test Dice: a row per method with the mean, every case as a dot, and the median of the others.
-
-    Args:
-        dice: of each method, fractions.
-        cases: by method, Dice of each case, all seeds.
-        others: by method, the rounded median of the others; without rows: not drawn.
-        name: of the site.
-    """
-    methods, colour = [str(method) for method in dice.index], SITES[0]["color"]
-    with style.context(STYLE):
-        figure, panel = rows_figure(len(methods))
-        for place, method in enumerate(methods):
-            own = 100 * cases[method].dropna()
-            panel.scatter(own, np.full(len(own), place), s=12, color=colour, alpha=0.4, linewidth=0)
-            panel.plot(100 * dice[method], place, marker="|", markersize=13, markeredgewidth=2.6, color=colour)
-            if method in others.index:
-                panel.plot(100 * others[method], place, marker="D", markersize=5, color=DARK_GREY)
-        label_rows(panel, methods)
-        lowest = min(float(own.min()) for own in cases.values())
-        _dice_axis(panel, 100 * min([lowest, *others]))
-        handles = [drawing.mean_mark(f"{name}, mean", colour), drawing.case_dot()]
-        if len(others):
-            handles.append(
-                Line2D([], [], linestyle="", marker="D", markersize=5, color=DARK_GREY, label="median of others")
-            )
-        legend(figure, handles)
-    return figure
-
-
 def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
-    """Gain in test Dice over local training with its CI: a row per site, a colour per method.
+    """Draw gains in test Dice over local training with their CIs: a row per site, a colour per method.
 
     Args:
         gains: ``(method, site)`` x ``mean, low, high``, fractions.
@@ -96,12 +72,12 @@ def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
 
 
 def share_ranges(shares: pd.DataFrame, equal: float, title: str = "Share of contribution [%]") -> Figure:
-    """Share of each site with its CI over seeds: a row per site, the largest on top.
+    """Draw the share of each site with its CI over seeds: a row per site, the largest on top.
 
     Args:
         shares: sites x ``mean, low, high``, fractions.
-        equal: the share of each if all were the same.
-        title: what the horizontal axis says.
+        equal: the share of each site if all were the same.
+        title: the title of the horizontal axis.
     """
     shown = 100 * shares.sort_values("mean", ascending=False, kind="stable")
     with style.context(STYLE):
@@ -117,12 +93,12 @@ def share_ranges(shares: pd.DataFrame, equal: float, title: str = "Share of cont
 
 
 def agreement(values: pd.Series, estimates: Mapping[str, pd.Series], reference: str) -> Figure:
-    """Estimated contribution over the value: a panel per method, a named dot per site.
+    """Draw estimated contributions over values: a panel per method, a named dot per site.
 
     Args:
-        values: of each site, points of Dice.
-        estimates: by method, of each site.
-        reference: what the values are.
+        values: values by site, in points of Dice.
+        estimates: by method, the estimates by site.
+        reference: the name of the values.
     """
     sites = list(values.index)
     with style.context(STYLE):
@@ -145,7 +121,7 @@ RIGHT, LEFT, BELOW = ((4, 3), "left"), ((-4, 3), "right"), ((0, -11), "center") 
 
 
 def _scatter_agreement(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int, int], str]]:
-    """By site, the place of its name: right of its dot, unless another dot is near there."""
+    """Return, by site, the place of its name: right of its dot, unless another dot is near there."""
     wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
     sites = [str(site) for site in x.sort_values(kind="stable").index]
     sides: dict[str, set[tuple[tuple[int, int], str]]] = {site: set() for site in sites}  # on which another dot is near
@@ -157,33 +133,27 @@ def _scatter_agreement(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int,
 
 
 def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:
-    """Dots with their CIs, if they have any."""
+    """Draw dots with their CIs, if they have any."""
     ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
     panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
 
 
 def method_bars(methods: Sequence[str]) -> list[Line2D]:
-    """A bar for each method, for a legend."""
+    """Return a bar for each method, for a legend."""
     return [
         Line2D([], [], linewidth=5, color=drawing.method_style(number)["color"], label=method)
         for number, method in enumerate(methods)
     ]
 
 
-def _dice_axis(panel: Axes, lowest: float) -> None:
-    """From the ten below the lowest case to 100: dots and marks, unlike bars, need no zero."""
-    panel.set_xlabel("Test Dice [%]")
-    panel.set_xlim(10 * np.floor(max(lowest - 1, 0) / 10), 100)
-
-
 def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> Figure:
-    """A panel per estimator: every site's value as a dot on its CI, and its rank.
+    """Draw a panel per estimator: every site's value as a dot on its CI, and its rank.
 
     A grey band joins sites that are not significantly different from the one above.
 
     Args:
-        rankings: by the name of the estimator.
-        units: of the values, likewise.
+        rankings: the ranked sites, by the name of the estimator.
+        units: the units of values, by the name of the estimator.
     """
     with style.context(STYLE):
         figure, axes = drawing.panels(len(rankings))

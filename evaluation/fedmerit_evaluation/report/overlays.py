@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
-from fedmerit_evaluation.figures.drawing import NARROW, STYLE
-from fedmerit_evaluation.report.phrases import join_words
+from fedmerit.trust import allowed_place
+from fedmerit_evaluation.figures.drawing import NARROW, STYLE, png
+from fedmerit_evaluation.figures.pages import SavedFigure, photograph
+from fedmerit_evaluation.report.words import join_words, say
 from fedmerit_evaluation.results.runs import Run
 
 REFERENCE = "#F0E442"
@@ -38,6 +40,43 @@ class Overlay:
     image: NDArray[np.float32]  # (h, w) or (h, w, 3), 0 to 1
     reference: NDArray[np.bool_]  # (labels, h, w)
     prediction: NDArray[np.bool_]  # (labels, h, w)
+
+
+def overlay_picture(
+    runs: Sequence[Run], sites: Path | None, file: Path, *, images: bool, only: str | None = None
+) -> tuple[SavedFigure | None, str]:
+    """Return the overlays of runs, or why there are none; an older file is then removed.
+
+    Raises:
+        BadInput: ``sites`` is given and cannot be shown; or a run's model is of code that nobody trusts.
+    """
+    file.unlink(missing_ok=True)
+    if not images:
+        return None, "Images were left out of this report on request. It holds no image, file name or patient."
+    place = sites or allowed_place(runs[0].info.get("sites_folder"))
+    if place is None or (sites is None and not place.is_dir()):
+        return None, (
+            "The sites' images are not on this machine, or nobody named them here: no segmentation is shown. "
+            "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
+        )
+    tested = [run for run in runs if run.tested]
+    if not tested:
+        return None, "No segmentation is shown: the run has no test Dice yet."
+    try:
+        shown = without_blanks(make_overlays(tested, place, only))
+        content = png(draw_overlays(shown))
+    except BadInput as error:
+        if sites is not None or isinstance(error, Untrusted):
+            raise
+        return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
+    labels = list(dict.fromkeys(run.label for run in tested))
+    in_volumes = any(run.info.get("plan", {}).get("network", {}).get("patch") for run in tested)
+    planes = ", and the sagittal and coronal plane through its middle" if in_volumes else ""
+    caption = (
+        f"The {describe_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
+        f"in the slice where the organ is largest{planes}. The Dice is that of the whole case."
+    )
+    return photograph(content, caption, say("seen_overlays", shown), file), ""
 
 
 def chosen_cases(dice: pd.Series) -> dict[str, str]:
@@ -85,7 +124,7 @@ def three_planes(volume: NDArray[Any], place: tuple[int, int, int], stretch: flo
     return np.block([[volume[depth], beside], [below, corner]])
 
 
-def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
+def make_overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
     """Overlays of each method's first seed, all methods on the same cases: those chosen by the first run's Dice.
 
     Args:
@@ -143,7 +182,7 @@ def describe_cases(shown: Sequence[Overlay]) -> str:
     return join_words([which for which in WHICH if which in found])
 
 
-def draw(shown: Sequence[Overlay]) -> Figure:
+def draw_overlays(shown: Sequence[Overlay]) -> Figure:
     """A row per site: its best, median and worst case, of each the methods side by side; no cell is blank."""
     shown = without_blanks(shown)
     sites, methods = (

@@ -26,7 +26,7 @@ def demo(
     from fedmerit_cli.printing import print_runs, print_sites, run_with_progress
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import prepare as prepare_sites
-    from fedmerit_evaluation.report.all_sites import write_report
+    from fedmerit_evaluation.report.report import write_report
 
     sites, values = out / "sites", out / "values"
     shared: dict[str, Any] = {"sites": sites, "rounds": rounds, "settings": SETTINGS}

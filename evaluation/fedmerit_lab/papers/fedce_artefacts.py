@@ -15,7 +15,7 @@ from fedmerit_evaluation.figures.drawing import INK, STYLE, site_style, titled
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables
-from fedmerit_evaluation.report.overlays import draw, overlays
+from fedmerit_evaluation.report.overlays import draw_overlays, make_overlays
 from fedmerit_evaluation.results.runs import Run, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.studies.comparison import comparison_tables
@@ -122,7 +122,7 @@ def _convergence(study: Study, artefact: Artefact) -> Made:
     results = study.results(ALL)
     by_round = results.rounds.validation.groupby(level=["method", "round"], observed=True).mean().mean(axis=1)
     numbers = (100 * by_round).rename("validation Dice [%]").reset_index()
-    return Made(drawn=[Drawn(artefact.name, artefact.what, curves.convergence(results), numbers)])
+    return Made(drawn=[Drawn(artefact.name, artefact.what, curves.convergence(results.rounds.validation), numbers)])
 
 
 def _free_riders(study: Study, artefact: Artefact) -> Made:
@@ -209,15 +209,25 @@ def _ablation(study: Study, artefact: Artefact) -> Made:
     results = study.results(ABLATION)
     tables = comparison_tables(results, list(ABLATION.labels), study.seeds)
     chosen = [renamed(table, table.name.replace("table6", artefact.name)) for table in tables if "table6" in table.name]
-    return Made(chosen, [Drawn(artefact.name, artefact.what, dots_and_bars.dice_bars(results), chosen[0].frame)])
+    return Made(
+        chosen,
+        [
+            Drawn(
+                artefact.name,
+                artefact.what,
+                dots_and_bars.dice_bars(results.dice.cases, results.sites),
+                chosen[0].frame,
+            )
+        ],
+    )
 
 
 def _segmentations(study: Study, artefact: Artefact) -> Made:
     """Figures 8 and 9."""
     runs: list[Run] = open_runs([run.folder for run in study.done(ALL)])
-    shown = overlays(runs, study.sites)
+    shown = make_overlays(runs, study.sites)
     numbers = [{"site": one.site, "which": one.which, "method": one.method, "dice": one.dice} for one in shown]
-    return Made(drawn=[Drawn(artefact.name, artefact.what, draw(shown), pd.DataFrame(numbers))])
+    return Made(drawn=[Drawn(artefact.name, artefact.what, draw_overlays(shown), pd.DataFrame(numbers))])
 
 
 PAPER = Paper(

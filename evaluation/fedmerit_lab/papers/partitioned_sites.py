@@ -234,7 +234,9 @@ def bars(study: Study, artefact: Artefact) -> Made:
         partition = require_partition(need).name
         name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(partition)}"
         numbers = dice.rename_axis("method").reset_index()
-        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(on_union(results)), numbers))
+        tested = on_union(results)
+        figure = dots_and_bars.dice_bars(tested.dice.cases, tested.sites)
+        drawn.append(Drawn(name, f"{artefact.what}, {partition}", figure, numbers))
     return Made(drawn=drawn)
 
 

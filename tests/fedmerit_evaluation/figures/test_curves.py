@@ -27,10 +27,10 @@ def _results(root: Path, **changes: int) -> Results:
 def test_every_figure_is_drawn_however_few_the_rounds(tmp_path: Path, rounds: int) -> None:
     results = _results(tmp_path, rounds=rounds)
     drawn = [
-        curves.over_rounds(results, "weight", "Weight", equal_share=True),
-        curves.over_rounds(results, "contribution", "Contribution"),
-        curves.convergence(results),
-        dots_and_bars.dice_bars(results),
+        curves.over_rounds(results.rounds.of("weight"), "Weight", 0.25),
+        curves.over_rounds(results.rounds.of("contribution"), "Contribution"),
+        curves.convergence(results.rounds.validation),
+        dots_and_bars.dice_bars(results.dice.cases, results.sites),
     ]
     for figure in drawn:
         assert png(figure).startswith(b"\x89PNG")
@@ -53,12 +53,12 @@ def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
     results = _results(tmp_path, rounds=6)
     rows = results.rows
     gone = (rows["site"] == "Birch") & (rows["round"] == 3) & (rows["split"] == "")
-    figure = curves.over_rounds(Results(rows[~gone]), "contribution", "Contribution")
+    figure = curves.over_rounds(Results(rows[~gone]).rounds.of("contribution"), "Contribution")
     assert png(figure)
 
 
 def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> None:
-    figure = curves.over_rounds(_results(tmp_path, rounds=4), "weight", "Weight", equal_share=True)
+    figure = curves.over_rounds(_results(tmp_path, rounds=4).rounds.of("weight"), "Weight", 0.25)
     for panel in figure.axes:
         names = {text.get_text(): text.get_position()[1] for text in panel.texts}
         assert set(names) == set(SITES)
@@ -83,11 +83,3 @@ def test_methods_whose_numbers_never_change_have_no_panel() -> None:
     index = pd.MultiIndex.from_product([["fedavg", "fedce"], [0], [0, 1]], names=["method", "seed", "round"])
     table = pd.DataFrame({"Alder": [0.4, 0.4, 0.4, 0.5], "Birch": [0.6, 0.6, 0.6, np.nan]}, index)
     assert curves.moving(table) == ["fedce"]
-
-
-def test_a_sites_own_lines() -> None:
-    own = pd.DataFrame({"fedavg": [10, 20, 30], "fedce": [20, 20, 40]})
-    figure = curves.own_over_rounds(own, "Birch", "Weight [%]")
-    assert [len(panel.lines) for panel in figure.axes] == [1, 1]
-    assert {panel.get_ylim()[0] for panel in figure.axes} == {0}
-    assert all(panel.get_ylim()[1] >= 40 for panel in figure.axes)  # none is cut off by another's

@@ -6,7 +6,7 @@ import pytest
 from run_factory import SITES
 
 from fedmerit_evaluation.figures import dots_and_bars
-from fedmerit_evaluation.figures.drawing import method_style, png
+from fedmerit_evaluation.figures.drawing import method_style
 
 
 def test_gains_are_drawn_with_their_intervals_in_rows_that_bear_names() -> None:
@@ -30,17 +30,6 @@ def test_shares_stand_by_size_beside_the_equal_share() -> None:
     assert [label.get_text() for label in panel.get_yticklabels()] == ["b", "c", "a"]
     assert panel.get_xlim()[0] == 0
     assert figure.legends[0].texts[0].get_text() == "equal share, 33.3 %"
-
-
-def test_a_sites_own_dice_is_drawn_with_and_without_the_others() -> None:
-    dice = pd.Series({"fedavg": 0.7, "fedce": 0.8})
-    cases = {method: pd.Series([0.6, 0.9]) for method in dice.index}
-    medians = pd.Series({"fedce": 0.75})
-    for others in (medians, medians.iloc[:0]):
-        figure = dots_and_bars.own_dice(dice, cases, others, "Birch")
-        assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == len(others)
-        assert figure.axes[0].get_xlim() == (50, 100)
-        assert png(figure)
 
 
 def test_agreement_names_each_dot() -> None:

@@ -15,9 +15,10 @@ from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.report.contributions import agreements, permutation_p
-from fedmerit_evaluation.report.one_site import write_site_report
+from fedmerit_evaluation.report.agreement import compare_with_ground_truth, permutation_p
+from fedmerit_evaluation.report.limits import Limit
+from fedmerit_evaluation.report.model import build_model
+from fedmerit_evaluation.report.report import build_site_model, write_report
 from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
@@ -49,7 +50,7 @@ def _runs(root: Path) -> list[Path]:
 def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     results = combine_results(runs)
-    (found,), notes = agreements(runs, results, _truth(tmp_path / "truth"), 200)
+    (found,), notes = compare_with_ground_truth(runs, results, _truth(tmp_path / "truth"), 200)
     assert notes == []
     assert found.reference == "leave-one-out"
     for seed in (0, 1):
@@ -65,9 +66,8 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     assert found.p == {"fedce": row["p, Spearman"]}
     assert list(found.ranks) == ["fedce"]  # of fedavg it is the share of training images
     assert ("any", "sample share") in table.index
-    assert any("rests on 4 sites" in caveat for caveat in found.caveats)
+    assert [limit.code for limit in found.limits] == ["few_sites"]
     assert table["Noise ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
-    assert not any("too low to judge agreement" in caveat for caveat in found.caveats)
 
 
 def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
@@ -77,25 +77,27 @@ def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None
     rows.loc[dice, "value"] = np.random.default_rng(0).uniform(0.3, 0.9, int(dice.sum()))
     rows.to_csv(truth / "results.csv", index=False)
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), truth, 50)
+    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), truth, 50)
     assert found.methods_table.frame["Noise ceiling"].max() < 0.7
     assert "(one seed)" not in found.methods_table.caption
     assert "95 % CI over cases and seeds; noise ceiling" in found.methods_table.caption
-    assert any("too low to judge agreement" in caveat for caveat in found.caveats)
+    assert "low_noise_ceiling" in [limit.code for limit in found.limits]
 
 
 def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, drawn = open_runs(_runs(tmp_path)), []
     real = ground_truths.resample
     monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
-    found, _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), 20)
+    found, _ = compare_with_ground_truth(
+        runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), 20
+    )
     assert [one.reference for one in found] == ["leave-one-out", "Shapley"]
     assert len(drawn) == 2
 
 
 def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), 50)
+    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), 50)
     assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
     assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
 
@@ -131,17 +133,19 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert said in write_report(runs[2:], tmp_path / "fedce.html", ground_truth=truth).read_text()
 
 
-def test_five_images_of_one_patient_are_one_patient(tmp_path: Path) -> None:
+def test_payment_needs_five_patients_and_counts_images_of_a_patient_once(tmp_path: Path) -> None:
     truth, runs = _truth(tmp_path / "truth"), _runs(tmp_path)[2:]
-    chance = "With 1 test"
-    assert chance not in write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
+
+    def codes() -> list[str]:
+        return [one.code for one in build_model(open_runs(runs), truth).payment.conditions]
+
+    assert "chance" not in codes()
     for run in runs:
         rows = pd.read_csv(run / "results.csv", dtype={"case": str, "patient": str}, keep_default_na=False)
         rows.loc[(rows["split"] == "testing") & (rows["site"] == SITES[0]), "patient"] = "one"
         rows.to_csv(run / "results.csv", index=False)
-    page = write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
-    assert page.count(chance) == 1
-    assert "its agreement with leave-one-out values may be chance" in page
+    assert build_model(open_runs(runs), truth).patients == 1
+    assert "chance" in codes()
 
 
 @pytest.mark.slow
@@ -160,8 +164,9 @@ def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: p
     for site in WORTH:
         monkeypatch.setitem(WORTH, site, -WORTH[site])
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth"), 50)
-    assert any("sum to 0 or less (seed 0, 1)" in caveat for caveat in found.caveats)
+    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), _truth(tmp_path / "truth"), 50)
+    values = {"reference": "leave-one-out", "seeds": [0, 1]}
+    assert Limit("values_sum", values=values) in found.limits
 
 
 def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
@@ -178,31 +183,32 @@ def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
-    path = write_site_report(_runs(tmp_path), "Birch", ground_truth=_truth(tmp_path / "truth"))
-    table = pd.read_csv(path.parent / "report-files" / "tables" / "own-values.csv")
-    assert table["Birch"].tolist() == pytest.approx([5.0])
-    assert table["Rank among all sites"].tolist() == ["middle third"]
-    assert not [column for column in table if "Others" in column]  # three values and their median tell too much
-    assert b"Cedar" not in path.read_bytes()
+def test_hospital_sees_its_own_value(tmp_path: Path) -> None:
+    model = build_site_model(open_runs(_runs(tmp_path)), "Birch", _truth(tmp_path / "truth"))
+    assert model.hospitals[0].values == pytest.approx({"leave-one-out": 0.05})
+    (row,) = model.others[model.others["quantity"].str.startswith("Value")].to_dict("records")
+    assert (row["own"], row["third"]) == (pytest.approx(5.0), "middle third")
+    assert np.isnan(row["median"])  # three values and their median tell too much
+    assert model.agreements == ()
 
 
-def test_a_truth_of_other_images_is_told_in_both_reports(tmp_path: Path) -> None:
+def test_ground_truth_of_other_images_is_a_limit_of_both_reports(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "run", rounds=2, site_digests=dict.fromkeys(SITES, "a"))]
     truth = _truth(tmp_path / "truth", seeds=(0,))
-    told = "Ground truth: its trainings and the runs had 1 of 4 sites from differently prepared folders"
+    note = "its trainings and the runs had 1 of 4 sites from differently prepared folders"
     for digest, times in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
-        page = write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
-        own = write_site_report(runs, "Birch", tmp_path / "own.html", ground_truth=truth).read_text()
-        assert page.count(told) == own.count(told) == times
-        assert "Cedar" not in own
+        opened = open_runs(runs)
+        for model in (build_model(opened, truth), build_site_model(opened, "Birch", truth)):
+            notes = [limit.values["note"] for limit in model.limits if limit.code == "preparation"]
+            assert sum(note in one for one in notes) == times
 
 
 def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     rows = combine_results(runs).rows
     answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
-    (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), 50)
+    (found,), _ = compare_with_ground_truth(runs, answered, _truth(tmp_path / "truth"), 50)
     assert found.methods_table.frame["Pearson"].isna().all()
-    assert any("is undefined for fedce (mean contribution)" in caveat for caveat in found.caveats)
+    undefined = [name for limit in found.limits if limit.code == "undefined" for name in limit.values["estimates"]]
+    assert "fedce (mean contribution)" in undefined

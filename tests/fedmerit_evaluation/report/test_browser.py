@@ -10,8 +10,7 @@ from browser import PRINTED_WIDTH, chromium, emulate, pdf, requested, resize
 from run_factory import SITES, make_run
 from undrawn import PNG
 
-from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.report.one_site import write_site_report
+from fedmerit_evaluation.report.report import write_report
 
 pypdf = pytest.importorskip("pypdf")
 MEANS = """return [...document.querySelectorAll("#table-comparison tbody tr")].map(
@@ -28,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ]
     with pytest.MonkeyPatch.context() as patch:  # a page shows the drawings as SVG; PNGs lie beside it
         patch.setattr("fedmerit_evaluation.figures.pages.png", lambda figure: PNG)
-        return {"all": write_report(runs), "site": write_site_report(runs, SITES[1])}
+        return {"all": write_report(runs), "site": write_report(runs, site=SITES[1])}
 
 
 @pytest.fixture(scope="module")

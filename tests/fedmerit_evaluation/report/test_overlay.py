@@ -1,17 +1,29 @@
 """Which case and slice an overlay shows, and what it says of it."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from made_results import made_results, made_rounds, made_runs
+from parsed_page import Page
 from run_factory import SITES, add_models, make_run, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import read_results
 from fedmerit.schema.site_folder import open_sites, read_site_digests
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.report.overlays import chosen_cases, draw, largest_slice, overlays
+from fedmerit_evaluation.report.overlays import (
+    chosen_cases,
+    draw_overlays,
+    largest_slice,
+    make_overlays,
+    overlay_picture,
+)
+from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.results.runs import open_runs
 
 
@@ -45,7 +57,7 @@ def test_overlays_of_two_methods(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, method=name, labels=labels) for name in ("fedavg", "standalone")]
     add_models(runs[0], labels=labels)
     add_models(runs[1], SITES, labels=labels)
-    shown = overlays(open_runs(runs), sites)
+    shown = make_overlays(open_runs(runs), sites)
     assert [(overlay.method, overlay.site, overlay.which) for overlay in shown] == [
         (method, site, which)
         for method in ("fedavg", "standalone")
@@ -59,7 +71,7 @@ def test_overlays_of_two_methods(tmp_path: Path) -> None:
         assert 0 <= overlay.image.min() <= overlay.image.max() <= 1
     for first, second in zip(shown[:12], shown[12:], strict=True):  # the same case and slice
         np.testing.assert_array_equal(first.image, second.image)
-    drawn = draw(shown)
+    drawn = draw_overlays(shown)
     assert [len(panel.images) for panel in drawn.axes] == [1] * 16  # sites x the best and the worst case x methods
     assert png(drawn).startswith(b"\x89PNG")
 
@@ -68,12 +80,12 @@ def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites", ("Birch",))
     run = make_run(tmp_path / "run")
     add_models(run)
-    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
-    assert {overlay.site for overlay in overlays(open_runs([run]), sites, only="Birch")} == {"Birch"}
+    assert {overlay.site for overlay in make_overlays(open_runs([run]), sites)} == {"Birch"}
+    assert {overlay.site for overlay in make_overlays(open_runs([run]), sites, only="Birch")} == {"Birch"}
     with pytest.raises(BadInput, match="none of the run's sites Cedar"):
-        overlays(open_runs([run]), sites, only="Cedar")
+        make_overlays(open_runs([run]), sites, only="Cedar")
     with pytest.raises(BadInput, match="none of the run's sites"):
-        overlays(open_runs([run]), make_sites(tmp_path / "others", ("Yew",)))
+        make_overlays(open_runs([run]), make_sites(tmp_path / "others", ("Yew",)))
 
 
 def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> None:
@@ -81,10 +93,10 @@ def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> No
     sites = make_sites(tmp_path / "sites", ("Birch",))
     run = make_run(tmp_path / "run", site_digests=read_site_digests(open_sites(sites)) | {"Alder": "of another"})
     add_models(run)
-    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
+    assert {overlay.site for overlay in make_overlays(open_runs([run]), sites)} == {"Birch"}
     prepare_anew(sites / "Birch")
     with pytest.raises(BadInput, match=r"sites: Birch prepared differently than for .*run; name its own sites"):
-        overlays(open_runs([run]), sites)
+        make_overlays(open_runs([run]), sites)
 
 
 def test_a_site_that_was_not_tested_leaves_the_others_their_images(tmp_path: Path) -> None:
@@ -93,6 +105,49 @@ def test_a_site_that_was_not_tested_leaves_the_others_their_images(tmp_path: Pat
     results = read_results(run)
     results[(results["site"] != "Birch") | (results["split"] != "testing")].to_csv(run / "results.csv", index=False)
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"))
-    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Alder"}
+    assert {overlay.site for overlay in make_overlays(open_runs([run]), sites)} == {"Alder"}
     with pytest.raises(BadInput, match="no test Dice of the sites"):
-        overlays(open_runs([run]), sites, only="Birch")
+        make_overlays(open_runs([run]), sites, only="Birch")
+
+
+def test_why_there_is_no_overlay(tmp_path: Path) -> None:
+    (run,) = made_runs(made_results(made_rounds("weight", {"fedce": [(0.2,), (0.3,), (0.5,)]}), ["fedce"]), tmp_path)
+    file = tmp_path / "overlays.png"
+    for sites, images, why in (
+        (tmp_path, False, "left out of this report on request"),
+        (None, True, "not on this machine"),
+        (tmp_path, True, "the run has no test Dice yet"),
+    ):
+        file.write_bytes(b"an older one")
+        picture, said = overlay_picture([run], sites, file, images=images)
+        assert picture is None
+        assert why in said
+        assert not file.exists()
+
+
+def test_overlays_name_no_patient_and_a_note_stands_where_the_images_are_not(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path / "sites")
+    run = make_run(tmp_path / "run", sites_folder=str(sites))
+    add_models(run)
+    page = write_report([run]).read_text()
+    assert "it must not leave the hospital" in Page(page).text
+    assert (run / "figures" / "overlays.png").exists()
+    for site in sites.iterdir():
+        for entry in json.loads((site / "datalist.json").read_text())["testing"]:
+            assert entry["case"] not in page
+            assert entry["patient"] not in page
+
+    text = Page(write_report([run], images=False).read_text()).text
+    assert "Images were left out" in text
+    assert "must not leave" not in text
+    assert not (run / "figures" / "overlays.png").exists()  # no older one is left lying beside it
+
+    shutil.move(sites, tmp_path / "handed")
+    info = read_json(run / "run.json")
+    write_json(run / "run.json", info | {"sites_folder": str(tmp_path / "handed")})
+    assert "or nobody named them here" in Page(write_report([run]).read_text()).text
+    assert not (run / "figures" / "overlays.png").exists(), "images that only a record names are not opened"
+    write_json(run / "run.json", info)
+    assert "not on this machine" in Page(write_report([run]).read_text()).text
+    with pytest.raises(BadInput, match="no such folder"):
+        write_report([run], sites=sites)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmerit.schema.survey import Survey, Surveyed, Tally, find_quantity
-from fedmerit_evaluation.report.survey_differences import survey_differences
+from fedmerit_evaluation.report.survey import survey_differences
 
 ALIKE = {  # a bin, by quantity: the same at all sites
     "plane": 1,

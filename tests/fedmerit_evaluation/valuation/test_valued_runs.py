@@ -21,7 +21,7 @@ from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.report.all_sites import write_report
+from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.valuation.estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers

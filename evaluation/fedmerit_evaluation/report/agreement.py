@@ -1,4 +1,4 @@
-"""Shares of contribution by the methods' estimates, and how these agree with a ground truth (trained coalitions)."""
+"""How the methods' estimates of contributions agree with a ground truth: the values of trained coalitions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,54 +16,13 @@ from fedmerit_evaluation.fairness.measures import CORRELATIONS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import ground_truths, value_tables
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
-from fedmerit_evaluation.report.phrases import resampling_units
+from fedmerit_evaluation.report.limits import Limit
+from fedmerit_evaluation.report.words import resampling_units
 from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import Estimate
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, Estimate
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.statistics.resampling import DRAWS
-
-SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
-
-
-def contribution_shares(results: Results) -> dict[str, dict[str, Estimate]]:
-    """By method and site: the share of the sum of all sites' contributions, fractions, mean over seeds.
-
-    Contributions are means over rounds. Methods are left out that make no estimate or the same for all, or whose
-    estimates sum to 0 or less in any seed. CIs are over seeds (Student's t); one seed has none.
-    """
-    table = results.rounds.share_intervals
-    found: dict[str, dict[str, Estimate]] = {}
-    methods, sites = (map(str, table.index.get_level_values(level)) for level in ("method", "of"))
-    for method, site, (_, row) in zip(methods, sites, table.iterrows(), strict=True):
-        ends = (float(row["low"]), float(row["high"]), float(row["p"])) if row["seeds"] > 1 else ()
-        found.setdefault(method, {})[site] = Estimate(float(row["mean"]), *ends)
-    return found
-
-
-def count_share_seeds(results: Results) -> dict[str, int]:
-    """By method, the number of seeds of its `contribution_shares`."""
-    seeds = results.rounds.share_intervals["seeds"].groupby(level="method").max()
-    return {str(method): int(number) for method, number in seeds.items()}
-
-
-def methods_by_image_count(results: Results, quantity: str = "contribution") -> list[str]:
-    """The methods whose quantity is a multiple of the sites' training images, in every round of `image_shares`."""
-    same = image_shares(results, quantity)
-    return [str(method) for method, rounds in same.groupby(level="method", observed=True) if rounds.all()]
-
-
-def image_shares(results: Results, quantity: str) -> "pd.Series[bool]":
-    """``(method, seed or fold, round)``: whether all positive numbers are the same multiple of the training images.
-
-    Without rounds in which only one is positive (such as the one update that Krum takes).
-    """
-    rounds = results.rounds if results.folds is None else results.rounds.over_folds  # images differ by fold
-    images, table = rounds.of("num_samples"), rounds.of(quantity)
-    ratio = table.where(table > 0) / images.reindex(table.index)
-    ratio = ratio[ratio.notna().sum(axis=1) != 1]
-    return pd.Series(ratio.max(axis=1) - ratio.min(axis=1) <= SAME * ratio.max(axis=1))
-
 
 ESTIMATE = "mean contribution"  # of a method, over rounds
 MAX_EXACT_PERMUTATIONS = 7  # sites; all their permutations are tried
@@ -78,43 +37,59 @@ class Agreement:
     """One ground truth compared with the methods' estimates."""
 
     reference: str  # the ground truth: leave-one-out or Shapley
-    values: pd.DataFrame  # seeds x sites, points of Dice
-    estimates: Mapping[tuple[str, str], pd.DataFrame]  # by method and estimate: seeds x sites
+    values: pd.DataFrame  # seeds x sites, in points of Dice
+    estimates: Mapping[tuple[str, str], pd.DataFrame]  # by method and name of the estimate: seeds x sites
     ranks: Mapping[str, Estimate]  # by method: Spearman's correlation of its `ESTIMATE` with the values
-    p: Mapping[str, float]  # by method: of that correlation, as `permutation_p`
+    p: Mapping[str, float]  # by method: the p-value of that correlation, by `permutation_p`
     values_table: Table
     methods_table: Table
-    caveats: list[str]
-    sampled: str  # for values from sampled permutations: their number, standard errors; else ""
-    ranking: Ranking | None  # of the values; None: of sampled ones
+    limits: Sequence[Limit]
+    sampled: str  # for values from sampled permutations: their number and standard errors; else ""
+    ranking: Ranking | None  # the sites ranked by value; None for sampled values, whose error no interval includes
+
+    @property
+    def mean_values(self) -> dict[str, float]:
+        """The known values by site, mean over seeds, as fractions of Dice."""
+        return {str(site): float(value) / 100 for site, value in self.values.mean().dropna().items()}
+
+    def sign(self, method: str) -> int:
+        """Return 1 or -1 if an estimate agrees or disagrees significantly with the values, else 0.
+
+        Both have to hold: the CI over cases and seeds, with the hospitals fixed, excludes 0; and p, by permuting the
+        hospitals, is at most `SIGNIFICANCE_LEVEL`. Of few hospitals, half of all random orders pass the first.
+        """
+        return self.ranks[method].compare(0) if self.p[method] <= SIGNIFICANCE_LEVEL else 0
 
 
-def agreements(
+def compare_with_ground_truth(
     runs: Sequence[Run], results: Results, folder: Path, draws: int = DRAWS
-) -> tuple[list[Agreement], list[str]]:
-    """Agreement with every ground truth in a folder, and notes on what is missing or was prepared differently.
+) -> tuple[list[Agreement], list[Limit]]:
+    """Return the agreement with every ground truth in a folder, and limits of these ground truths.
 
     Args:
-        runs: with labels, as in ``results``.
-        results: of all runs.
-        folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
-        draws: of the intervals.
+        runs: runs with labels, as in the results.
+        results: the results of all runs.
+        folder: a folder that `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
+        draws: the number of draws for intervals.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
     """
     ground = ground_truths.open_ground_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
-    notes = [*ground.notes, *ground_truths.list_preparation_differences(folder, [run.site_digests for run in runs])]
+    differences = ground_truths.list_preparation_differences(folder, [run.site_digests for run in runs])
+    limits = [Limit("ground_truth", values={"note": note}) for note in ground.notes]
+    limits += [Limit("preparation", values={"note": note}) for note in differences]
     if not any(run.tested for run in runs):
-        return [], ["the runs have no test Dice yet, so there is nothing to compare"]
+        note = "the runs have no test Dice yet, so there is nothing to compare"
+        return [], [Limit("ground_truth", values={"note": note})]
     methods = {run.label: str(run.info["method"]) for run in runs}
-    found = measure(results, methods, ground_truth=ground, draws=draws)
-    estimates = _collect_estimates(found.estimates)
-    return [_agreement(reference, ground, found.measured, estimates) for reference in ground.references], notes
+    measured = measure(results, methods, ground_truth=ground, draws=draws)
+    estimates = _collect_estimates(measured.estimates)
+    return [_agreement(reference, ground, measured.measured, estimates) for reference in ground.references], limits
 
 
 def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
-    """Two-sided p-value of a correlation, mean over seeds, by permuting the sites of ``y`` in all seeds alike.
+    """Return the two-sided p-value of a correlation, mean over seeds, by permuting the sites in all seeds alike.
 
     The share of the permutations whose mean correlation is at least as far from 0; exact up to
     `MAX_EXACT_PERMUTATIONS` sites, else of `SAMPLED` random ones and the observed order.
@@ -162,16 +137,13 @@ def _agreement(
         reference.name
     ]
     shown = value_tables.sampled_tables(sites, reference.estimates) if reference.estimates else make_tables(trained)
-    table, caveats = _compared(reference.name, valued, measured, estimates, ground.noise_ceilings[reference.name])
+    table, limits = _compared(reference.name, valued, measured, estimates, ground.noise_ceilings[reference.name])
     if reference.sampled:
-        caveats.append(
-            f"{reference.sampled}: values that differ by less than twice that are not significantly different. No CI "
-            "of an agreement includes these errors."
-        )
+        limits.append(Limit("sampled", values={"sampled": reference.sampled}))
     totals = valued.sum(axis=1)
     if (totals <= 0).any():
-        seeds = ", ".join(str(seed) for seed in totals.index[totals <= 0])
-        caveats.append(f"The {reference.name} values sum to 0 or less (seed {seeds}): there are no shares of them.")
+        seeds = list(totals.index[totals <= 0])
+        limits.append(Limit("values_sum", values={"reference": reference.name, "seeds": seeds}))
     ranks = {
         str(row["method"]): Estimate(row["mean"], row["low"], row["high"])
         for row in measured.to_dict("records")
@@ -184,7 +156,7 @@ def _agreement(
     }
     resampled = ground.resampled.get(reference.name)
     order = None if resampled is None else resampled.ranking
-    return Agreement(reference.name, valued, estimates, ranks, p, shown[0], table, caveats, reference.sampled, order)
+    return Agreement(reference.name, valued, estimates, ranks, p, shown[0], table, limits, reference.sampled, order)
 
 
 def _compared(
@@ -193,7 +165,7 @@ def _compared(
     measured: pd.DataFrame,
     estimates: Mapping[tuple[str, str], pd.DataFrame],
     noise_ceiling: Estimate,
-) -> tuple[Table, list[str]]:
+) -> tuple[Table, list[Limit]]:
     """A row per method and estimate: correlations with CIs, noise ceiling, p-value, numbers of sites and seeds."""
     known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
     rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
@@ -226,22 +198,14 @@ def _compared(
     )
     ends = {"low": pd.DataFrame(lows), "high": pd.DataFrame(highs)}
     table = Table(f"agreement-{reference.lower()}", caption, pd.DataFrame(rows), decimals=2, **ends)
-    reasons = [f"The correlation with {reference} values is undefined for {', '.join(who)}: {why}."
-                for why, who in undefined.items()]  # fmt: skip
-    return table, reasons + _limits(reference, len(sites), noise_ceiling)
-
-
-def _limits(reference: str, sites: int, noise_ceiling: Estimate) -> list[str]:
-    caveats = []
+    limits = [
+        Limit("undefined", values={"reference": reference, "estimates": names, "why": why})
+        for why, names in undefined.items()
+    ]
+    ends_of_ceiling = {"mean": noise_ceiling.mean, "low": noise_ceiling.low, "high": noise_ceiling.high}
     if noise_ceiling.mean < LOW_NOISE_CEILING:
-        caveats.append(
-            f"The {reference} values of these sites are hardly above their noise level over test patients and seeds: "
-            f"the noise ceiling (correlation of a perfect estimate) is {noise_ceiling.mean:.2f} "
-            f"[95 % CI {noise_ceiling.low:.2f}, {noise_ceiling.high:.2f}], too low to judge agreement."
-        )
-    if sites < FEW_SITES:
-        caveats.append(
-            f"Agreement with {reference} values rests on {sites} sites: one site can change each correlation, and no "
-            f"p-value can be below {1 / math.factorial(sites):.2g} (Spearman: {2 / math.factorial(sites):.2g})."
-        )
-    return caveats
+        limits.append(Limit("low_noise_ceiling", values={"reference": reference, **ends_of_ceiling}))
+    if len(sites) < FEW_SITES:
+        smallest = {"reference": reference, "sites": len(sites), "p": 1 / math.factorial(len(sites))}
+        limits.append(Limit("few_sites", values=smallest))
+    return table, limits

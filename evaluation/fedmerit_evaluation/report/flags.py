@@ -1,14 +1,13 @@
-"""Sites that the method, the server or its guard flags, with the evidence: rounds, effects, reasons, amounts."""
+"""Sites that the method, the server or the guard flags, with rounds, effects, reasons and amounts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
-from fedmerit_evaluation.figures.tables import DASH, Table
-from fedmerit_evaluation.report.phrases import describe_simulated_attacks, describe_verdict
+from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.results.runs import Run, read_rounds
 
 VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "excluded"}  # by option on_verdict
@@ -16,66 +15,108 @@ VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "exclu
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """One verdict of the guard against one site."""
+    """A verdict of the guard against a site."""
 
     site: str
-    what: str  # of `VERDICT_EFFECTS`
-    since: int  # round
-    lifted: int | None  # the first round without it; None: it is in force in the last round
+    what: str  # a value of `VERDICT_EFFECTS`
+    since: int  # the first round in which it was in force
+    lifted: int | None  # the first round without it; None if it is in force in the last round
+    method: str = ""  # the label of the run
+    seed: int | None = None  # the seed of the run, if the method has runs of several seeds
 
     @property
     def rounds(self) -> str:
-        """In which it was in force, in words."""
+        """The rounds in which it was in force, in words."""
         return f"since round {self.since}" if self.lifted is None else f"from round {self.since} to {self.lifted - 1}"
 
 
+@dataclass(frozen=True)
+class Flag:
+    """What the method or the server found of a site, and the rounds in which it did."""
+
+    what: str
+    rounds: str
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """Runs of a method with simulated attacks."""
+
+    method: str
+    attacks: Mapping[str, str]  # by site
+    flagged: Mapping[str, list[str]]  # by site, honest ones too: who flagged it
+
+
 def is_guarded(run: Run) -> bool:
-    """Whether the guard checked the replies of a run; with local training it does nothing."""
-    asked = run.info.get("plan", {}).get("guard", {}).get("guard") == "on"
-    return asked and bool((run.results.rows["quantity"] == "verdict").any())
+    """Return whether the guard checked the replies of a run. With local training it does nothing."""
+    setting = run.info.get("plan", {}).get("guard", {}).get("guard") == "on"
+    return setting and bool((run.results.rows["quantity"] == "verdict").any())
 
 
 def list_verdicts(run: Run) -> list[GuardVerdict]:
-    """All verdicts of a run, in the order of sites and rounds; none if it was not guarded."""
+    """Return all verdicts of a run, in the order of sites and rounds; none if it was not guarded."""
     if not is_guarded(run):
         return []
     what = VERDICT_EFFECTS[run.info["plan"]["guard"].get("on_verdict", "withhold")]
     rows = run.results.rows
     rows = rows[rows["quantity"] == "verdict"].sort_values(["site", "round"])
-    found = []
-    for site, own in rows.groupby("site", sort=True):
+    verdicts = []
+    for site, of_site in rows.groupby("site", sort=True):
         since: int | None = None
-        for round, in_force in zip([*own["round"], None], [*(own["value"] > 0), False], strict=True):
+        for round, in_force in zip([*of_site["round"], None], [*(of_site["value"] > 0), False], strict=True):
             if in_force and since is None:
                 since = int(round)
             elif not in_force and since is not None:
                 lifted = None if round is None else int(round)
-                found.append(GuardVerdict(str(site), what, since, lifted))
+                verdicts.append(GuardVerdict(str(site), what, since, lifted, run.label))
                 since = None
-    return found
+    return verdicts
 
 
-def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """By site, every verdict of guarded runs in words; with the seed if there are several."""
-    several = len({run.seed for run in runs}) > 1
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for one in list_verdicts(run):
-            words = describe_verdict(one.what, one.rounds, one.lifted)
-            found.setdefault(one.site, []).append(f"seed {run.seed}: {words}" if several else words)
-    return found
+@dataclass(frozen=True)
+class Flags:
+    """What the method, the server and the guard found of the sites."""
+
+    table: pd.DataFrame  # a row per flag: Method, Seed, Site, What, Rounds, Reason
+    bounds: pd.DataFrame  # a row per bound by the guard: Method, Seed, Site, What, Rounds, Least [%]
+    attacked: Sequence[Attacked]
+    verdicts: Sequence[GuardVerdict] | None  # in runs without simulated attacks; None: none of them was guarded
+
+    def of(self, method: str, site: str) -> tuple[tuple[Flag, ...], tuple[GuardVerdict, ...]]:
+        """Return the flags of the method and the server, and the verdicts of the guard, for a site with a method."""
+        rows = self.table[(self.table["Method"] == method) & (self.table["Site"] == site)]
+        rows = rows[~rows["What"].isin(list(VERDICT_EFFECTS.values()))]
+        verdicts = (one for one in self.verdicts or () if (one.method, one.site) == (method, site))
+        return tuple(Flag(*map(str, row)) for row in rows[["What", "Rounds"]].to_numpy()), tuple(verdicts)
+
+    @property
+    def verdicts_by_site(self) -> dict[str, list[GuardVerdict]]:
+        """The verdicts by site."""
+        by_site: dict[str, list[GuardVerdict]] = {}
+        for verdict in self.verdicts or ():
+            by_site.setdefault(verdict.site, []).append(verdict)
+        return by_site
 
 
-def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
-    """The sites with a verdict in force in the last round of any of the runs."""
-    return {one.site for run in runs for one in list_verdicts(run) if one.lifted is None}
+def collect_flags(runs: Sequence[Run]) -> Flags:
+    """Return what was found of the sites in runs with labels."""
+    guarded = [run for run in runs if is_guarded(run) and not (run.attacks and any(not one.attacks for one in runs))]
+    seeds: dict[str, set[int]] = {}
+    for run in guarded:
+        seeds.setdefault(run.label, set()).add(run.seed)
+    verdicts = [
+        replace(verdict, seed=run.seed if len(seeds[run.label]) > 1 else None)
+        for run in guarded
+        for verdict in list_verdicts(run)
+    ]
+    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), verdicts if guarded else None)
 
 
 FLAGS = ("flagged", "rejected", "expelled")
 
 
 def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
-    """Flags of the method, the server and its guard: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
+    """Return the flags of the method, the server and the guard, a row each, rounds joined."""
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
@@ -97,27 +138,24 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
 
 
-def describe_attacked_runs(runs: Sequence[Run]) -> list[str]:
-    """For every method with simulated attacks, a sentence on which attackers were flagged."""
-    said = []
-    for label in dict.fromkeys(run.label for run in runs if run.attacks):
-        attacks = {
-            site: kind.removesuffix(":from=0")
-            for run in runs
-            if run.label == label
-            for site, kind in run.attacks.items()
-        }
-        flagged: dict[str, list[str]] = {}
-        for row in list_flags([run for run in runs if run.label == label]).to_dict("records"):
-            by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
-            if (words := f"{by} ({row['What']})") not in flagged.setdefault(row["Site"], []):
-                flagged[row["Site"]].append(words)
-        said.append(describe_simulated_attacks(label, attacks, flagged))
-    return said
+def list_attacked(runs: Sequence[Run]) -> list[Attacked]:
+    """Return, for each method with simulated attacks, the attackers and the sites that were flagged."""
+    labels = dict.fromkeys(run.label for run in runs if run.attacks)
+    return [_attacked(label, [run for run in runs if run.label == label]) for label in labels]
+
+
+def _attacked(label: str, runs: Sequence[Run]) -> Attacked:
+    attacks = {site: kind.removesuffix(":from=0") for run in runs for site, kind in run.attacks.items()}
+    flagged: dict[str, list[str]] = {}
+    for row in list_flags(runs).to_dict("records"):
+        by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
+        if (words := f"{by} ({row['What']})") not in flagged.setdefault(row["Site"], []):
+            flagged[row["Site"]].append(words)
+    return Attacked(label, attacks, flagged)
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """``0-2, 5`` of 0, 1, 2, 5."""
+    """Return whole numbers as ranges: ``0-2, 5`` for 0, 1, 2 and 5."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -148,7 +186,7 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
 
 
 def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
-    """The ledger's reasons for rejected replies, by round and site."""
+    """Return the ledger's reasons for rejected replies, by round and site."""
 
     def read(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
         return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
@@ -169,16 +207,14 @@ BOUNDS = {  # by quantity: what was bounded, and how
 }
 
 
-def bounds_table(runs: Sequence[Run]) -> Table:
-    """A row per method, seed, site and bound: ``Rounds`` in which it applied, ``Least``, the smallest fraction kept."""
-    found = [part for run in runs if is_guarded(run) for part in _list_bounds(run)]
-    frame = pd.DataFrame(found, columns=["Method", "Seed", "Site", "What", "Rounds", "Least [%]"])
-    caption = f"What the guard clipped or capped, with the smallest fraction kept{explain_bounds(frame['What'])}"
-    return Table("bounds", caption, frame, decimals=0)
+def list_bounds(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a row per method, seed, site and bound: the rounds in which it applied, the smallest fraction kept."""
+    rows = [row for run in runs if is_guarded(run) for row in _list_bounds(run)]
+    return pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Least [%]"])
 
 
 def explain_bounds(names: Iterable[str]) -> str:
-    """How each was bounded, to end a caption."""
+    """Return how the named things were bounded, as the end of a caption."""
     shown = set(names)
     return "".join(f"; {name}: {how}" for name, how in BOUNDS.values() if name in shown)
 

@@ -10,14 +10,7 @@ from rich.console import Console
 
 from fedmerit.files import read_json
 from fedmerit.schema.survey import Survey, Surveyed, Tally, find_quantity
-from fedmerit_evaluation.report.survey_page import (
-    bin_name,
-    intensities,
-    long_table,
-    sites_table,
-    survey_table,
-    write_survey,
-)
+from fedmerit_evaluation.report.survey import bin_name, intensities, long_table, sites_table, survey_table, write_survey
 
 FEW = find_quantity("volume cup").bins  # 10
 

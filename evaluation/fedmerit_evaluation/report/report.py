@@ -1,0 +1,160 @@
+"""Write the report on finished runs, for all hospitals or for one: a page, with tables and figures beside it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_bytes
+from fedmerit_data.pages import write_page
+from fedmerit_evaluation.figures.pages import SavedFigure, pictures
+from fedmerit_evaluation.figures.tables import Table, write_tables
+from fedmerit_evaluation.report.figures import FIGURES, draw_figures
+from fedmerit_evaluation.report.model import (
+    ReportModel,
+    align_local_only,
+    build_model,
+    honest_runs,
+    lead,
+    model_of_results,
+)
+from fedmerit_evaluation.report.overlays import overlay_picture
+from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
+from fedmerit_evaluation.report.tables import report_tables, settings_tables
+from fedmerit_evaluation.report.words import say
+from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
+from fedmerit_evaluation.results.views import STANDALONE
+
+MOST_PAGE = 1 << 30  # bytes of an earlier report
+
+
+def write_report(
+    runs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    site: str | None = None,
+    sites: Path | None = None,
+    images: bool = True,
+    ground_truth: Path | None = None,
+) -> Path:
+    """Write report.html of one run or of several compared, with tables and figures beside it.
+
+    The report for one hospital holds no other's name, number of images or image, nor numbers that reveal another's: see
+    `fedmerit_evaluation.report.redaction`.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        out: the file to write. The default is report.html in the run's folder, or in the runs' common parent; for one
+            hospital in ``for-NAME`` there.
+        site: the hospital that the report is for; None: all.
+        sites: the prepared site folders; default those of the first run, if they are on this machine.
+        images: whether to show test images with outlines. Such a report must not leave the hospital.
+        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: no such hospital, a run is unusable or empty, the runs do not belong together, or the ground truth is
+            not of them.
+    """
+    opened = align_local_only(open_runs(runs))
+    if site is not None and site not in opened[0].sites:
+        raise BadInput(f"--site {site}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
+    model = build_model(opened, ground_truth) if site is None else build_site_model(opened, site, ground_truth)
+    page = _default_page(opened, site) if out is None else Path(out)
+    files = page.parent if site is None else page.parent / f"{page.stem}-files"
+    _remove_earlier(page, files, is_own=site is not None)
+    tables = report_tables(model)
+    agreements = [table for one in model.agreements for table in (one.values_table, one.methods_table)]
+    write_tables([*tables.values(), *agreements], files / "tables")
+    drawn = pictures(draw_figures(model), files / "figures")
+    shown = honest_runs(opened)
+    shown = [run for run in shown if run.label in (model.primary, STANDALONE)] if model.primary else shown
+    shown.sort(key=lambda run: run.label != model.primary)
+    overlay = overlay_picture(shown, sites, files / "figures" / "overlays.png", images=images, only=site)
+    _write(page, model, tables, drawn, overlay, f"{files.name}/tables" if site else "tables")
+    return page
+
+
+def build_site_model(runs: Sequence[Run], site: str, ground_truth: Path | None = None) -> ReportModel:
+    """Return the model of the report for one hospital.
+
+    Args:
+        runs: opened runs, as of `build_model`.
+        site: the hospital.
+        ground_truth: as of `build_model`.
+    """
+    # A folder may be named after a hospital: labels that hold its name get a number instead.
+    numbered = [
+        replace(run, label=run.label.replace(f" [{run.path.name}]", f" [{number}]"))
+        for number, run in enumerate(runs, start=1)
+    ]
+    others = len(runs[0].sites) - 1
+    everything, left_out = hide_image_shares(combine_results(numbered), others)
+    results, _ = hide_image_shares(combine_results(honest_runs(numbered)), others)
+    return redact(model_of_results(numbered, results, everything, ground_truth), site, left_out)
+
+
+def _write(
+    page: Path,
+    model: ReportModel,
+    tables: dict[str, Table],
+    drawn: dict[str, SavedFigure],
+    overlay: tuple[SavedFigure | None, str],
+    files: str,
+) -> None:
+    """Render the page of a model, its tables and its figures."""
+    settings, differing = settings_tables(model)
+    picture, why_none = overlay
+    write_page(
+        page,
+        "fedmerit_evaluation.report",
+        "report.html.j2",
+        model=model,
+        say=say,
+        lead=lead,
+        tables=tables,
+        files=files,
+        pictures=drawn,
+        overlay=picture,
+        overlay_note=why_none,
+        settings_shared=settings,
+        differing=differing,
+        fewest=MIN_OTHERS,
+        many=MANY_OTHERS,
+    )
+
+
+def _default_page(runs: Sequence[Run], site: str | None) -> Path:
+    """Return report.html in the run's folder, or in the runs' common parent."""
+    folder = runs[0].path
+    if len(runs) > 1:
+        parents = [run.path.resolve().parent for run in runs]
+        candidates = (parents[0], *parents[0].parents)
+        folder = next(path for path in candidates if all(one.is_relative_to(path) for one in parents))
+    return folder / ("" if site is None else re.sub(r"[^\w.-]", "_", f"for-{site}")) / "report.html"
+
+
+def _remove_earlier(page: Path, files: Path, *, is_own: bool) -> None:
+    """Remove the tables and figures of an earlier report in the same place.
+
+    Args:
+        page: the page.
+        files: the folder of tables and figures.
+        is_own: whether the folder holds nothing else. Otherwise only tables that the page links to are removed, and
+            figures by their names.
+
+    Raises:
+        BadInput: a folder is a symbolic link: others may have put it there.
+    """
+    for folder in (files, files / "tables", files / "figures"):
+        if folder != page.parent and folder.is_symlink():
+            raise BadInput(f"{folder}: is a symbolic link, through which no report is written; name another --out")
+    earlier = read_bytes(page, MOST_PAGE).decode(errors="replace") if page.is_file() and not is_own else ""
+    tables = {"*"} if is_own else set(re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier))
+    for pattern in [*(f"tables/{name}.{kind}" for name in tables for kind in ("csv", "tex")),
+                    *(f"figures/{name}.png" for name in FIGURES)]:  # fmt: skip
+        for file in files.glob(pattern):
+            file.unlink()

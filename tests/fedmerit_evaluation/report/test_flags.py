@@ -1,0 +1,148 @@
+"""Who is flagged, in which rounds and why; verdicts and bounds of the guard."""
+
+import json
+from pathlib import Path
+
+import pytest
+from run_factory import SITES, add_rows, make_run, write_ledger
+
+from fedmerit.errors import BadInput
+from fedmerit.schema.results import Row
+from fedmerit_evaluation.figures.tables import DASH
+from fedmerit_evaluation.report.flags import collect_flags, is_guarded, list_flags, list_verdicts
+from fedmerit_evaluation.report.model import build_model
+from fedmerit_evaluation.report.report import build_site_model
+from fedmerit_evaluation.results.runs import open_runs
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("fedce", "the cosine it reported differs from the server's by more than 0.001"),
+        ("cgsv", "the method's own rule"),
+        ("of-others", "the method's own rule"),
+    ],
+)
+def test_a_flag_is_told_by_the_rule_of_its_method(tmp_path: Path, method: str, reason: str) -> None:
+    run = make_run(tmp_path / "run", method=method, rounds=3)
+    add_rows(run, [Row("run", method, 0, number, "Birch", "flagged", float(number > 0)) for number in range(3)])
+    (row,) = list_flags(open_runs([run])).to_dict("records")
+    assert (row["Site"], row["What"], row["Rounds"], row["Reason"]) == ("Birch", "flagged", "1\N{EN DASH}2", reason)
+
+
+def test_rejected_and_flagged_sites_with_the_reason_from_the_ledger(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    rows = [Row("run", "fedce", 0, number, "Birch", "rejected", 1.0) for number in (3, 4, 5, 9)]
+    add_rows(run, [*rows, Row("run", "fedce", 0, 7, "Cedar", "flagged", 1.0)])
+    add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "rejected", 1.0, "testing")])
+    write_ledger(run, [{"round": number, "rejected": {"Birch": "update with NaN"}} for number in (3, 4, 5, 9)])
+    table = collect_flags(open_runs([run])).table
+    flags = {(row["Site"], row["What"]): (row["Rounds"], row["Reason"]) for row in table.to_dict("records")}
+    assert flags["Birch", "rejected"] == ("3\N{EN DASH}5, 9", "update with NaN")
+    assert flags["Cedar", "flagged"][0] == "7"
+    assert flags["Alder", "rejected"] == ("11", "no usable reply to the final test")
+    model = build_model(open_runs([run]))
+    assert (model.flagged_sites, model.rejected_sites) == (["Cedar"], ["Alder", "Birch"])
+
+
+def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="rffl", rounds=4, parameters={"coef": 1 / 3})
+    add_rows(run, [Row("run", "rffl", 0, number, "Birch", "expelled", float(number > 1)) for number in range(4)])
+    (row,) = collect_flags(open_runs([run])).table.to_dict("records")
+    assert (row["Site"], row["What"], row["Rounds"]) == ("Birch", "expelled", "2\N{EN DASH}3")
+    assert row["Reason"] == "its reputation fell below 0.333 of an equal share of the remaining sites'"
+
+
+def test_a_ledger_that_is_none_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "ledger.jsonl").write_text("not json\n")
+    with pytest.raises(BadInput, match=r"ledger.jsonl: not a ledger.*fedmerit verify"):
+        collect_flags(open_runs([run]))
+
+
+ROUNDS = 12
+
+
+def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "withhold", guard: str = "on") -> Path:
+    """A run in which verdicts stood against sites in ranges of rounds."""
+    run = make_run(folder, rounds=ROUNDS, plan={"guard": {"guard": guard, "on_verdict": on_verdict}})
+    add_rows(
+        run,
+        [
+            Row("run", "fedce", 0, number, site, "verdict", float(number in against.get(site, ())))
+            for number in range(ROUNDS)
+            for site in SITES
+        ],
+    )
+    write_ledger(run, [{"round": number, "rejected": {}, "guard": {}} for number in range(ROUNDS)])
+    return run
+
+
+def test_guarded_run_without_verdicts_has_an_empty_list(tmp_path):
+    (run,) = open_runs([guarded_run(tmp_path / "run", {})])
+    assert collect_flags([run]).verdicts == []
+    assert not any(one.verdicts or one.needs_review for one in build_model([run]).hospitals)
+
+
+def test_verdict_in_force_needs_review(tmp_path):
+    (run,) = open_runs([guarded_run(tmp_path / "run", {"Birch": range(4, ROUNDS)})])
+    (verdict,) = list_verdicts(run)
+    assert (verdict.site, verdict.what, verdict.since, verdict.lifted) == ("Birch", "withheld", 4, None)
+    model = build_model([run])
+    assert {one.name for one in model.hospitals if one.needs_review} == {"Birch"}
+    assert next(one for one in model.hospitals if one.name == "Birch").verdicts == (verdict,)
+    (flag,) = model.flags.table.to_dict("records")
+    assert (flag["Site"], flag["What"], flag["Rounds"]) == ("Birch", "withheld", "4\N{EN DASH}11")
+
+
+def test_lifted_verdict_needs_no_review(tmp_path):
+    (run,) = open_runs([guarded_run(tmp_path / "run", {"Cedar": range(3, 7)})])
+    (verdict,) = list_verdicts(run)
+    assert (verdict.since, verdict.lifted, verdict.rounds) == (3, 7, "from round 3 to 6")
+    assert not any(one.needs_review for one in build_model([run]).hospitals)
+
+
+def test_runs_without_a_guard_have_no_verdicts(tmp_path):
+    (run,) = open_runs([guarded_run(tmp_path / "run", {"Birch": range(4, ROUNDS)}, guard="off")])
+    assert not is_guarded(run)
+    assert collect_flags([run]).verdicts is None
+    assert not is_guarded(open_runs([make_run(tmp_path / "old")])[0])
+
+
+def test_verdicts_have_seeds_if_there_are_several(tmp_path):
+    one = guarded_run(tmp_path / "one", {"Birch": range(4, ROUNDS)}, on_verdict="exclude")
+    other = guarded_run(tmp_path / "other", {}, on_verdict="exclude")
+    info = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps(info | {"seed": 1}))
+    (verdict,) = collect_flags(open_runs([one, other])).verdicts
+    assert (verdict.site, verdict.seed, verdict.what, verdict.since) == ("Birch", 0, "excluded", 4)
+
+
+def test_bounds_tell_their_rounds_and_the_own_report_no_amount(tmp_path):
+    run = make_run(tmp_path / "run", rounds=4, plan={"guard": {"guard": "on", "on_verdict": "withhold"}})
+    verdicts = [Row("run", "fedce", 0, number, site, "verdict", 0.0) for number in range(4) for site in SITES]
+    add_rows(run, [*verdicts, *_bounded("clipped", [1, 0.25, 0.5, 1]), *_bounded("reward_group_share", [1, 1, 1, 0.5])])
+    opened = open_runs([run])
+    rows = [["update", f"1{DASH}2", 25], ["reward", "3", 50]]
+    bounds = collect_flags(opened).bounds
+    assert bounds[["What", "Rounds", "Least [%]"]].values.tolist() == rows
+    assert set(bounds["Site"]) == {SITES[0]}
+    own = build_site_model(opened, SITES[0]).flags.bounds
+    assert own[["What", "Rounds"]].values.tolist() == [row[:2] for row in rows]
+    assert "Least [%]" not in own
+    assert build_site_model(opened, SITES[1]).flags.bounds.empty
+
+
+def test_without_a_guard_nothing_is_bounded(tmp_path):
+    run = make_run(tmp_path / "run", rounds=4)
+    add_rows(run, _bounded("clipped", [0.5] * 4))
+    assert collect_flags(open_runs([run])).bounds.empty
+
+
+def _bounded(quantity, values):
+    """Rows of the first site, by round; the others are not bounded."""
+    return [
+        Row("run", "fedce", 0, number, site, quantity, value if site == SITES[0] else 1.0)
+        for number, value in enumerate(values)
+        for site in SITES
+    ]

@@ -1,0 +1,189 @@
+"""The HTML report: its page, and what lies beside it."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from parsed_page import Page
+from run_factory import SITES, add_rows, make_run
+from undrawn import drawing_nothing
+
+from fedmerit.errors import BadInput
+from fedmerit.schema.results import Row
+from fedmerit_evaluation.report.report import write_report
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def _runs(root: Path, seeds: int = 2) -> list[Path]:
+    return [
+        make_run(root / f"{method}-{seed}", method=method, seed=seed, level=level)
+        for method, level in (("standalone", 0.7), ("fedavg", 0.78), ("fedce", 0.82))
+        for seed in range(seeds)
+    ]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of three methods with three seeds; its files lie beside it."""
+    with drawing_nothing():
+        return write_report(_runs(tmp_path_factory.mktemp("compared"), seeds=3))
+
+
+def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", labels=("disc", "cup"))
+    of_earlier = [run / "figures" / f"{name}.png" for name in ("gains", "agreement-shapley", "reputation")]
+    of_earlier[0].parent.mkdir()
+    for file in of_earlier:  # of a report beside training alone and a ground truth
+        file.touch()
+    path = write_report([run])
+    assert path == run / "report.html"
+    names = {file.relative_to(run).as_posix() for file in run.glob("*/*")}
+    assert names >= {f"figures/{name}.png" for name in ("dice", "shares", "weights", "contributions", "convergence")}
+    assert names >= {f"tables/{name}.{kind}" for name in ("comparison", "dice", "labels") for kind in ("csv", "tex")}
+    assert not any(file.exists() for file in of_earlier)  # the reputation never changes: a panel of flat lines
+    assert not list(run.rglob(".*tmp"))
+
+
+def test_tables_in_the_page_are_those_in_the_files(compared: Path) -> None:
+    page, tables = Page(compared.read_text()), compared.parent / "tables"
+    shown = page.tables["table-comparison"]
+    table = pd.read_csv(tables / "comparison.csv")
+    assert shown[0] == ["Method", *SITES, "Mean", "Std", "Worst"]
+    for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
+        assert cells[0] == row["Method"]
+        for heading, cell in zip(shown[0][1:], cells[1:], strict=True):
+            assert cell == f"{row[heading]:.1f} ± {row[f'{heading}, std over seeds']:.1f}"
+    tex = (tables / "comparison.tex").read_text()
+    assert all(f"{row['Mean']:.1f} $\\pm$" in tex for _, row in table.iterrows())
+
+    shown = page.tables["table-contributions"]
+    table = pd.read_csv(tables / "contributions.csv")
+    for cells, (_, row) in zip(shown[1:], table.iterrows(), strict=True):
+        number = row["Contribution, mean [own unit]"]
+        expected = "\N{EN DASH}" if pd.isna(number) else f"{number:.3f}".replace("-", MINUS)
+        assert cells[shown[0].index("Contribution, mean [own unit]")].split(" [")[0] == expected
+
+
+@pytest.mark.slow
+def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
+    runs = _runs(tmp_path / "deep" / "down", seeds=1)
+    assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()
+    out = tmp_path / "else" / "page.html"
+    assert write_report(runs, out) == out
+    assert (out.parent / "tables" / "gains.csv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    first = write_report([run]).read_bytes()
+    assert write_report([run]).read_bytes() == first
+
+
+def test_nothing_is_fetched(compared: Path) -> None:
+    page = Page(compared.read_text())
+    addresses = [value for tag, name, value in page.attributes if name in ("src", "href", "srcset", "data", "action")]
+    assert addresses
+    assert all(value.startswith(("data:", "#", "tables/")) for value in addresses)
+    inside = {value for _, name, value in page.attributes if name == "id"}
+    assert {value[1:] for value in addresses if value.startswith("#")} <= inside
+    assert all((compared.parent / value).is_file() for value in addresses if value.startswith("tables/"))
+    policy = next(value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    sites = ("a<script>alert(1)", 'b"onload="x', "c$x$ & y_z")
+    run = make_run(tmp_path / "run", sites=sites, command="<img src=http://example.org/x>")
+    page = write_report([run]).read_text()
+    assert "<script>alert" not in page
+    assert page.count("<script>") == 1
+    assert "<img src=http" not in page
+    parsed = Page(page)
+    assert {row[1] for row in parsed.tables["table-dice"][1:]} == set(sites)
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize(("highest", "name"), [(1.0, "accuracy"), (100.0, "accuracy score")])
+def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, highest, name) -> None:
+    script = {"metric": "accuracy", "lowest": 0.0, "highest": highest, "better": "higher", "evaluates": True}
+    run = make_run(tmp_path / "run", plan={"script": script})
+    page = Page(write_report([run]).read_text())
+    assert f"test {name}" in page.text
+    assert "Dice" not in page.text.replace("Normalised surface Dice", "")
+    assert f"{name} [%]" in page.tables["table-dice"][0]
+    assert f"{name} [%]" in (run / "tables" / "dice.csv").read_text().splitlines()[0]
+    assert ("scaled from 0 to 100" in page.text) == (highest > 1)
+    assert "Test Dice" in Page(write_report([make_run(tmp_path / "other")]).read_text()).text
+
+
+def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
+    page = Page(write_report([make_run(tmp_path / "run")]).read_text())
+    assert "table-gains" not in page.tables
+    assert "table-dice" in page.tables
+    assert "fedmerit run --method standalone" in page.text
+
+
+def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
+    page = Page(compared.read_text())
+    heading, *rows = page.tables["table-benefit"]
+    assert heading == ["Hospital", "Local, Dice [%]", "Federated, Dice [%]", "Gain [points]", "Result"]
+    assert [row[0] for row in rows] == list(SITES)
+    assert page.tables["table-contribution"][0][-2:] == ["Flagged", "Result"]
+    lines = ("Federated training", "Payment: not supported, because", "Benefit: test Dice", "Contribution: share of")
+    places = [page.text.index(line) for line in (*lines, "Methods compared", "For statisticians")]
+    assert places == sorted(places)
+    assert "confidence interval" in page.text
+
+
+def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
+    page = Page(compared.read_text())
+    seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]
+    assert len(seen) >= 5
+    assert all(re.search(r"\d", text) for text in seen)
+    assert sum(any(site in text for site in SITES) for text in seen) >= len(seen) - 1  # one is of means of all
+
+
+def test_runs_without_tests_and_with_attackers_render(tmp_path: Path) -> None:
+    part = make_run(tmp_path / "part", rounds=10, done=3)
+    page = Page(write_report([part]).read_text())
+    assert "run incomplete: 3 of 10 rounds" in page.text
+    assert "No test Dice yet" in page.text
+    assert "table-contributions" in page.tables
+    ridden = make_run(tmp_path / "ridden", method="fedce", attacks={"Birch": "zero:from=0"})
+    add_rows(ridden, [Row("ridden", "fedce", 0, 11, "Birch", "flagged", 1.0)])
+    page = Page(write_report([make_run(tmp_path / "run"), ridden], tmp_path / "x" / "report.html").read_text())
+    assert "fedce (attacked), simulated attacks: Birch (zero) was flagged by the server (flagged)" in page.text
+
+
+def test_earlier_tables_and_figures_go_and_others_stay(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("fedce", "standalone")]
+    page, other = tmp_path / "report.html", tmp_path / "tables" / "table1.csv"
+    other.parent.mkdir()
+    other.touch()
+    write_report(runs, page)
+    before = {file.name for file in other.parent.iterdir()}
+    assert before >= {"gains.csv", "gains.tex", "benefit.csv", "table1.csv"}
+    assert (tmp_path / "figures" / "gains.png").exists()
+    write_report(runs[1:], page)
+    after = {file.name for file in other.parent.iterdir()}
+    assert before > after >= {"table1.csv", "dice.csv", "dice.tex"}
+    assert not after & {"gains.csv", "gains.tex", "benefit.csv"}
+    assert not (tmp_path / "figures" / "gains.png").exists()
+
+
+@pytest.mark.parametrize(("name", "site"), [("tables", None), ("figures", None), ("page-files", "Birch")])
+def test_folder_that_is_a_link_is_refused(tmp_path: Path, name: str, site: str | None) -> None:
+    run, elsewhere = make_run(tmp_path / "run", rounds=2), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(elsewhere)
+    with pytest.raises(BadInput, match=f"{name}: is a symbolic link"):
+        write_report([run], tmp_path / "out" / "page.html", site=site)
+    assert not list(elsewhere.iterdir())
