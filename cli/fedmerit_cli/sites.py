@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from fedmerit.errors import BadInput, printable
 from fedmerit_cli.terminal import Commands, console, option_in, plain_table
 
 if TYPE_CHECKING:
     from fedmerit_data.checking.findings import Examination, Finding
+    from fedmerit_deploy.job_plan import JobPage
 
 GENERIC, PHOTOGRAPHS = "Kind generic", "Slices and photographs"
 PLANS = "A job before it runs"
@@ -207,9 +209,11 @@ def check(
     if (sites is None) == (plan is None) or (kit and not plan):
         raise BadInput("SITES or --plan JOB: expected one of them; --kit goes with --plan")
     if plan is not None:
-        from fedmerit_cli.plan_page import print_plan
+        from fedmerit_deploy.job_plan import examine_job
 
-        raise typer.Exit(print_plan(plan, kit))
+        page = examine_job(plan, kit)
+        _print_job(page)
+        raise typer.Exit(int(bool(page.refused)))
     assert sites is not None
     from fedmerit_data.check import examine
     from fedmerit_data.checking.findings import Severity
@@ -240,6 +244,22 @@ def _anonymous_text(finding: "Finding") -> str:
 
     place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
     return ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
+
+
+def _print_job(page: "JobPage") -> None:
+    points = plain_table("", "")
+    points.show_header = False
+    for title, text in page.points:
+        points.add_row(Text(title, style="bold"), text)
+    console.print(points)
+    rules = plain_table("rule", "the job asks for", "this site allows", "")
+    for check in page.checks:
+        verdict = Text("allowed", style="green") if check.passes else Text("REFUSED", style="bold red")
+        rules.add_row(check.rule, check.requested, check.allowed, verdict)
+    console.print(rules)
+    for check in page.refused:
+        console.print(f"refused: {check.sentence}", soft_wrap=True)
+    console.print(f"{'refused' if page.refused else 'allowed'} by {page.rules}", soft_wrap=True)
 
 
 def _table(found: "Examination") -> Table:

@@ -22,12 +22,18 @@ from fedmerit.files import read_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.scores import EVALUATED
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.evaluation_budget import most_evaluations
-from fedmerit_deploy.site_policy import images_per_round
+from fedmerit.site.machine_settings import follow_approvals
+from fedmerit.site.policy import Manifest
+from fedmerit_deploy.kit_files import require_kind
+from fedmerit_deploy.kits import read_manifest
+from fedmerit_deploy.site_policy import RuleCheck, check_rules, count_images, images_per_round
 
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000
 MOST_SITES = 100  # that a job can ask for here: the number of coalitions is two to their power
 EXPORTED = "expected what `fedmerit job export` wrote"
+UNKNOWN = "nobody can tell from the job what such code does"
 LONGEST = 400  # characters of a text whose words the plan chose
 NO_STATISTICS = ("dynunet", "segresnet", "basicunet", "swinunetr")  # have no BatchNorm, unless norm=batch
 
@@ -47,6 +53,40 @@ class Job:
     def encrypted(self) -> bool:
         """Whether updates leave as ciphertexts."""
         return HE in self.filters
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """A page about a job: what it would do at a site, and what the rules of the site's manifest say of it."""
+
+    points: Sequence[tuple[str, str]]  # title and text of each point
+    checks: Sequence[RuleCheck]
+    rules: str  # whose rules these are
+
+    @property
+    def refused(self) -> Sequence[RuleCheck]:
+        """The rules that the job breaks."""
+        return [check for check in self.checks if not check.passes]
+
+
+def examine_job(path: Path, kit: Path | None) -> JobPage:
+    """Return the page of the job at ``path``, by the rules of a site's ``kit`` or the default ones.
+
+    Raises:
+        BadInput: there is no such job, its plan cannot run, or the kit is no site's or not prepared.
+    """
+    manifest = Manifest(site="any")
+    if kit is not None:
+        require_kind(kit, "client")
+        manifest = read_manifest(kit)
+    follow_approvals(manifest)  # a plan may name code of others: nothing is imported that is not approved
+    job = read_job(path)
+    config = read_configuration(job, path)
+    images = count_images(SiteFolder(Path(manifest.site_folder)), config) if manifest.site_folder else None
+    checks = check_rules(manifest, config, job.sites, images)
+    checks += [RuleCheck("code", code, "none that a job brings or names", False, UNKNOWN) for code in job.code]
+    rules = f"the rules of {manifest.site} ({kit})" if kit else "the default rules; --kit KIT takes a site's own"
+    return JobPage(describe_job(job, config, images), checks, rules)
 
 
 def read_job(path: Path) -> Job:
