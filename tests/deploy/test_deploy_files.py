@@ -28,7 +28,7 @@ def instructions():
     return [tuple(line.split(maxsplit=1)) for line in re.sub(r"\\\n\s*", " ", text).splitlines() if line.strip()]
 
 
-def test_image_is_made_of_what_is_there():
+def test_image_copies_existing_files():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert ignored[0] == "*"
     copied = [rest.split() for name, rest in instructions() if name == "COPY" and "--from" not in rest]
@@ -86,7 +86,7 @@ def unit(name="fedmerit@"):
     return parser
 
 
-def test_unit_and_service_of_the_supervisor_take_its_own_command(fedmerit):
+def test_supervisor_unit_and_service_call_job_watch(fedmerit):
     service = unit("fedmerit-watch@")["Service"]
     command = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["watch"]["command"]
     for words in (service["ExecStart"].split(), command):
@@ -96,7 +96,7 @@ def test_unit_and_service_of_the_supervisor_take_its_own_command(fedmerit):
     assert service["RestartPreventExitStatus"] == "1"  # what it gave up stays given up
 
 
-def test_unit_runs_the_kits_own_script_without_privileges():
+def test_unit_runs_start_script_without_privileges():
     service = unit()["Service"]
     assert service["ExecStart"] == "/bin/bash /var/lib/fedmerit/%i/startup/sub_start.sh --once"
     assert service["User"] == "fedmerit"
@@ -108,7 +108,7 @@ def test_unit_runs_the_kits_own_script_without_privileges():
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
 @pytest.mark.parametrize("name", ["fedmerit@", "fedmerit-watch@"])
-def test_unit_is_one_for_systemd(tmp_path, name):
+def test_systemd_accepts_unit(tmp_path, name):
     path = tmp_path / f"{name}site1.service"
     shutil.copy(DEPLOY / f"{name}.service", path)
     found = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
@@ -116,7 +116,7 @@ def test_unit_is_one_for_systemd(tmp_path, name):
     assert found == []  # FedMerit lies elsewhere here
 
 
-def test_start_script_has_the_option_that_image_and_unit_use():
+def test_start_script_has_option_of_image_and_unit():
     import nvflare.lighter.templates
 
     template = Path(nvflare.lighter.templates.__path__[0]) / "master_template.yml"
@@ -137,7 +137,7 @@ def contained(kit, site_folder, words, **more):
 
 
 @pytest.mark.slow
-def test_the_services_run_contained_by_their_own_command_lines(tmp_path, sites, wait_for):
+def test_services_run_contained(tmp_path, sites, wait_for):
     """Not by a container engine: that of the machine this was written on could not start one."""
     if not shutil.which("bwrap"):
         pytest.skip("bubblewrap is not installed")

@@ -32,7 +32,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory, sites: Path) -> Iterator
         yield made
 
 
-def test_a_site_tells_what_it_does_not_hide_and_silence_is_seen(hospitals, wait_for, fedmerit):
+def test_status_shows_facts_and_silence_of_sites(hospitals, wait_for, fedmerit):
     shown = json.loads(fedmerit("job", "status", "--kit", hospitals.admin, "--json").stdout)["sites"]
     assert set(LISTED) - set(shown["site1"]["facts"]) == {"batch"}  # none is at work
     assert set(LISTED) - set(shown["site2"]["facts"]) == {"batch", "gpu", "last_error"}
@@ -51,7 +51,7 @@ def test_a_site_tells_what_it_does_not_hide_and_silence_is_seen(hospitals, wait_
             process.send_signal(signal.SIGCONT)
 
 
-def test_a_rehearsal_says_which_site_would_fail_and_why(hospitals, fedmerit, tmp_path):
+def test_rehearsal_names_site_that_would_fail(hospitals, fedmerit, tmp_path):
     asked = ("--method", "fedce", "--task", "prostate", "--rounds", 30, "--set", "width=4", "--set", "depth=3")
     assert fedmerit("job", "export", "--out", tmp_path / "job", *asked).exit_code == 0
     command = ("deploy", "check", "--job", tmp_path / "job", "--kit", hospitals.admin, "--out")
@@ -72,7 +72,7 @@ def test_a_rehearsal_says_which_site_would_fail_and_why(hospitals, fedmerit, tmp
     assert "not ready: 1 problem" in told
 
 
-def test_a_revoked_kit_is_refused_and_a_renewed_one_taken(hospitals, fedmerit, wait_for):
+def test_server_refuses_revoked_and_accepts_renewed_kit(hospitals, fedmerit, wait_for):
     kit, out = hospitals.kits["site2"], hospitals.root
     (renewed,) = [one.path for one in renew(out, ["site2"])]
     shutil.copy(out / "fedmerit/state/revoked.pem", hospitals.kits["server"] / "local")
@@ -91,7 +91,7 @@ def test_a_revoked_kit_is_refused_and_a_renewed_one_taken(hospitals, fedmerit, w
     assert took < 60
 
 
-def test_a_site_is_removed_from_a_run_at_work_and_from_the_federation(
+def test_removed_site_leaves_run_and_federation(
     hospitals, fedmerit, trained, assert_same_model, assert_same_rounds, wait_for, tmp_path
 ):
     """The training is the leave-one-out run, bit for bit; the kit is refused within a minute."""

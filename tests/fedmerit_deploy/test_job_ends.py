@@ -32,11 +32,11 @@ def records(*rejected):
         ([{"C": "its disk is full"}, {"C": "late"}, {}], {"C": "absent in 2 of 3 rounds, last in round 1: late"}),
     ],
 )
-def test_sites_that_lack_in_the_last_round_or_most(rejected, told):
+def test_absences_name_sites_of_last_round_or_most_rounds(rejected, told):
     assert absences(records(*rejected)) == told
 
 
-def test_a_site_that_left_is_no_puzzle():
+def test_absences_explain_site_that_left():
     rounds = records({}, {"C": "its certificate is revoked"}, {})
     rounds[1]["left"], rounds[2]["participants"] = {"C": {"rounds": 1}}, ["A", "B"]
     told = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
@@ -54,7 +54,7 @@ def test_a_site_that_left_is_no_puzzle():
         (BadInput("no keys"), Cause.input),
     ],
 )
-def test_what_a_new_try_is_good_for(error, cause):
+def test_job_end_derives_cause_from_error(error, cause):
     assert JobEnd.after([], error).cause is cause
 
 
@@ -76,18 +76,18 @@ EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
         (EXCEPTION, None, ["log.txt in the kits", "`fedmerit job resume j` continues"]),
     ],
 )
-def test_an_end_says_why_and_what_to_type(status, end, told):
+def test_explain_end_says_why_and_what_to_type(status, end, told):
     lines = explain_end({"job_id": "j", "status": status} | ({META: vars(end)} if end else {}))
     assert all(words in "\n".join(lines) for words in told)
     assert bool(lines) == bool(told)
 
 
 @pytest.mark.parametrize("content", [None, "text", {"round": None, "absent": 3, "cause": 7}])
-def test_an_end_that_a_server_never_wrote(content):
+def test_job_end_of_other_content_is_empty(content):
     assert JobEnd.of({META: content}) == JobEnd()
 
 
-def test_the_server_keeps_how_a_job_ended(tmp_path):
+def test_server_keeps_end_with_job(tmp_path):
     end = JobEnd(2, True, "why", Cause.failure, {"C": "absent"})
     end.write(tmp_path, "job1")
     engine, kept = MagicMock(), {}
@@ -102,7 +102,7 @@ def test_the_server_keeps_how_a_job_ended(tmp_path):
     assert list((tmp_path / "ended").iterdir()) == []
 
 
-def test_jobs_that_ended_with_an_earlier_process_of_the_server_are_called_so():
+def test_server_ends_jobs_of_earlier_process():
     context = MagicMock(spec=FLContext)
     JobEnds().handle_event(EventType.SYSTEM_BOOTSTRAP, context)
     context.get_engine.return_value.job_runner.update_unfinished_jobs.assert_called_once_with(context)

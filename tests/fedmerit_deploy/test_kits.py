@@ -24,7 +24,7 @@ def server(federation):
     return federation / "fedmerit/prod_00/localhost"
 
 
-def test_a_kit_of_another_kind_is_named(provisioned):
+def test_require_kind_rejects_other_kit(provisioned):
     kits = provisioned / "fedmerit/prod_00"
     for name, kind in KINDS.items():
         assert require_kind(kits / name, kind) == read(kits / name / f"startup/fed_{kind}.json")
@@ -39,7 +39,7 @@ def test_a_kit_of_another_kind_is_named(provisioned):
         read_kind(kits)
 
 
-def test_a_site_without_images_is_bound_to_its_script_until_that_changes(federation, tmp_path, found):
+def test_site_script_is_approved_until_it_changes(federation, tmp_path, found):
     kit, script = federation / "fedmerit/prod_00/site1", tmp_path / "client.py"
     script.write_text("pass\n")
     prepare_site(kit, None, "cpu", script=approve_script(script, "--epochs 2", "python3 -u"))
@@ -58,7 +58,7 @@ def test_a_site_without_images_is_bound_to_its_script_until_that_changes(federat
             approve_script(wrong)
 
 
-def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
+def test_prepare_site_rejects_images_of_other_site(federation, sites):
     kit = federation / "fedmerit/prod_00/site1"
     with pytest.raises(BadInput, match=r"run `fedmerit deploy site` or `fedmerit deploy server` for this kit"):
         read_manifest(kit)
@@ -73,7 +73,7 @@ def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
     assert not written["share_models"]
 
 
-def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, sites):
+def test_prepare_again_keeps_decisions_of_operator(ready, sites):
     approve(ready, [Reference("mine:Part", "mine 1", "aa"), Reference("other:Part", "other 1", "bb")])
     approve(ready, [Reference("mine:Part", "mine 2", "cc")])
     content = read(ready / "local" / "fedmerit.json")
@@ -88,7 +88,7 @@ def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, site
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, sites, answers):
+def test_prepare_again_keeps_decision_on_surveys(ready, sites, answers):
     def answered():
         return set(SURVEY_CLASSES) <= set(read(ready / "local" / "resources.json")["class_allow_list"])
 
@@ -99,7 +99,7 @@ def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, 
 
 
 @pytest.mark.parametrize("byoc", [False, True])
-def test_foreign_code_and_shells_are_refused_to_every_role(server, byoc):
+def test_authorization_refuses_foreign_code_to_every_role(server, byoc):
     """Those with a right to all keep what is no such thing; who may look at a job may ask how far it is."""
     path = server / "local/authorization.json.default"
     roles = {"boss": "any", "guest": {"view": "o:site", "byoc": "any", "shell_commands": "any"}}
@@ -116,7 +116,7 @@ def test_foreign_code_and_shells_are_refused_to_every_role(server, byoc):
 
 
 @pytest.mark.parametrize("name", ["site1", "localhost"])
-def test_kit_that_was_unpacked_for_everybody_is_its_owners_alone(federation, sites, name):
+def test_prepare_closes_kit_to_other_users(federation, sites, name):
     kit = federation / "fedmerit/prod_00" / name
     kit.chmod(0o755)
     if name == "localhost":
@@ -126,7 +126,7 @@ def test_kit_that_was_unpacked_for_everybody_is_its_owners_alone(federation, sit
     assert kit.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_hospital_made_stricter_stays_when_its_kit_is_prepared_again(ready, sites):
+def test_prepare_again_keeps_stricter_privacy_policy(ready, sites):
     policy = privacy_policy("client")
     policy["scopes"][0]["task_result_filters"][0]["args"] |= {"decimals": 4, "encrypted": True}
     (ready / "local" / "privacy.json").write_text(json.dumps(policy))
@@ -148,7 +148,7 @@ def change_port(kit):
         lambda kit: (kit / "local" / "resources.json.default").write_text("{}"),
     ],
 )
-def test_a_kit_that_was_changed_on_its_way_is_found(federation, sites, spoil):
+def test_require_digest_rejects_changed_kit(federation, sites, spoil):
     """NVFlare signs no such kit: the digest, which comes another way, shows it."""
     kit = federation / "fedmerit/prod_00/site1"
     digest = kit_digest(kit)

@@ -46,13 +46,13 @@ def begin(monkeypatch):
         ([DIES] * 3, JobReturnCode.UNKNOWN, [(9, 0.0), (9, 0.0), (9, None)]),  # a code that ends no job
     ],
 )
-def test_a_killed_process_is_started_again(begin, programs, code, deaths):
+def test_launcher_restarts_killed_process(begin, programs, code, deaths):
     handle, told, _ = begin(*programs)
     handle.wait()
     assert (handle.poll(), told) == (code, deaths)
 
 
-def test_a_process_that_the_site_ends_is_not_started_again(begin):
+def test_launcher_restarts_no_terminated_process(begin):
     handle, told, left = begin("import time; time.sleep(600)", "pass")
     waiting = threading.Thread(target=handle.wait)
     waiting.start()

@@ -34,7 +34,7 @@ def jobs(found):
     return [process.cmdline()[-1] == "a.worker_process" for process in found]
 
 
-def test_processes_are_known_by_their_kit(kit, wait_for):
+def test_running_processes_belong_to_kit(kit, wait_for):
     other = kit.with_name("AB")  # no folder in A
     script(other, f'python3 -S -c "{SLEEP}" "$PWD" &')
     start(kit)
@@ -47,7 +47,7 @@ def test_processes_are_known_by_their_kit(kit, wait_for):
     assert jobs(running_processes(kit.parent)) == [False]
 
 
-def test_a_script_runs_as_on_a_machine_that_was_just_started(kit):
+def test_start_removes_left_over_files(kit):
     """What killed processes left is gone, nobody answers its questions, and all that it says goes into one file."""
     script(kit, 'ls; read -r word || echo "nobody there"; echo "$WORD" >&2')
     for name in ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl", "kept.fl"):
@@ -66,7 +66,7 @@ def test_a_script_runs_as_on_a_machine_that_was_just_started(kit):
         start(kit)
 
 
-def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
+def test_end_kills_stubborn_process(kit, wait_for, monkeypatch):
     monkeypatch.setattr(kit_processes, "TIMEOUT_SECONDS", 0.1)
     script(kit, f'python3 -S -c "{STUBBORN}" "$PWD" &')
     start(kit)
@@ -75,7 +75,7 @@ def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
     assert running_processes(kit) == []
 
 
-def test_nothing_outlives_its_guard(kit, wait_for):
+def test_guard_ends_all_processes(kit, wait_for):
     with suppress(ZeroDivisionError), end_processes_on_exit(kit.parent):
         start(kit)
         wait_for(lambda: len(running_processes(kit.parent)) == 2, 300)  # the guard itself is none of them

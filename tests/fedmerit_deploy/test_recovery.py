@@ -118,7 +118,7 @@ def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_sa
     return check
 
 
-def test_run_survives_the_death_of_a_sites_job_and_of_the_server(check_killed):
+def test_run_survives_death_of_job_process_and_server(check_killed):
     check_killed([("site2", "job"), ("server", "all")], ROUNDS, seed=0)
 
 
@@ -130,7 +130,7 @@ def test_run_survives_ten_deaths_at_random_moments(check_killed):
     check_killed([draws.choice(victims) for _ in range(10)], rounds=10, seed=1)
 
 
-def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, wait_for, tmp_path):
+def test_absent_site_rejoins_run(hospitals, job, wait_for, tmp_path):
     """Its machine stops; the others go on after the time stated; resumed, it takes part again."""
 
     def last(*participants: str) -> Callable[[list[dict]], bool]:
@@ -157,7 +157,7 @@ def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, wait_for
     assert all(weight > 0 for weight in run.records()[-1]["weights"].values())
 
 
-def test_a_killed_process_of_a_site_ends_nobodys_job(hospitals, job, tmp_path):
+def test_killed_process_of_site_ends_no_job(hospitals, job, tmp_path):
     """It is started again by the site, and has its part in every round: no command, no other job."""
     hospitals.gate.close(2)
     run = Run(hospitals, job(ROUNDS, "--min-sites", 2, "--round-timeout", 600))
@@ -169,7 +169,7 @@ def test_a_killed_process_of_a_site_ends_nobodys_job(hospitals, job, tmp_path):
     assert [record["participants"] for record in run.records()] == [hospitals.names] * ROUNDS
 
 
-def test_a_watched_run_mends_itself(hospitals, job, fedmerit, scripts, tmp_path):
+def test_watched_run_resumes_by_itself(hospitals, job, fedmerit, scripts, tmp_path):
     """The server's machine, then a site's, stops and starts again: nobody types a command."""
     hospitals.gate.close(2)
     run, log = Run(hospitals, job(ROUNDS, "--min-sites", 3)), tmp_path / "watch.log"
@@ -204,7 +204,7 @@ def test_a_watched_run_mends_itself(hospitals, job, fedmerit, scripts, tmp_path)
     assert [record["participants"] for record in records] == [hospitals.names] * ROUNDS
 
 
-def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, tmp_path):
+def test_run_continues_with_renewed_keys(hospitals, job, tmp_path):
     hospitals.gate.close(2)
     run = Run(hospitals, job(ROUNDS, "--min-sites", 3))
     run.wait_for(lambda records: len(records) >= 2)
@@ -225,7 +225,7 @@ def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, 
     assert keys == {"server": 2, "site1": 1, "site2": 2, "site3": 1}
 
 
-def test_job_that_nobody_knows_is_not_resumed(fedmerit, hospitals):
+def test_resume_rejects_unknown_job(fedmerit, hospitals):
     result = fedmerit("job", "resume", "00000000-0000-0000-0000-000000000000", "--kit", hospitals.admin)
     assert result.exit_code == 2
     assert "`fedmerit job status` lists the jobs" in result.stderr

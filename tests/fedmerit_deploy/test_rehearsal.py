@@ -22,7 +22,7 @@ def plan_of(job):
 @pytest.mark.parametrize(
     "name", ["fedavg_fundus", "fedce_prostate", "cffl_prostate", "fedsac_prostate", "cycle_fundus"]
 )
-def test_a_rehearsal_is_the_job_with_fewer_rounds_and_batches(name, tmp_path):
+def test_rehearsal_shortens_rounds_and_batches(name, tmp_path):
     export_rehearsal(JOBS / name, tmp_path / "rehearsal", 90)
     whole, short = plan_of(JOBS / name), plan_of(tmp_path / "rehearsal")
     same = ("method", "network", "parameters", "preprocessing", "share_models")
@@ -35,7 +35,7 @@ def test_a_rehearsal_is_the_job_with_fewer_rounds_and_batches(name, tmp_path):
 
 
 @pytest.mark.parametrize(("optimizer", "images"), [("adam", 8), ("sgd", 256)])
-def test_sites_default_rules_allow_it_as_they_allow_the_job(optimizer, images):
+def test_default_rules_allow_rehearsal(optimizer, images):
     from fedmerit.schema.configuration.run import RunConfiguration
 
     plan = plan_of(JOBS / "fedavg_prostate")
@@ -46,7 +46,7 @@ def test_sites_default_rules_allow_it_as_they_allow_the_job(optimizer, images):
     assert [check.sentence for check in check_rules(manifest, short, 3, images=300) if not check.passes] == []
 
 
-def test_what_is_no_job_is_named(tmp_path):
+def test_rehearsal_rejects_other_folder(tmp_path):
     with pytest.raises(BadInput, match="no job folder"):
         export_rehearsal(tmp_path, tmp_path / "out", 90)
 
@@ -59,13 +59,13 @@ def test_what_is_no_job_is_named(tmp_path):
         (SiteState(1.0), {}, ["job 3f: left no run"], "fail", "job 3f: left no run"),
     ],
 )
-def test_verdicts_without_a_run(site, refused, ended, state, words):
+def test_judge_without_run_names_cause(site, refused, ended, state, words):
     (line,) = judge({"A": site}, refused, None, ended)
     assert (line.what, line.state) == ("A", state)
     assert words in line.message
 
 
-def test_verdicts_of_a_run(make_ledger_run):
+def test_judge_of_run_names_rejected_and_late_sites(make_ledger_run):
     """A took part and has a flag, B was rejected, C came too late."""
     sites = {"A": SiteState(1.0, flags=["0.2 GiB of disk free"]), "B": SiteState(1.0), "C": SiteState(1.0)}
     lines = judge(sites, {}, make_ledger_run, [])

@@ -101,12 +101,12 @@ def check_fetched(hospitals, pair, trained, fedmerit, assert_same_model, assert_
 
 
 @pytest.mark.slow  # a job is three processes more
-def test_deployment_gives_what_the_local_engine_gives(finished, check_fetched):
+def test_deployment_equals_local_engine(finished, check_fetched):
     check_fetched(finished, "fedce")
 
 
 @pytest.mark.slow
-def test_jobs_side_by_side_share_no_memory(hospitals, export, check_fetched):
+def test_parallel_jobs_share_no_memory(hospitals, export, check_fetched):
     jobs = {method: hospitals.submit(export(method, method=method)) for method in ("fedce", "cgsv")}
     assert [hospitals.wait(job) for job in jobs.values()] == [session.COMPLETED] * 2, hospitals.log()
     for method, job in jobs.items():
@@ -120,7 +120,7 @@ def test_jobs_side_by_side_share_no_memory(hospitals, export, check_fetched):
 
 
 @pytest.mark.slow
-def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tmp_path):
+def test_fetched_run_can_be_reported(hospitals, finished, fedmerit, tmp_path):
     run = hospitals.fetch(finished, tmp_path / "run")
     info = read_run(run)
     assert (info["method"], info["engine"], info["sites"], info["rounds"]) == ("fedce", "prod", NAMES, 2)
@@ -172,7 +172,7 @@ def ungated(hospitals, export, scripts):
 
 
 @pytest.mark.slow
-def test_nvflares_own_command_submits_a_job(hospitals, ungated):
+def test_nvflare_command_submits_job(hospitals, ungated):
     name, told = ungated
     assert name in told
     with hospitals.session() as opened:
@@ -180,14 +180,14 @@ def test_nvflares_own_command_submits_a_job(hospitals, ungated):
 
 
 @pytest.mark.slow
-def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp_path):
+def test_site_filter_applies_to_every_job(hospitals, ungated, tmp_path):
     results = read_results(hospitals.fetch(ungated[0], tmp_path / "run"))
     told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
     assert {site: told[site] == round(told[site], 2) for site in NAMES} == {"site1": False, "site2": True}
 
 
 @pytest.mark.slow
-def test_hospitals_give_each_other_models(hospitals, pair, export, trained, fedmerit, assert_same_model, tmp_path):
+def test_sites_exchange_models(hospitals, pair, export, trained, fedmerit, assert_same_model, tmp_path):
     """From site to site; the models stay there, and the logs of both agree on what was given."""
     settings = ("warmup=1", "R=2", "exchange=peer", "warmup_by=own")
     job = export(
@@ -256,13 +256,13 @@ def refused(hospitals, export):
     return names
 
 
-def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, refused, assert_no_run):
+def test_sites_refuse_job_with_foreign_class(hospitals, refused, assert_no_run):
     path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
     told = [f"{site}: {path} is not in allow_list" for site in NAMES]
     assert_no_run(hospitals, refused["foreign"], *told, "fedmerit job export")
 
 
-def test_job_that_brings_code_is_refused_by_the_sites(hospitals, refused, assert_no_run):
+def test_sites_refuse_job_with_code(hospitals, refused, assert_no_run):
     name = refused["byoc"]
     with hospitals.session() as opened:
         explained = session.explain_refusal(session.job(opened, name))
@@ -272,7 +272,7 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, refused, assert
 
 
 @pytest.mark.slow
-def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_run):
+def test_job_without_able_site_leaves_no_run(hospitals, export, assert_no_run):
     job = changed(export("broken"), lambda executor: executor["args"].update(plan={"method": "no such method"}))
     name = hospitals.submit(job)
     assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
@@ -280,7 +280,7 @@ def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_r
 
 
 @pytest.mark.slow
-def test_plan_beyond_the_rules_of_the_sites_leaves_no_run(hospitals, export, assert_no_run):
+def test_plan_beyond_rules_leaves_no_run(hospitals, export, assert_no_run):
     """One image, one step, plain SGD: an update from which the image follows. Only the sites' own logs say why."""
     settings = [text for name in ("optimizer=sgd", "steps=1", "batch_size=1") for text in ("--set", name)]
     name = hospitals.submit(export("hostile", "--keep-updates", *settings, method="fedavg"))
@@ -294,7 +294,7 @@ def test_plan_beyond_the_rules_of_the_sites_leaves_no_run(hospitals, export, ass
 
 
 @pytest.mark.slow
-def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(pair, export, assert_no_run, tmp_path):
+def test_job_refused_at_start_leaves_no_run(pair, export, assert_no_run, tmp_path):
     """NVFlare's own check, of sites without ours: the server's process is at work by then."""
     with federation(tmp_path / "kits", pair, started=False) as made:
         for kit in made.kits.values():
@@ -312,7 +312,7 @@ def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(pair, export, assert_
 
 
 @pytest.mark.slow
-def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
+def test_abort_stops_waiting_job(hospitals, export, fedmerit, tmp_path):
     """For a third site, which there is not."""
     result = fedmerit("job", "submit", export("waiting", "--min-sites", 3), "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
@@ -330,7 +330,7 @@ def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
 
 
 @pytest.mark.slow
-def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for):
+def test_abort_stops_running_job(hospitals, export, fedmerit, tmp_path, wait_for):
     """What is done by then can be fetched."""
     job = hospitals.submit(export("long", rounds=500))
 
@@ -365,19 +365,19 @@ def fetched(tmp_path):
     return fetch
 
 
-def test_run_with_a_complete_round_is_fetched_though_its_job_failed(fetched):
+def test_fetch_of_failed_job_with_complete_round(fetched):
     assert verify(fetched(rounds=1) / "ledger.jsonl") == 1
 
 
 @pytest.mark.parametrize(("rounds", "why"), [(0, "its first round was not complete"), (None, "no site took it")])
-def test_run_without_a_complete_round_is_not_fetched(fetched, tmp_path, rounds, why):
+def test_fetch_rejects_run_without_complete_round(fetched, tmp_path, rounds, why):
     with pytest.raises(BadInput, match=f"job job1: left no run: {why}; its status is FINISHED:EXEC.*; log.txt in the"):
         fetched(rounds)
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
 @pytest.mark.parametrize("command", ["status", "fetch", "abort"])
-def test_unknown_job(hospitals, fedmerit, tmp_path, command):
+def test_commands_reject_unknown_job(hospitals, fedmerit, tmp_path, command):
     out = ("--out", tmp_path / "run") if command == "fetch" else ()
     result = fedmerit("job", command, "no-such-job", "--kit", hospitals.admin, *out)
     assert result.exit_code == 2
@@ -413,7 +413,7 @@ def greeting(kit):
         return b""
 
 
-def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newcomers, wait_for):
+def test_server_rejects_foreign_certificates(hospitals, newcomers, wait_for):
     assert greeting(newcomers["late"])
     assert greeting(newcomers["expired"]) == greeting(newcomers["foreign"]) == b""
     log = hospitals.kits["server"] / "start.log"
@@ -422,7 +422,7 @@ def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newc
 
 
 @pytest.mark.slow
-def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
+def test_server_rejects_foreign_sites(hospitals, newcomers, wait_for):
     for name in ("expired", "foreign", "late"):
         start(newcomers[name])
     hospitals.wait_for_sites("late")

@@ -1,5 +1,7 @@
-"""What an admin's commands make of NVFlare's answers while jobs and sites come and go. No process is started."""
+"""Test an admin's commands against NVFlare's answers while jobs and sites come and go. No process is started."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +9,10 @@ from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import InternalError, JobNotRunning, NoConnection
 from nvflare.fuel.hci.proto import MetaStatusValue
 
+from fedmerit.engines.nvflare.operations import REPEATS, read_repeats
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit_deploy import session
+from fedmerit_deploy.session import remove_site
 
 
 def failing(error):
@@ -26,7 +30,7 @@ PASSING = [kind("no result") for kind in session.PASSING]
 
 
 @pytest.mark.parametrize("error", [*PASSING, JobNotRunning("j"), InternalError("x"), RuntimeError("x")])
-def test_a_job_that_starts_or_ends_has_no_progress_and_takes_no_note(error):
+def test_progress_of_changing_job_is_none(error):
     assert session.progress(failing(error), "j") is None
     assert session.note(failing(error), "j", "text") is False
 
@@ -41,7 +45,7 @@ def test_a_job_that_starts_or_ends_has_no_progress_and_takes_no_note(error):
         (RuntimeError("of the caller"), RuntimeError, "of the caller"),
     ],
 )
-def test_no_command_ends_in_a_traceback(federation, monkeypatch, error, kind, words):
+def test_session_translates_errors_of_nvflare(federation, monkeypatch, error, kind, words):
     monkeypatch.setattr(session, "new_secure_session", lambda *_, **__: failing(error))
     with (
         pytest.raises(kind, match=words.replace("(", r"\(").replace(")", r"\)")) as found,
@@ -52,12 +56,12 @@ def test_no_command_ends_in_a_traceback(federation, monkeypatch, error, kind, wo
 
 
 @pytest.mark.parametrize("error", [JobNotRunning("job j is not running"), InternalError("Job j is not running.")])
-def test_abort_of_what_is_not_at_work_says_so(error):
+def test_abort_rejects_job_not_at_work(error):
     with pytest.raises(BadInput, match="nothing of it is at work at the server"):
         session.abort(failing(error), "j")
 
 
-def test_a_job_is_asked_for_again_if_there_is_no_answer_just_now(monkeypatch):
+def test_job_retries_after_missing_answer(monkeypatch):
     monkeypatch.setattr(session, "POLL", 0.0)
     answers = [*PASSING[:2], {"status": "RUNNING"}]
 
@@ -73,7 +77,7 @@ def test_a_job_is_asked_for_again_if_there_is_no_answer_just_now(monkeypatch):
         session.job(SimpleNamespace(get_job_meta=answer), "j")
 
 
-def test_a_site_that_is_silent_beside_others_is_not_connected():
+def test_connected_omits_silent_site():
     heard = {"B": 1000.0, "A": 990.0, "C": 940.0}
     clients = [SimpleNamespace(name=name, last_connect_time=when) for name, when in heard.items()]
     opened = SimpleNamespace(get_system_info=lambda: SimpleNamespace(client_info=clients))
@@ -82,7 +86,7 @@ def test_a_site_that_is_silent_beside_others_is_not_connected():
     assert session.connected(opened) == []
 
 
-def test_who_took_a_job_and_who_has_no_process_of_it():
+def test_job_sites_and_sites_without_process():
     details = ["server: OK", "A: OK", "B: BYOC not permitted", "C: no reply (deployment timeout)", "D: OK"]
     assert session.job_sites({"job_deploy_detail": details}) == {"A", "D"}
     assert session.job_sites({"job_deploy_detail": None}) == set()
@@ -106,6 +110,61 @@ def test_who_took_a_job_and_who_has_no_process_of_it():
         (["server", "A"], ["server: OK", "A: OK"], set()),
     ],
 )
-def test_newcomers_are_sites_to_which_a_job_for_all_was_not_given(sites, details, found):
+def test_newcomers_are_sites_without_deployment(sites, details, found):
     described = {"deploy_map": {"app": sites}, "job_deploy_detail": details}
     assert session.newcomers(described, ["A", "B", "C"]) == found
+
+
+JOBS = {
+    "first": {"job_id": "first", "status": session.COMPLETED, "job_deploy_detail": ["server: OK", "A: OK", "B: OK"]},
+    "later": {"job_id": "later", "status": "RUNNING", "min_clients": 2, "cloned_from": "first"},
+}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """An admin's session; "log" has what it was asked to do."""
+    opened = SimpleNamespace(log=[])
+
+    def download(job_id, folder):
+        """As NVFlare 2.9 does: the job folder below "job", its own description of the job beside that."""
+        whole = Path(folder, job_id)
+        (whole / "job/mine/app/config").mkdir(parents=True)
+        (whole / "meta.json").write_text(json.dumps({"job_id": job_id, "deploy_map": {"app": ["@ALL"]}}))
+        (whole / "job/mine/meta.json").write_text(json.dumps({"name": "job", "deploy_map": {"app": ["@ALL"]}}))
+        return str(whole)
+
+    def submit(opened, folder):
+        opened.log.append(json.loads((folder / "meta.json").read_text()))
+        opened.note = read_repeats(folder)
+        return "new"
+
+    opened.download_job_result = download
+    monkeypatch.setattr(session, "job", lambda opened, job_id: JOBS[job_id])
+    monkeypatch.setattr(session, "connected", lambda opened: ["A", "B", "C"])
+    monkeypatch.setattr(session, "stop", lambda opened, job_id: opened.log.append(f"stop {job_id}"))
+    monkeypatch.setattr(session, "submit", submit)
+    return opened
+
+
+def test_remove_site_submits_job_for_all_others(server):
+    assert remove_site(server, "later", "B") == "new"
+    stopped, meta = server.log
+    assert stopped == "stop later"
+    assert meta["name"] == "job"
+    assert meta["deploy_map"] == {"app": ["server", "A", "C"]}
+    assert meta[REPEATS] == server.note == "repeats the run of job first without B"
+
+
+@pytest.mark.parametrize(
+    ("site", "there", "words"),
+    [
+        ("D", ["A", "B", "C"], "D has no part in it; its sites are A, B"),
+        ("B", ["A", "B"], "needs 2 sites without B, connected are A"),
+    ],
+)
+def test_remove_site_rejects_unusable_request_before_stopping(server, monkeypatch, site, there, words):
+    monkeypatch.setattr(session, "connected", lambda opened: there)
+    with pytest.raises(BadInput, match=words):
+        remove_site(server, "later", site)
+    assert not server.log

@@ -67,7 +67,7 @@ def execute(project, text, **more):
     return done.stdout
 
 
-def test_nvflares_poc_runs_it_in_a_process_of_its_own_and_the_ledger_is_signed(project, tmp_path):
+def test_script_runs_in_own_process_with_signed_ledger(project, tmp_path):
     workspace = tmp_path / "poc"
     assert "Status: FINISHED:COMPLETED" in execute(project, POC, NVFLARE_POC_WORKSPACE=str(workspace))
     run = next(workspace.rglob("transfer/*/workspace/fedmerit"))
@@ -90,7 +90,7 @@ def hospitals(sites, tmp_path):
         yield made
 
 
-def test_a_kit_runs_the_script_that_its_manifest_names_while_it_is_unchanged_and_no_other(hospitals, project):
+def test_kit_runs_only_unchanged_approved_script(hospitals, project):
     execute(project, EXPORT)
     job = project / "jobs" / "fedmerit"
     assert not list(job.rglob("*.py")) + list(job.rglob("*.pt"))  # it brings nothing

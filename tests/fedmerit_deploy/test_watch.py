@@ -51,7 +51,7 @@ WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
         (look(ABNORMAL, JobEnd(4, absent={"B": "absent in 2 of 4"}), connected=("A", "C")), RESUME, "killed"),
     ],
 )
-def test_first_look(seen, action, words):
+def test_supervisor_decides_on_first_look(seen, action, words):
     decision = Supervisor().decide(seen, 0.0)
     assert (decision.action, words in decision.reason) == (action, True), decision
 
@@ -60,7 +60,7 @@ def decisions(supervisor, *looks):
     return [supervisor.decide(seen, now).action for seen, now in looks]
 
 
-def test_pauses_grow_and_end_with_a_round_or_at_the_limit():
+def test_supervisor_pauses_longer_until_round_or_limit():
     killed, supervisor = look(ABNORMAL), Supervisor(limit=3)
     assert decisions(supervisor, (killed, 0), (killed, 10), (killed, 69), (killed, 70)) == [RESUME, WAIT, WAIT, RESUME]
     assert decisions(supervisor, (killed, 100), (killed, 399), (killed, 400)) == [WAIT, WAIT, RESUME]
@@ -70,27 +70,27 @@ def test_pauses_grow_and_end_with_a_round_or_at_the_limit():
     assert last is GIVE_UP
 
 
-def test_the_same_failure_after_the_same_round_would_repeat():
+def test_supervisor_gives_up_on_repeated_failure():
     supervisor, failed = Supervisor(), look(EXCEPTION, error(RunFailed, "NaN", round=4))
     assert decisions(supervisor, (failed, 0), (look("RUNNING", round=4), 5), (failed, 100)) == [RESUME, WAIT, GIVE_UP]
     supervisor, later = Supervisor(), look(EXCEPTION, error(RunFailed, "NaN", round=5))
     assert decisions(supervisor, (failed, 0), (later, 100)) == [RESUME, RESUME]
 
 
-def test_a_job_that_it_stopped_itself_is_resumed():
+def test_supervisor_resumes_job_it_stopped():
     supervisor, back = Supervisor(), look("RUNNING", apart=("C",))
     assert decisions(supervisor, (back, 0), (back, 60), (look("FINISHED:ABORTED"), 70)) == [WAIT, RESUME, WAIT]
     assert decisions(supervisor, (look("FINISHED:ABORTED"), 130)) == [RESUME]
 
 
-def test_enough_sites_are_enough_after_a_while():
+def test_supervisor_resumes_with_quorum_after_timeout():
     supervisor, two = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A", "B"))
     assert decisions(supervisor, (two, 0), (two, 599), (two, 600)) == [WAIT, WAIT, RESUME]
     supervisor, one = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A",))
     assert decisions(supervisor, (one, 0), (one, 10_000), (look(ABNORMAL), 10_001)) == [WAIT, WAIT, RESUME]
 
 
-def test_a_site_that_leaves_each_time_is_not_waited_for_for_ever():
+def test_supervisor_stops_waiting_for_leaving_site():
     supervisor, back = Supervisor(), look("RUNNING", apart=("C",), round=2)
     moments = [(back, float(now)) for now in range(0, 40_000, 60)]
     assert decisions(supervisor, *moments).count(RESUME) == REJOINS
@@ -99,7 +99,7 @@ def test_a_site_that_leaves_each_time_is_not_waited_for_for_ever():
     assert decisions(supervisor, *moments).count(RESUME) == REJOINS
 
 
-def test_a_site_that_joins_does_not_wait_as_long_as_one_that_leaves_each_time():
+def test_supervisor_joins_new_site_soon():
     supervisor, back = Supervisor(), look("RUNNING", apart=("C",), round=2)
     assert decisions(supervisor, *((back, float(now)) for now in range(0, 600, 60))).count(RESUME) == 2
     supervisor.decide(look("RUNNING", round=2), 600.0)
@@ -107,7 +107,7 @@ def test_a_site_that_joins_does_not_wait_as_long_as_one_that_leaves_each_time():
     assert decisions(supervisor, (both, 610.0), (both, 670.0)) == [WAIT, RESUME]
 
 
-def test_a_job_that_is_just_starting_is_stopped_once_it_works(monkeypatch):
+def test_stop_waits_for_starting_job(monkeypatch):
     """NVFlare would not abort it, and two jobs would be at work in one run folder."""
     states, did = ["DISPATCHED", "DISPATCHED", "RUNNING", "FINISHED:ABORTED"], []
     monkeypatch.setattr(session, "POLL", 0)
@@ -153,7 +153,7 @@ def watched(monkeypatch):
     return run
 
 
-def test_a_run_is_kept_at_work_and_each_decision_is_shown_once(watched):
+def test_watch_shows_each_decision_once(watched):
     away, running = session.Unreachable("server cannot be reached"), look("RUNNING", round=2)
     server = Server(running, running, away, away, look("FINISHED:ABANDONED"), running, running, look(session.COMPLETED))
     shown = watched(server)
@@ -169,7 +169,7 @@ def test_a_run_is_kept_at_work_and_each_decision_is_shown_once(watched):
     assert (job, note.startswith("resumed after 2 rounds: j: ended, the server was started again")) == ("j+", True)
 
 
-def test_a_note_is_given_to_each_job_until_a_round_has_it(watched):
+def test_watch_repeats_note_until_recorded(watched):
     back, at = look("RUNNING", round=2), look("RUNNING", round=3)
     server = Server(look("FINISHED:ABANDONED"), back, back, look(ABNORMAL), back, at, at, look(session.COMPLETED))
     watched(server)
@@ -177,6 +177,6 @@ def test_a_note_is_given_to_each_job_until_a_round_has_it(watched):
     assert [(job, " ".join(text.split()[2:4]).strip(":")) for job, text in server.notes] == expected
 
 
-def test_a_run_that_is_given_up_ends_the_watch_with_the_reason(watched):
+def test_watch_ends_with_reason_of_giving_up(watched):
     with pytest.raises(RunFailed, match="job j: given up: it was stopped on purpose"):
         watched(Server(look("FINISHED:ABORTED")))

@@ -69,7 +69,7 @@ def open_to_others(root):
     return [str(path) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
 
 
-def test_every_file_is_only_for_its_owner(provisioned):
+def test_init_closes_files_to_others(provisioned):
     files = [path for path in provisioned.rglob("*") if path.is_file()]
     keys = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
     assert {path.name for path in keys} == {"cert.json", "server.key", "client.key"}
@@ -80,7 +80,7 @@ def test_every_file_is_only_for_its_owner(provisioned):
 
 
 @pytest.mark.slow
-def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, tmp_path):
+def test_nvflare_command_provisions_project_file(provisioned, scripts, tmp_path):
     command = [scripts / "nvflare", "provision", "-p", provisioned / PROJECT_FILE, "-w", tmp_path / "work"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300, capture_output=True)
     ours, theirs = (
@@ -91,7 +91,7 @@ def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, 
     assert "site1/local/fedmerit_versions.json" in ours
 
 
-def test_a_kit_is_compared_with_the_digest_that_was_printed(federation, fedmerit):
+def test_check_compares_kit_with_printed_digest(federation, fedmerit):
     """Before anything is prepared or started; NVFlare itself takes a kit with another port."""
     added = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
     lines = added.output.split("site3: ")[1].splitlines()
@@ -108,7 +108,7 @@ def test_a_kit_is_compared_with_the_digest_that_was_printed(federation, fedmerit
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_kits_hold_no_key_of_others(provisioned):
+def test_kits_hold_only_own_key(provisioned):
     keys = {path.parents[1].name: path.read_bytes() for path in provisioned.glob("fedmerit/prod_00/*/startup/*.key")}
     assert len(keys) == len(set(keys.values())) == 5
     state = read(provisioned / "fedmerit/state/cert.json")
@@ -117,7 +117,7 @@ def test_kits_hold_no_key_of_others(provisioned):
     assert not any(secret in path.read_text(errors="replace") for path in kits)
 
 
-def test_renewing_prints_the_next_steps(federation, fedmerit):
+def test_renew_prints_next_steps(federation, fedmerit):
     result = fedmerit("deploy", "renew", "--out", federation, "--names", "site2, a@lead.org")
     assert result.exit_code == 0, result.output
     for text in (str(federation / "fedmerit/prod_01/site2"), "fedmerit/prod_01/a@lead.org", "startup/"):
@@ -129,7 +129,7 @@ def test_renewing_prints_the_next_steps(federation, fedmerit):
     )
 
 
-def test_added_site_leaves_the_others_unchanged(federation, fedmerit):
+def test_add_leaves_other_kits_unchanged(federation, fedmerit):
     result = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
     assert result.exit_code == 0, result.output
     assert "site1" not in result.output
@@ -152,7 +152,7 @@ def keyed(tmp_path_factory, fedmerit):
     return out / "fedmerit"
 
 
-def test_all_sites_get_one_key_and_nobody_else_any(keyed):
+def test_encryption_key_is_only_in_site_kits(keyed):
     before, after = keyed / "prod_00", keyed / "prod_01"
     sites = [after / f"site{place}" for place in (1, 2, 3)] + [before / "site1", before / "site2"]
     keys = {kit: (kit / "startup/client_context.tenseal").read_bytes() for kit in sites}
@@ -175,7 +175,7 @@ def test_all_sites_get_one_key_and_nobody_else_any(keyed):
         ("site1", "rootCA.pem", "fail", "cannot be read"),
     ],
 )
-def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, state, word):
+def test_check_opens_encryption_context(keyed, sites, tmp_path, name, spoil, state, word):
     kits = shutil.copytree(keyed / "prod_01", tmp_path / "kits")
     kit = kits / name
     if name == "site1":
@@ -210,7 +210,7 @@ def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, sta
         ({"--name": "my federation"}, ["my federation"]),
     ],
 )
-def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
+def test_init_rejects_unusable_options(fedmerit, tmp_path, options, words):
     given = {"--sites": "site1,site2", "--server": "localhost", "--out": tmp_path / "new"} | options
     result = fedmerit("deploy", "init", *(part for item in given.items() if item[1] is not None for part in item))
     assert result.exit_code == 2, result.output
@@ -218,7 +218,7 @@ def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
     assert not (tmp_path / "new").exists()
 
 
-def test_site_is_prepared(kit, sites, fedmerit):
+def test_site_command_prepares_kit(kit, sites, fedmerit):
     result = fedmerit("deploy", "site", "--kit", kit, "--sites-folder", sites, "--device", "cpu", "--offline")
     assert result.exit_code == 0, result.output
     content = read(kit / "local/fedmerit.json")
@@ -238,7 +238,7 @@ def test_site_is_prepared(kit, sites, fedmerit):
     assert "start.sh" in result.output
 
 
-def test_code_of_others_is_allowed_where_asked_for(kit, sites, fedmerit):
+def test_byoc_option_allows_code(kit, sites, fedmerit):
     options = ("--site-folder", sites / "site1", "--byoc", "--offline")
     result = fedmerit("deploy", "site", "--kit", kit, *options)
     assert result.exit_code == 0, result.output
@@ -248,7 +248,7 @@ def test_code_of_others_is_allowed_where_asked_for(kit, sites, fedmerit):
     assert [state for state, _ in found(kit, "policy")] == ["warn"]
 
 
-def test_server_is_prepared(server, sites, fedmerit, tmp_path):
+def test_server_command_prepares_kit(server, sites, fedmerit, tmp_path):
     result = fedmerit("deploy", "server", "--kit", server, "--server-sites", sites, "--runs", tmp_path / "runs")
     assert result.exit_code == 0, result.output
     assert read(server / "local/fedmerit.json") == {
@@ -267,7 +267,7 @@ def test_server_is_prepared(server, sites, fedmerit, tmp_path):
 
 
 @pytest.mark.parametrize(("command", "name"), [("site", "localhost"), ("server", "site1"), ("site", "a@lead.org")])
-def test_kit_of_another_kind(federation, sites, fedmerit, command, name):
+def test_commands_reject_kit_of_other_kind(federation, sites, fedmerit, command, name):
     folder = ("--sites-folder", sites) if command == "site" else ()
     result = fedmerit("deploy", command, "--kit", federation / "fedmerit/prod_00" / name, *folder)
     assert result.exit_code == 2
@@ -283,7 +283,7 @@ def test_kit_of_another_kind(federation, sites, fedmerit, command, name):
         (("--sites-folder", "{sites}", "--device", "cuda:77"), ["cuda:77", "site1"]),
     ],
 )
-def test_site_that_cannot_be_prepared(kit, sites, fedmerit, options, words):
+def test_site_command_rejects_unusable_options(kit, sites, fedmerit, options, words):
     result = fedmerit("deploy", "site", "--kit", kit, *(option.format(sites=sites) for option in options))
     assert result.exit_code == 2
     assert [word for word in words if word not in result.stderr] == []
@@ -291,7 +291,7 @@ def test_site_that_cannot_be_prepared(kit, sites, fedmerit, options, words):
 
 
 @pytest.mark.slow
-def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
+def test_site_command_reports_missing_server(fedmerit, federation, monkeypatch):
     begin = session.new_secure_session
     monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))
     result = fedmerit("job", "status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
@@ -307,7 +307,7 @@ def ready(kit, sites):
     return kit
 
 
-def test_faults_of_the_data_are_reported(ready, own_sites, fedmerit):
+def test_site_command_reports_faults_of_images(ready, own_sites, fedmerit):
     folder = own_sites / "site1"
     lists = read(folder / "datalist.json")
     os.remove(folder / lists["training"][0]["image"])
@@ -318,7 +318,7 @@ def test_faults_of_the_data_are_reported(ready, own_sites, fedmerit):
     assert "not ready: 1" in result.stderr
 
 
-def test_kit_that_was_not_prepared(kit, fedmerit):
+def test_check_rejects_unprepared_kit(kit, fedmerit):
     result = fedmerit("deploy", "check", "--kit", kit)
     assert result.exit_code == 2
     assert "fedmerit deploy site" in result.stderr

@@ -6,7 +6,7 @@ import pytest
 from made_photographs import write_photographs
 
 
-def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
+def test_export_accepts_options_of_run(fedmerit, tmp_path):
     options = ("--preset", "paper", "--final-model", "selected", "--study", "prostate-x")
     result = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 0, result.output
@@ -18,7 +18,7 @@ def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path)
 
 
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
-def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
+def test_export_rejects_unusable_parameter(fedmerit, tmp_path, options):
     job = tmp_path / "job"
     result = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *options)
     assert result.exit_code == 2
@@ -27,7 +27,7 @@ def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options
 
 
 @pytest.mark.parametrize("options", [("--set", "last_round=own"), ("--set", "statistics=own", "--privacy", "he")])
-def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
+def test_export_rejects_what_run_rejects(fedmerit, tmp_path, options):
     method = "fedavg" if "he" in options else "cgsv"
     result = fedmerit("job", "export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 2
@@ -44,7 +44,7 @@ def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
         (("--method", "fedavg", "--values", "multi_round"), ("--share-models",)),
     ],
 )
-def test_export_of_what_sends_sites_each_others_models(fedmerit, tmp_path, options, enough):
+def test_export_asks_for_consent_to_share_models(fedmerit, tmp_path, options, enough):
     command = ("job", "export", "--task", "prostate", "--out", tmp_path / "job", *options)
     result = fedmerit(*command)
     assert result.exit_code == 2
@@ -57,7 +57,7 @@ def test_export_of_what_sends_sites_each_others_models(fedmerit, tmp_path, optio
     assert plan["share_models"] == ("--share-models" in enough)
 
 
-def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
+def test_export_accepts_sites_of_own_task(fedmerit, tmp_path):
     source = write_photographs(tmp_path / "raw")
     given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")
     result = fedmerit("prepare", "generic", "--source", source, "--out", tmp_path / "sites", *given)
@@ -75,7 +75,7 @@ def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("status",), ("submit", "job"), ("fetch", "id", "--out", "run"), ("abort", "id")])
-def test_a_folder_that_is_no_admin_kit(fedmerit, tmp_path, command):
+def test_commands_reject_other_folder_as_kit(fedmerit, tmp_path, command):
     result = fedmerit("job", *command, "--kit", tmp_path)
     assert result.exit_code == 2
     assert "startup kit" in result.stderr

@@ -57,14 +57,14 @@ def status(fedmerit, state, monkeypatch, tmp_path):
     return call
 
 
-def test_flags_are_named_on_the_terminal(status):
+def test_status_names_flags_on_terminal(status):
     shown = status().output
     for text in ("connected sites: A", "look at A: 0.2 GiB of disk free", "its clock is +90 s", "3f2a: round 4 of 40"):
         assert text in shown
     assert "look at B: not connected since" in shown
 
 
-def test_the_page_names_them_and_refreshes_itself(status, tmp_path):
+def test_status_page_refreshes_itself(status, tmp_path):
     page = tmp_path / "status.html"
     assert status("--html", page, "--every", 0).exit_code == 0
     once = page.read_text()
@@ -78,7 +78,7 @@ def test_the_page_names_them_and_refreshes_itself(status, tmp_path):
     assert "gave no answer" not in page.read_text()
 
 
-def test_while_the_server_is_away_the_page_says_so(status, tmp_path):
+def test_status_page_says_that_server_is_away(status, tmp_path):
     looks = iter([True, False])
     status("--html", tmp_path / "status.html", ends=lambda: next(looks))
     assert "not of now: server fl: gave no answer" in (tmp_path / "status.html").read_text()
@@ -97,7 +97,7 @@ def test_metrics_file_has_all_that_dashboard_shows(status, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_opens_in_a_browser_and_asks_for_nothing_else(status, tmp_path):
+def test_status_page_works_offline_in_browser(status, tmp_path):
     from browser import chromium, requested, resize
 
     page = tmp_path / "status.html"

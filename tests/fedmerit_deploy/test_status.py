@@ -34,19 +34,19 @@ FINE = {"fedmerit": "1.0", "torch": "2.1", "python": "3.11.7", "disk": 80.0, "cl
         ({}, None, f"not connected since {status.in_words(900.0)}"),
     ],
 )
-def test_what_is_to_be_looked_at_is_named(own, silent, flag):
+def test_judge_sites_flags_what_needs_a_look(own, silent, flag):
     told = {"A": FINE, "B": FINE, "C": FINE | own}
     last = {"A": 1.0, "B": 2.0} | ({"C": silent} if silent is not None else {})
     states = judge_sites({"C": 900.0}, last, told, {}, NOW)
     assert [states[site].flags for site in "ABC"] == [[], [], [flag] if flag else []]
 
 
-def test_a_site_that_hides_or_lacks_is_named_without_it():
+def test_judge_sites_accepts_hidden_facts():
     states = judge_sites({}, {"A": 1.0}, {"A": {"fedmerit": "1.0"}}, {"A": "absent in 3 of 3 rounds"}, NOW)
     assert (states["A"].clock_offset, states["A"].flags) == (None, ["absent in 3 of 3 rounds"])
 
 
-def test_where_a_site_stands_in_the_round():
+def test_places_in_round_of_all_sites():
     record = {"round": 3, "participants": ["A", "B"], "rejected": {"C": "no reply"}}
     progress = {"record": record, "rounds": 40, "silent": ["B", "C"], "at_work": ["B"]}
     expected = {"A": "answered", "B": "at work", "C": "no answer yet"}
@@ -63,7 +63,7 @@ def test_where_a_site_stands_in_the_round():
         {"images": "12"}, {1: 2}, {("a",): 1}, {"slices": 10**400},
     ],
 )  # fmt: skip
-def test_what_is_no_report_says_nothing(text):
+def test_parse_facts_of_other_text_is_empty(text):
     """A clock of 401 digits ended the admin's `job status`."""
     assert parse_facts(text) == {}
 
@@ -84,16 +84,16 @@ def test_what_is_no_report_says_nothing(text):
         ("host", "pacs"),
     ],
 )
-def test_what_is_not_as_listed_stays(fact, value):
+def test_clear_facts_drops_unlisted_values(fact, value):
     assert clear_facts(FINE | {fact: value}) == {name: one for name, one in FINE.items() if name != fact}
 
 
-def test_a_misspelt_fact_to_hide_lets_none_out():
+def test_clear_facts_with_unknown_hidden_name_is_empty():
     assert clear_facts(FINE, ["disk"]) == {name: one for name, one in FINE.items() if name != "disk"}
     assert clear_facts(FINE, ["disc"]) == {}
 
 
-def test_a_site_reports_what_it_does_not_hide(ready):
+def test_site_facts_omit_hidden_ones(ready):
     log = ready / "runs/job/sites/site1/errors.log"
     log.parent.mkdir(parents=True)
     (log.parent / PROGRESS).write_text("12 of 400")
@@ -121,16 +121,16 @@ def test_a_site_reports_what_it_does_not_hide(ready):
     assert ask_sites(opened, NOW) == ({"A": 7.0, "B": 7.0}, {"A": facts})
 
 
-def test_no_error_is_none(tmp_path):
+def test_last_error_without_log_is_empty(tmp_path):
     assert last_error(tmp_path) == batch_at_work(tmp_path) == ""
 
 
 @pytest.mark.parametrize(("count", "expected"), [(4, ""), (5, "5 to 9"), (99, "50 to 99"), (10**6, "100000 or more")])
-def test_counts_leave_in_bins(count, expected):
+def test_count_bin_of_counts(count, expected):
     assert count_bin(count) == expected
 
 
-def test_when_a_site_was_heard_is_remembered(tmp_path):
+def test_remember_keeps_last_contact_for_a_month(tmp_path):
     month = status.FORGOTTEN
     (tmp_path / status.HEARD).write_text("[]")
     assert status._remember(tmp_path, {"A": 7.0, "B": 1.0}, month) == {"A": month - 7, "B": month - 1}

@@ -19,7 +19,7 @@ from fedmerit_deploy.kits import approve, class_policy, prepare_server, prepare_
 from fedmerit_deploy.provisioning import init, make_project
 
 
-def test_everything_is_looked_at_and_fine(ready):
+def test_check_machine_covers_all_matters(ready):
     lines = check_machine(ready, offline=True)
     after = ["encryption", "start", "server", "device", "rules for jobs", "disk", "memory"]
     assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
@@ -45,7 +45,7 @@ def read(path):
         ("python", "warn", "need not repeat bit for bit"),
     ],
 )
-def test_other_versions(ready, package, state, advice, found):
+def test_check_reports_other_versions(ready, package, state, advice, found):
     path = ready / "local/fedmerit_versions.json"
     path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
     ((told_state, told),) = found(ready, "versions")
@@ -62,14 +62,14 @@ def test_other_versions(ready, package, state, advice, found):
         (-1, 90, "ok", "site1"),
     ],
 )
-def test_expiry(ready, federation, first, last, state, word, found):
+def test_check_reports_certificate_out_of_date(ready, federation, first, last, state, word, found):
     certify(federation / "fedmerit/state/cert.json", ready / "startup/client", "site1", first, last)
     states = dict(found(ready, "certificate"))
     assert word in states[state]
     assert states.keys() == {state}
 
 
-def test_certificate_of_another_federation(ready, tmp_path, found):
+def test_check_rejects_certificate_of_other_federation(ready, tmp_path, found):
     project = make_project({"site1": "lead"}, "localhost", "lead", {"a@b.org": "lead"})
     other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
     for name in ("client.crt", "client.key"):
@@ -79,12 +79,12 @@ def test_certificate_of_another_federation(ready, tmp_path, found):
     assert "not signed by the federation" in told
 
 
-def test_key_of_another(ready, found):
+def test_check_rejects_key_of_other_site(ready, found):
     shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
     assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
 
 
-def test_key_that_others_may_read(ready, found):
+def test_check_warns_of_readable_key(ready, found):
     (ready / "startup/client.key").chmod(0o644)
     assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
 
@@ -98,14 +98,14 @@ def test_key_that_others_may_read(ready, found):
         ({"class_allow_list": None}, "fail", "not FedMerit's"),
     ],
 )
-def test_other_policy(ready, change, state, word, found):
+def test_check_compares_class_policy(ready, change, state, word, found):
     path = ready / "local/resources.json"
     path.write_text(json.dumps(read(path) | change))
     ((told_state, told),) = found(ready, "policy")
     assert (told_state, word in told) == (state, True)
 
 
-def test_what_the_own_gate_lets_pass_is_told(ready, found):
+def test_check_describes_egress_filter(ready, found):
     assert found(ready, "gate") == [("ok", "6 decimals, surveys of 5 patients and more")]
     path = ready / "local/privacy.json"
     content = read(path)
@@ -134,13 +134,13 @@ def test_what_the_own_gate_lets_pass_is_told(ready, found):
         ),
     ],
 )
-def test_a_privacy_policy_that_would_end_jobs(ready, policy, found):
+def test_check_rejects_privacy_policy_that_ends_jobs(ready, policy, found):
     (ready / "local/privacy.json").write_text(json.dumps(policy))
     ((state, told),) = found(ready, "gate")
     assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
 
 
-def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, found):
+def test_check_compares_parts_with_approvals(ready, tmp_path, found):
     script = tmp_path / "mine.py"
     script.write_text("one = 1\n")
     assert found(ready, "parts of others") == []
@@ -155,7 +155,7 @@ def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, fou
     assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
 
 
-def test_who_may_bring_code_is_told(ready, found):
+def test_check_warns_of_roles_that_may_bring_code(ready, found):
     path = ready / "local/authorization.json"
     content = read(path)
     content["permissions"]["lead"]["byoc"] = "any"
@@ -166,7 +166,7 @@ def test_who_may_bring_code_is_told(ready, found):
     assert "code of others or a shell is open to lead, member; " in told
 
 
-def test_server_out_of_reach(ready, monkeypatch, found):
+def test_check_reports_unreachable_server(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
     monkeypatch.setattr(checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
@@ -174,7 +174,7 @@ def test_server_out_of_reach(ready, monkeypatch, found):
     assert "/etc/hosts" in told
 
 
-def test_a_proxy_that_grpc_obeys_is_named(ready, monkeypatch, found):
+def test_check_names_proxy_of_grpc(ready, monkeypatch, found):
     with socket.create_server(("localhost", 0)) as closed:
         proxy = f"http://localhost:{closed.getsockname()[1]}"
     monkeypatch.setenv("https_proxy", proxy)
@@ -186,21 +186,21 @@ def test_a_proxy_that_grpc_obeys_is_named(ready, monkeypatch, found):
     assert (state, "https_proxy" in told) == ("warn", False)
 
 
-def test_what_a_killed_process_left_in_a_kit(ready, found):
+def test_check_reports_left_over_process_file(ready, found):
     (ready / "daemon_pid.fl").write_text(f"{os.getppid()}\n")
     assert ("fail", "delete the file") in [(state, told[-15:]) for state, told in found(ready, "start")]
     (ready / "daemon_pid.fl").write_text("999999999\n")  # start.sh deletes it
     assert "fail" not in dict(found(ready, "start"))
 
 
-def test_the_python_that_the_start_script_takes(ready, monkeypatch, found):
+def test_check_reports_python_of_start_script(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "start")] == ["ok"]
     monkeypatch.setenv("PATH", "/nowhere")
     ((state, told),) = found(ready, "start")
     assert (state, f"PATH={Path(sys.executable).parent}:" in told) == ("warn", True)
 
 
-def test_ports_in_use(federation, found):
+def test_check_reports_ports_in_use(federation, found):
     server = federation / "fedmerit/prod_00/localhost"
     prepare_server(server)
     assert [state for state, _ in found(server, "server")] == ["ok"]
@@ -211,14 +211,14 @@ def test_ports_in_use(federation, found):
     assert str(port) in told
 
 
-def test_device_that_is_not_there(ready, found):
+def test_check_rejects_missing_device(ready, found):
     path = ready / "local/fedmerit.json"
     path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
     ((state, told),) = found(ready, "device")
     assert (state, "cuda:77" in told) == ("fail", True)
 
 
-def test_rules_that_were_changed_are_shown(ready, sites, found):
+def test_check_shows_changed_rules(ready, sites, found):
     assert found(ready, "rules for jobs") == [("ok", "the defaults")]
     prepare_site(ready, sites / "site1", evaluations="validation=8,testing=4")
     changed = "evaluations validation=8, testing=4, server_validation=64"
@@ -233,7 +233,7 @@ def test_rules_that_were_changed_are_shown(ready, sites, found):
 
 
 @pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])
-def test_room(ready, monkeypatch, gib, state, found):
+def test_check_compares_disk_and_memory(ready, monkeypatch, gib, state, found):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
     monkeypatch.setattr(checks, "free_memory", lambda: int(gib * 2**30))
@@ -243,7 +243,7 @@ def test_room(ready, monkeypatch, gib, state, found):
 @pytest.mark.parametrize(
     ("hidden", "state", "word"), [(["gpu", "disk"], "ok", "gpu, disk"), (["disc"], "fail", "disc: unknown")]
 )
-def test_what_admins_are_not_told(ready, hidden, state, word, found):
+def test_check_shows_hidden_facts(ready, hidden, state, word, found):
     manifest = ready / "local/fedmerit.json"
     manifest.write_text(json.dumps(read(manifest) | {"hidden": hidden}))
     ((is_now, text),) = found(ready, "facts for admins", offline=True)
