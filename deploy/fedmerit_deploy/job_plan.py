@@ -26,9 +26,10 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.evaluation_budget import most_evaluations
 from fedmerit.site.machine_settings import follow_approvals
 from fedmerit.site.policy import Manifest
+from fedmerit.trainers.factory import count_images
 from fedmerit_deploy.kit_files import require_kind
 from fedmerit_deploy.kits import read_manifest
-from fedmerit_deploy.site_policy import RuleCheck, check_rules, count_images, images_per_round
+from fedmerit_deploy.site_policy import RuleCheck, check_rules, images_per_round
 
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000
 MOST_SITES = 100  # that a job can ask for here: the number of coalitions is two to their power

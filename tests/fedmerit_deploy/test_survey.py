@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from federation_factory import federation
 from nvflare.fuel.flare_api.flare_api import JobNotDone
+from torch import nn
 
+from fedmerit.engines.nvflare.translation import message_to_model
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.messages import Failure
+from fedmerit.schema.messages import ClosingReceipt, Failure
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.schema.survey import ANSWERS, TOO_FEW, Question, Survey, Surveyed, find_quantity
 from fedmerit_deploy import session
@@ -145,16 +147,15 @@ def test_class_policy_without_surveys_lacks_only_their_classes():
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({"failure": "no\nreply"}, "no"),
-        ({"survey": {"patients": 9}}, "no answer to a survey"),
-        ({"survey": "9"}, "no answer to a survey"),
-        ({}, "no answer to a survey"),
-        ({"survey": Surveyed(4, 40, {}, 5).to_dict()}, "below the floor"),
-        ({"survey": Surveyed(9, 90, {}, 4).to_dict()}, "below the floor"),
+        (Failure(TOO_FEW), TOO_FEW),
+        (Failure("no\nreply"), "expected a listed reason"),
+        (ClosingReceipt(0), "no answer to a survey"),
+        (Surveyed(4, 40, {}, 5), "below the floor"),
+        (Surveyed(9, 90, {}, 4), "below the floor"),
     ],
 )
 def test_read_answer_rejects_unusable_answer(told, why):
-    found = read_answer(told, QUESTION)
+    found = read_answer(message_to_model(told, nn.Identity()), QUESTION)
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found
@@ -206,7 +207,7 @@ def test_await_survey_fails_if_server_stores_nothing(opened, monkeypatch):
     [
         (None, "left no answers of a survey: its status is FINISHED:COMPLETED; C: not in allow_list: SurveyExecutor"),
         ({"floor": 5}, "not a survey: sites: Field required"),
-        ({"floor": True, "sites": {}, "refused": {}}, "not a survey: floor: Input should be a valid integer"),
+        ({"floor": True, "sites": {}, "refused": {}}, "not a survey: floor: expected a whole number"),
     ],
 )
 def test_await_survey_rejects_other_content(opened, content, words):
