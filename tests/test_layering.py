@@ -53,7 +53,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit_data.spatial"},
     {"fedmerit_data.readers"},
     {"fedmerit_data.synthetic"},
-    {"fedmerit_data.kinds"},
+    {"fedmerit_data.kinds", "fedmerit_data.options"},
     {"fedmerit_data.preparation"},
     {"fedmerit_data.preparing", "fedmerit_data.checking"},
     {"fedmerit_data"},

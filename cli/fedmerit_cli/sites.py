@@ -1,106 +1,45 @@
 """Commands on site folders: prepare, check."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from fedmerit.errors import BadInput, printable
+from fedmerit.schema.declarations import parameters
+from fedmerit_cli.options import takes
 from fedmerit_cli.terminal import Commands, console, option_in, plain_table
+from fedmerit_data.options import PreparationOptions
 
 if TYPE_CHECKING:
     from fedmerit_data.checking.findings import Examination, Finding
     from fedmerit_deploy.job_plan import JobPage
 
-GENERIC, PHOTOGRAPHS = "Kind generic", "Slices and photographs"
 PLANS = "A job before it runs"
 
 commands = Commands()
 
 
+OPTIONS = tuple(name for name in parameters(PreparationOptions) if name != "kind")
+
+
 @commands.add("prepare generic --source raw --out sites --labels disc=1+2,cup=2 --size 256")
+@takes(PreparationOptions, *OPTIONS)
 def prepare(
     kind: Annotated[str, typer.Argument(help="Layout of the raw data; an unknown word prints the list.")],
+    asked: PreparationOptions,
     out: Annotated[Path | None, typer.Option(help="Folder to write the site folders into.")] = None,
-    source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
-    ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
-    folds: Annotated[
-        int | None, typer.Option(help="For cross-validation: that many splits, each patient tested in one.")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Height and width of the prepared slices in pixels.", show_default="256")
-    ] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Plan of `fedmerit data plan`, for volumes: instead of size and field of view.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the split.")] = 0,
-    server_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of training patients to set aside for the server to validate on.")
-    ] = 0.0,
-    patients: Annotated[int | None, typer.Option(min=1, help="Synthetic kinds: patients per site.")] = None,
-    patient_table: Annotated[
-        Path | None, typer.Option(help="CSV file of site,case,patient, if file names do not name patients.")
-    ] = None,
-    skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave unreadable cases out and count them, instead of stopping.")
-    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Concurrent processes.", show_default="cores")] = None,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
     ] = True,
     describe: Annotated[
         bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
-    ] = False,
-    slices: Annotated[
-        Literal["all", "organ"], option_in(PHOTOGRAPHS, "Train on all slices, or on those with the organ.")
-    ] = "all",
-    field_of_view: Annotated[
-        float | None, option_in(PHOTOGRAPHS, "Millimetres to crop to, around the centre.", show_default="all")
-    ] = None,
-    crop: Annotated[
-        Literal["disc", "whole"] | None,
-        option_in(PHOTOGRAPHS, "Photographs: a square around the disc, or all.", show_default="the kind's"),
-    ] = None,
-    crop_multiple: Annotated[
-        float | None, option_in(PHOTOGRAPHS, "Side of that square in disc diameters.", show_default="3")
-    ] = None,
-    expert: Annotated[
-        int | None,
-        option_in(PHOTOGRAPHS, "Kinds riga-*: masks by this expert, 1 to 6.", show_default="what most marked"),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        option_in(
-            GENERIC,
-            "Mask values or organ names of each label: disc=1+2,cup=2,ignore=3.",
-            show_default="dataset.json's, else mask=any",
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        option_in(GENERIC, "1 (grey), 3 (colours), numbers per voxel or files.", show_default="dataset.json's, else 3"),
-    ] = None,
-    task: Annotated[str | None, option_in(GENERIC, "Name of the task.", show_default="generic")] = None,
-    modality: Annotated[
-        str | None,
-        option_in(
-            GENERIC,
-            "Normalisation: mri, mri_by_channel, xray, ct_soft_tissue, ct_lung, ct_bone or photo.",
-            show_default="photo with 3 channels, mri with 1, else mri_by_channel",
-        ),
-    ] = None,
-    site: Annotated[
-        str | None,
-        option_in(GENERIC, "Name of the site, if SOURCE is the folder of one site; default its name.", metavar="NAME"),
-    ] = None,
-    fill: Annotated[
-        float | None,
-        option_in(GENERIC, "Value for voxels that have none (NaN).", show_default="such images are refused"),
-    ] = None,
-    resample_masks: Annotated[
-        bool, option_in(GENERIC, "Bring masks on another grid of the same scan to their image's (nearest).")
     ] = False,
 ) -> None:
     """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
@@ -118,53 +57,22 @@ def prepare(
     from fedmerit_data.prepare import describe as describe_sites
     from fedmerit_data.prepare import prepare as prepare_sites
     from fedmerit_data.preparing.resumption import count_finished_cases
-    from fedmerit_data.readers.label_map import parse_labels
 
-    try:
-        shares = tuple(float(part) for part in ratios.split(","))
-    except ValueError:
-        shares = ()
-    if len(shares) != 3:
-        raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
-    if plan is not None and (size is not None or field_of_view is not None):
+    if plan is not None and (asked.size != PreparationOptions.size or asked.field_of_view is not None):
         raise BadInput("--plan: decides size and field of view; leave --size and --field-of-view out")
-    asked = Preparation(
-        kind,
-        source=source,
-        ratios=(shares[0], shares[1], shares[2]),
-        folds=folds,
-        size=256 if size is None else size,
-        data_plan=None if plan is None else load_data_plan(plan),
-        seed=seed,
-        slices=slices,
-        field_of_view=field_of_view,
-        crop=crop,
-        crop_multiple=crop_multiple,
-        expert=expert,
-        patients=patients,
-        labels=None if labels is None else parse_labels(labels),
-        channels=channels,
-        task=task,
-        modality=modality,
-        site=site,
-        fill=fill,
-        resample=resample_masks or None,
-        server_share=server_share,
-        patient_table=patient_table,
-        skip_unreadable=skip_unreadable,
-        pictures=pictures,
-    )
+    data_plan = None if plan is None else load_data_plan(plan)
+    preparation = Preparation(**{**vars(asked), "kind": kind}, pictures=pictures, data_plan=data_plan)
     if describe:
-        found = describe_sites(asked)
+        found = describe_sites(preparation)
         for one in found:
-            console.print("\n".join(one.lines(asked.layout.labels)), soft_wrap=True)
+            console.print("\n".join(one.lines(preparation.layout.labels)), soft_wrap=True)
         if any(one.faults for one in found):
             raise typer.Exit(1)
         return
     if out is None:
         raise BadInput("--out: missing; name the folder to write the site folders into, or only --describe")
     try:
-        folders = prepare_sites(asked, out, jobs=jobs)
+        folders = prepare_sites(preparation, out, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; {count_finished_cases(out)} finished cases are kept, and the same command resumes from them",

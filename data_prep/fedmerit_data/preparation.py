@@ -5,27 +5,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check
-from fedmerit.schema.rules import About, Choice, Count, Number
-from fedmerit.schema.site_folder import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
+from fedmerit_data.options import RATIOS, PreparationOptions
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY, LabelMap
+from fedmerit_data.readers.label_map import ANY
 from fedmerit_data.readers.lists import stated_channels, stated_labels
 
 DISC_MULTIPLE = 3.0
-RATIOS = (0.5, 0.25, 0.25)
-MAX_FILL = 1e6  # either way
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(PreparationOptions):
     """The raw data and options of a preparation: equal options give equal bytes.
 
     ``field_of_view``, ``crop`` and ``crop_multiple`` get the kind's defaults.
@@ -34,58 +31,6 @@ class Preparation:
         BadInput: an argument is out of its range, or does not belong to the kind.
     """
 
-    kind: str  # a key of `KINDS`
-    source: Path | None = None  # folder of raw sites; of synthetic kinds that of the generated files, absent or empty
-    ratios: tuple[float, float, float] = RATIOS  # shares of patients in training, validation, testing; 0: none in it
-    folds: Annotated[
-        int | None,
-        Count(FOLDS[0], FOLDS[1]),
-        About(
-            "Splits for cross-validation, instead of ratios: each patient is tested in one, validated in one and "
-            "trained on in the others; patients are spread over them by the volume of their labels."
-        ),
-    ] = None
-    size: Annotated[int, Count(16, 4096), About("pixels of the side of stored slices")] = 256
-    seed: Annotated[int, Count(), About("of the split, and of the images of synthetic kinds")] = 0
-    slices: Annotated[
-        str,
-        Choice(("all", "organ")),
-        About("organ: trains only on slices that show it; validation and testing stay whole"),
-    ] = "all"
-    field_of_view: Annotated[float | None, Number(10, 1000), About("mm, side of the central square that is kept")] = (
-        None
-    )
-    crop: str | None = None  # disc: a square about the disc's middle; or whole
-    crop_multiple: Annotated[
-        float | None, Number(1, 20), About("side of that square in larger extents of the disc")
-    ] = None
-    patients: Annotated[int | None, Count(5), About("mean number per site, only of synthetic kinds")] = None
-    labels: LabelMap | None = None  # the generic kind's, as are the next six: what is under "ignore" is background
-    channels: int | None = None  # of an image, 1 to 64; None: those of a dataset.json, else 3
-    task: str | None = None  # None: generic
-    modality: str | None = None  # normalisation; None: photo with 3 channels, mri with 1, mri_by_channel with others
-    site: str | None = None  # name of the site, if the source is the folder of one; None: of that folder
-    fill: Annotated[
-        float | None,
-        Number(-MAX_FILL, MAX_FILL),
-        About("value for voxels that have none (NaN); without it, such images are refused"),
-    ] = None
-    resample: bool | None = None  # bring masks on another grid of the same scan to that of their image, nearest voxel
-    expert: Annotated[
-        int | None,
-        Count(1, 6),
-        About("whose masks are taken, of kinds with masks by several experts; None: what most marked"),
-    ] = None
-    server_share: Annotated[
-        float,
-        Number(0, 0.5),
-        About(
-            "Share of each site's training patients, set aside as the split on which the server evaluates models; if "
-            "positive, at least one patient per site."
-        ),
-    ] = 0.0
-    patient_table: Path | None = None  # CSV with the columns site, case, patient, if file names do not show the patient
-    skip_unreadable: bool = False  # leave out cases whose files cannot be read, and list them in site.json
     pictures: bool = False  # draw ``out``/overview, which shows images and is as private as they are
     data_plan: DataPlan | None = None  # in place of size and field of view; it also sets the distance of slices
 
