@@ -124,6 +124,6 @@ class PreparationOptions:
     resample: Annotated[
         bool | None,
         Switch(),
-        About("Bring masks on another grid of the same scan to their image's (nearest)."),
+        About("Bring masks on another grid to the grid of their image (nearest)."),
         Shown(flag="resample-masks", panel=GENERIC),
     ] = None
