@@ -151,7 +151,7 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def small() -> tuple[str, ...]:
     """Options of the smallest network that trains."""
-    settings = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augment=false")
+    settings = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augmentation=none")
     return tuple(text for setting in settings for text in ("--set", setting))
 
 

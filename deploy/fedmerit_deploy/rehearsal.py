@@ -90,7 +90,7 @@ def shorten(plan: Mapping[str, Any]) -> dict[str, Any]:
         images = rules.sgd_images if training.optimizer == "sgd" else rules.least_images
         steps = math.ceil(images / training.batch_size)
         steps = min(steps, training.steps) if training.steps else steps
-        shorter["training"] = plan["training"] | {"epochs": 1, "steps": steps, "warmup_rounds": 0}
+        shorter["training"] = plan["training"] | {"epochs": 1, "steps": steps}
     return RunConfiguration.from_dict(shorter).to_dict()
 
 

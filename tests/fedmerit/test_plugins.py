@@ -175,7 +175,7 @@ def test_a_script_on_the_simulator(script, sites, tmp_path):
 
 
 def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "augmentation": "none"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["parts"] == {
         str(script): hashlib.sha256(SCRIPT.rstrip().encode()).hexdigest()
@@ -204,7 +204,7 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
 
 
 def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "augmentation": "none"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
     script.write_text(begun + "# as FedAvg, but for this line\n")

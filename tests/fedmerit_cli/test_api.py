@@ -13,7 +13,7 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import is_finished
 
-SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
+SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augmentation": "none"}
 
 
 def test_version():

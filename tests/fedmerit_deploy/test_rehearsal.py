@@ -39,7 +39,7 @@ def test_default_rules_allow_rehearsal(optimizer, images):
     from fedmerit.schema.configuration.run import RunConfiguration
 
     plan = plan_of(JOBS / "fedavg_prostate")
-    plan["training"] |= {"optimizer": optimizer, "warmup_rounds": 5}
+    plan["training"] |= {"optimizer": optimizer}
     short = RunConfiguration.from_dict(shorten(plan))
     assert short.training.steps * short.training.batch_size == images
     manifest = Manifest(site="A", site_folder="/data/A")

@@ -125,7 +125,7 @@ class ImageSites:
 
     def count_threads(self, config: RunConfiguration) -> int:
         """Return how many sites there are cores for."""
-        return max(1, cores() // config.training.cpu_threads)
+        return cores()
 
     def count_processes(self, config: RunConfiguration, threads: int | None) -> int:
         """Return ``threads``, or how many sites there are cores for; all sites if they ask each other."""

@@ -25,7 +25,7 @@ def run_local(run: OpenRun) -> None:
     """Carry out a run in this process, its sites in threads."""
     config, at_sites = run.config, run.sites
     if not config.script:  # a script has processes of its own
-        torch.set_num_threads(config.training.cpu_threads)
+        torch.set_num_threads(1)
     key_of_sites, key_of_server = run.contexts or (None, None)
     federation = Federation(
         config,

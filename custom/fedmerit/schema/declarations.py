@@ -230,10 +230,10 @@ def explain(kind: Any, error: ValidationError, label: Label = assignment) -> str
 
 
 def _as_expected(message: str) -> str:
-    """Return a message of pydantic as the end of a sentence."""
-    for kind, words in {"valid string": WORDS[str], "valid integer": WORDS[int], "valid number": WORDS[float]}.items():
-        if f"a {kind}" in message:
-            return f"expected {words}"
+    """Return a message of pydantic as the end of a sentence, with the words of this module."""
+    for theirs, kind in {"string": str, "integer": int, "number": float, "dictionary": dict}.items():
+        if f"a valid {theirs}" in message:
+            return f"expected {WORDS[kind]}"
     return message.replace("Input should be", "expected", 1)
 
 

@@ -170,7 +170,7 @@ def execute_runs(
     failed = {}
     if local:
         info = read_run(local[0])
-        busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
+        busy = workers.number_for(local[0], len(local))
         threads = info["threads"] or max(1, cores() // busy)
         failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
     others = [folder for folder in folders if folder not in local]

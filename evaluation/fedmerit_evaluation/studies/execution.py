@@ -64,7 +64,7 @@ def choose_worker_count(folder: Path) -> int:
     config = read_plan(folder)
     rooms = [FREE_SHARE * free_memory() / estimate_memory(folder)]
     rooms += [FREE_SHARE * torch.cuda.mem_get_info(gpu)[0] / estimate_gpu_memory(folder) for gpu in _gpus(folder)]
-    return max(1, min(cores() // (config.training.cpu_threads * (info["threads"] or 1)), *map(int, rooms)))
+    return max(1, min(cores() // (info["threads"] or 1), *map(int, rooms)))
 
 
 def estimate_memory(folder: Path) -> float:

@@ -124,7 +124,7 @@ def _evaluated(
     number, candidates = kept.view.round, observation.candidates
     there = RoundStatistics(kept.buffers, kept.statistics, weights=kept.view.weights)
     rule = candidate_statistics_rule(config.training, number, config.build_method())
-    torch.set_num_threads(config.training.cpu_threads)
+    torch.set_num_threads(1)
     answers = {}
     for row, folder in enumerate(folders):
         if kept.counted[row]:

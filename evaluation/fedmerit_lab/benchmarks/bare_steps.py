@@ -25,7 +25,7 @@ def main(run: str, ends: str) -> None:
     """As many rounds as the run has."""
     info = read_run(Path(run))
     config = RunConfiguration.from_dict(info["plan"])
-    torch.set_num_threads(config.training.cpu_threads)
+    torch.set_num_threads(1)
     sites = open_sites(Path(info["sites_folder"]), info["sites"])
     networks = {site.name: initial_network(config.network, config.seed) for site in sites}
 

@@ -118,7 +118,7 @@ def _steps_of(sites: Path, settings: Mapping[str, Any]) -> Measure:
         folders, device = open_sites(sites), pick_device("auto", STEPS)
         config = configure_images(folders, RunOptions(method=BASE, rounds=1), settings)
         training = replace(config.training, steps=config.training.steps * len(folders))
-        torch.set_num_threads(training.cpu_threads)
+        torch.set_num_threads(1)
         cases = [case for folder in folders for case in folder.cases("training")]
         samples, network = build_samples(cases, config.network.patch), build_network(config.network, device)
         _forget_gpu_memory()

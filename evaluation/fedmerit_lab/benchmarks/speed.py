@@ -62,7 +62,7 @@ def _case(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str,
         run, ends = work / "run", work / "ends.txt"
         engine = "sim" if case.startswith("sim") else "local"
         threads = {"sim": len(open_sites(sites)), "sim-2": 2}.get(case)
-        chosen = {"augment": "false", **settings}
+        chosen = {"augmentation": "none", **settings}
         runs.create(run, "fedce", sites, rounds, engine=engine, threads=threads, settings=chosen)
         if case.startswith("peer"):
             module, more = "nvflare_peer", [str(work / "nvflare"), "1" if case == "peer-1" else "0"]

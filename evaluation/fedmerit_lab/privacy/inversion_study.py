@@ -46,7 +46,7 @@ class Case:
     smoothing: float = 0.0  # as of `LocalSteps.update`
 
 
-_ONE = {"steps": 1, "augment": False}
+_ONE = {"steps": 1, "augmentation": "none"}
 _SGD = {"optimizer": "sgd", **_ONE}
 CASES: Mapping[str, Case] = {
     "connected-read": Case({**_SGD, "batch_size": 1}, connected=True, reads=True),
@@ -79,9 +79,10 @@ def train_round(case: Case, folder: SiteFolder, seed: int) -> LocalTraining:
     cases = folder.cases("training")
     samples = Slices(cases[: case.patients or len(cases)])
     settings, drawn = config.training, random_seed(seed, folder.name, 0)
-    augment = Augmenter(AUGMENTATIONS[settings.augmentation], drawn, CPU)
     plain = list(draw_batches(samples, settings, drawn, CPU))
-    batches = [augment(*batch) for batch in plain] if settings.augment else plain
+    transforms = AUGMENTATIONS.get(settings.augmentation)
+    augment = Augmenter(transforms, drawn, CPU) if transforms else None
+    batches = [augment(*batch) for batch in plain] if augment else plain
     network = connected_network(*plain[0], seed) if case.connected else initial_network(config.network, seed)
     received = flat.get_parameters(network)
     train(network, samples, settings, settings.lr, drawn)

@@ -138,7 +138,7 @@ def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method,
 
 OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
 ROUNDS = 2
-SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augment": "false"}
+SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augmentation": "none"}
 
 
 def create(run, sites, method, engine="local"):

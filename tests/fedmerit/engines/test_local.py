@@ -77,7 +77,7 @@ def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monk
     [
         (3, "fedavg", ()),
         (3, "fedce_nvflare", ()),
-        (3, "fedavg", ("augment=false", "norm=group", "residual_units=0", "amp=true")),
+        (3, "fedavg", ("augmentation=none", "norm=group", "residual_units=0", "amp=true")),
         (1, "standalone", ()),
     ],
 )

@@ -180,7 +180,6 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
     ("method", "settings", "expected"),
     [
         ("fedavg", {}, 2),
-        ("fedavg", {"cpu_threads": 2}, 1),
         ("cycle", {"exchange": "peer", "warmup_by": "own"}, 3),  # each has to be there to be asked
     ],
 )

@@ -49,7 +49,7 @@ def test_names_that_no_engine_takes(sites, tmp_path, name):
 @pytest.mark.parametrize(
     ("entries", "told"),
     [
-        (["case"], "datalist.json: training.0 is 'case'"),
+        (["case"], "datalist.json: training.0='case'"),
         ([["case"]], "datalist.json: training.0 is"),
         ([{"case": "a", "patient": "a", "image": "a\0.npy", "label": "a.npy"}], "lies outside the site folder"),
     ],

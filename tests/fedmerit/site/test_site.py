@@ -43,7 +43,7 @@ ONE = torch.eye(1, dtype=torch.float64)
 @pytest.fixture
 def site(sites, tmp_path):
     def make(method="fedavg", settings=None, **options):
-        config = tiny_plan(method, augment=False, **settings or {})
+        config = tiny_plan(method, augmentation="none", **settings or {})
         memory = tmp_path / "run" / "sites" / "site1"
         return image_site(SiteFolder(sites / "site1"), config, memory, "cpu", **options)
 

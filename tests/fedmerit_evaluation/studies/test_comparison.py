@@ -221,13 +221,7 @@ def test_execute_runs_simulator_runs_are_sequential(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("cores", "workers", "asked", "settings", "threads"),
-    [
-        (8, 2, {}, {}, 4),
-        (8, 8, {}, {}, 2),
-        (8, 2, {}, {"cpu_threads": "2"}, 2),
-        (1, 4, {}, {}, 1),
-        (8, 2, {"threads": 3}, {}, 3),
-    ],
+    [(8, 2, {}, {}, 4), (8, 8, {}, {}, 2), (1, 4, {}, {}, 1), (8, 2, {"threads": 3}, {}, 3)],
 )
 def test_execute_runs_gives_free_cores_to_sites(
     tmp_path, options, monkeypatch, cores, workers, asked, settings, threads

@@ -44,9 +44,8 @@ def test_choose_worker_count_uses_cores_and_memory(sites, tmp_path, machine):
         machine(cores, memory)
         assert execution.choose_worker_count(run) == expected
     machine(8, 100 * need)
-    assert execution.choose_worker_count(create(tmp_path / "threads", sites, settings={"cpu_threads": "4"})) == 2
     assert execution.choose_worker_count(create(tmp_path / "sites", sites, threads=4)) == 2
-    assert execution.choose_worker_count(create(tmp_path / "more", sites, settings={"cpu_threads": "16"})) == 1
+    assert execution.choose_worker_count(create(tmp_path / "more", sites, threads=16)) == 1
 
 
 def test_choose_worker_count_uses_gpu_memory(sites, tmp_path, machine, monkeypatch):

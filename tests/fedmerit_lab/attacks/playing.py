@@ -54,7 +54,7 @@ def copy_site(folder: SiteFolder, path: Path) -> SiteFolder:
 def config_of(folder: SiteFolder, **settings: object) -> RunConfiguration:
     """FedCE with a tiny network."""
     network = {"in_channels": folder.channels, "labels": list(folder.labels)}
-    tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
+    tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augmentation": "none"}
     return make_configuration("fedce", folder.task, LAST + 1, 0, network, tiny | settings)
 
 

@@ -179,7 +179,7 @@ def test_every_case_is_its_own_command_on_the_same_work(commands, undrawn, tmp_p
         assert command[:2] == [sys.executable, "-m"]
         assert command[3:] == [str(work / "run"), str(work / "ends.txt"), *more]
         assert (run["method"], run["rounds"], run["engine"]) == ("fedce", 3, "sim" if "sim" in case else "local")
-        assert run["plan"]["training"]["augment"] is False
+        assert run["plan"]["training"]["augmentation"] == "none"
     assert (found["sim"][1]["threads"], found["sim-2"][1]["threads"]) == (3, 2)
     table = benchmark.table.set_index(["case", "quantity"])["median"]
     assert table[:, "seconds per round"].to_dict() == {case: place + 1 for place, case in enumerate(CASES)}

@@ -9,7 +9,7 @@ from fedmerit_lab.detection.monitored_federation import Training, monitor
 from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST, Roles
 
 ROLES = Roles("site3", "site1", "site2")
-TINY = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "augment": "false"}
+TINY = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "augmentation": "none"}
 
 
 def test_every_attack_is_one_of_the_product():

@@ -23,7 +23,7 @@ from fedmerit_lab.papers.production import PAPERS, chosen, find_paper, list_need
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding
 from fedmerit_lab.papers.study import Study
 
-TINY = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augment=false")
+TINY = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augmentation=none")
 ARTEFACTS = {f"{name}-{one.name}": one for name, paper in PAPERS.items() for one in paper.artefacts}
 
 

@@ -29,7 +29,7 @@ class MeritAggregator(ModelAggregator):
     def open(self, sites: list[str], run: Path, **options: Any) -> Federation:
         """Begin the run in folder ``run``, or resume it after its last complete round; ``options``: of `Federation`."""
         plan = RunConfiguration.from_dict(self.plan)
-        torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
+        torch.set_num_threads(1)  # as in the local engine: another number sums in another order
         options |= {"server_sites": server_sites(), "device": configured_device(SERVER)}
         self.federation = Federation(plan, sites, run, **options)
         return self.federation

@@ -116,7 +116,7 @@ class MeritExecutor(Executor):
         """Return the site of this process, as the plan and the site's rules have it."""
         (plan, manifest), name = self._accept(fl_ctx), fl_ctx.get_identity_name()
         if not plan.script:  # which has as many threads as it takes
-            torch.set_num_threads(plan.training.cpu_threads)
+            torch.set_num_threads(1)
         engine = fl_ctx.get_engine()
 
         def ask_peer(peer: str, round: int) -> PeerModel | None:

@@ -192,7 +192,6 @@ class Training(Checked):
     ] = "polynomial"
     decay: Annotated[float, Number(above=0, high=1), About("Factor of schedule=step.")] = 0.1
     decay_every: Annotated[int, Count(1), About("Rounds of schedule=step between two factors.")] = 25
-    warmup_rounds: Annotated[int, Count(), About("Rounds in which the learning rate rises in equal steps.")] = 0
     momentum: Annotated[float, Number(0, below=1), About("Momentum of sgd.")] = 0.0
     weight_decay: Annotated[float, Number(0), About("Weight decay; adam, sgd: L2; adamw: decoupled.")] = 0.0
     clip_norm: Annotated[float, Number(0), About("Longest gradient of a step; 0: any.")] = 0.0
@@ -208,20 +207,19 @@ class Training(Checked):
         Number(0, 1),
         About("Least share of drawn slices that show a label, or of patches about one; 0: each slice once."),
     ] = 0.0
-    augment: Annotated[bool, Switch(), About("Random transforms of images and masks.")] = True
     augmentation: Annotated[
         str,
-        Choice(("strong", "light")),
+        Choice(("strong", "light", "none")),
         About(
-            "light: flip, small rotation and scaling, noise, gamma; strong: more of them, and blur, bias field, "
-            "intensity."
+            "Random transforms of images and masks; light: flip, small rotation and scaling, noise, gamma; strong: "
+            "more of them, and blur, bias field, intensity."
         ),
     ] = "strong"
     statistics: Annotated[
         str,
-        Choice(("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")),
+        Choice(("method", "mean", "own", "weights", "recalibrated", "frozen")),
         About(
-            "BatchNorm statistics of evaluated models; method: its own rule; mean (or shared): by data share; own: "
+            "BatchNorm statistics of evaluated models; method: its own rule; mean: by data share; own: "
             "each site's; weights: by the method's weights; recalibrated: estimated every round on all sites' training "
             "images; frozen: the mean, until round frozen_from."
         ),
@@ -230,9 +228,6 @@ class Training(Checked):
     amp: Annotated[
         bool, Switch(), About("Mixed precision; auto: if steps take less time with it; final tests stay in float32.")
     ] = False
-    cpu_threads: Annotated[
-        int, Count(1, 256), About("Threads of one site; another number is another order of summation.")
-    ] = 1
     final_model: FinalModel = "method"
     last_round: Annotated[
         str,

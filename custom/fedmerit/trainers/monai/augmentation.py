@@ -60,7 +60,7 @@ STRONG = Augmentation(
     scaling=Chance(0.3, (0.75, 1.25)),
     shift=Chance(0.3, (-0.2, 0.2)),
 )
-AUGMENTATIONS: Mapping[str, Augmentation] = {"light": LIGHT, "strong": STRONG}
+AUGMENTATIONS: Mapping[str, Augmentation] = {"light": LIGHT, "strong": STRONG}  # "none": no transforms
 
 
 class Augmenter:

@@ -99,7 +99,8 @@ def train(
     parameters = list(flat.trainable(network).values())
     if held is not None:  # without it β of a BatchNorm would move, and all by momentum
         optimizer.register_step_post_hook(lambda *_: _drop_neurons(held))
-    augment = Augmenter(AUGMENTATIONS[training.augmentation], seed, device) if training.augment else None
+    transforms = AUGMENTATIONS.get(training.augmentation)
+    augment = Augmenter(transforms, seed, device) if transforms else None
     precision = choose_precision(device, training.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     shift = None if shift is None else shift.to(device)
@@ -187,7 +188,6 @@ OPTIMIZERS: Catalogue[MakeOptimizer] = Catalogue(
 
 def learning_rate(training: Training, round: int, rounds: int) -> float:
     """Of round t = ``round`` of T = ``rounds``, the same for all its steps."""
-    warm = min(1.0, (round + 1) / (training.warmup_rounds + 1))
     done = round / rounds
     falling: Mapping[str, float] = {
         "constant": 1.0,
@@ -195,7 +195,7 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
         "cosine": (1 + math.cos(math.pi * done)) / 2,
         "step": training.decay ** (round // training.decay_every),
     }
-    return training.lr * warm * falling[training.schedule]
+    return training.lr * falling[training.schedule]
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:

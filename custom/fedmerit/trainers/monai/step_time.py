@@ -31,7 +31,7 @@ def seconds_per_image(
     samples = build_samples(folder.cases("training"), config.network.patch)
     del samples.index[batches * config.training.batch_size :]
     threads, took = torch.get_num_threads(), {name: list[float]() for name in trainings}
-    torch.set_num_threads(config.training.cpu_threads)
+    torch.set_num_threads(1)
     try:
         for name, training in [*trainings.items()] * tries:
             started = clock()

@@ -178,7 +178,6 @@ def test_models_that_sites_hold_come_with_what_they_hold(rule):
         ("frozen", "initial", 1, "initial"),
         ("frozen", "initial", 2, "frozen"),
         ("method", "shared", 0, "mean"),
-        ("shared", "own", 0, "mean"),
         ("weights", "own", 0, "weights"),
         ("frozen", "own", 1, "mean"),
         ("frozen", "own", 2, "frozen"),

@@ -20,7 +20,7 @@ from fedmerit.trainers.monai.local_training import learning_rate, train
 from fedmerit.trainers.monai.neurons import count, owners
 from fedmerit.trainers.monai.patches import build_samples
 
-QUICK = {"augment": False, "statistics": "mean"}
+QUICK = {"augmentation": "none", "statistics": "mean"}
 
 
 @pytest.fixture(scope="module")

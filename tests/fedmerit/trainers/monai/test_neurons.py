@@ -186,7 +186,7 @@ def test_what_a_site_does_not_hold_stays_zero_in_training(sites: Path, kind):
     flat.load(network, start, statistics)
     slices = Slices(open_sites(sites)[0].cases("training"))
     parameters = neurons.owned_parameters(network, held)
-    train(network, slices, Training(augment=False), 1e-3, random_seed(0), parameters)
+    train(network, slices, Training(augmentation="none"), 1e-3, random_seed(0), parameters)
     trained = flat.get_parameters(network)
     assert not mask.all()
     assert (trained[~mask] == 0).all()
