@@ -66,14 +66,14 @@ class OpenRun:
     folder: Path
     config: RunConfiguration
     sites: Sites
-    privacy: Sequence[str]  # specs of the privacy filters
-    waiting: Waiting
-    threads: int | None  # sites at work at a time; None: as many as the machine has cores for
-    contexts: tuple[bytes, bytes] | None  # TenSEAL's, of the sites and of the server, if updates leave encrypted
     lock: int  # the file descriptor that holds the folder
     on_round: OnRound
-    on_exchange: OnExchange
-    laboratory: Laboratory
+    privacy: Sequence[str] = ()  # specs of the privacy filters
+    waiting: Waiting = Waiting(1, 0.0)
+    threads: int | None = None  # sites at work at a time; None: as many as the machine has cores for
+    contexts: tuple[bytes, bytes] | None = None  # TenSEAL's, of sites and server, if updates leave encrypted
+    on_exchange: OnExchange = lambda tasks, answers: None
+    laboratory: Laboratory = Laboratory()
 
 
 class Engine(Protocol):
