@@ -30,13 +30,16 @@ import kit_processes
 from faults import draw_faults, strike_all, write_table
 from proxy import Proxy
 
-from fedmerit.engines import local
+from fedmerit.engines.engine import Laboratory, OpenRun
+from fedmerit.engines.image_sites import ImageSites
+from fedmerit.engines.local import run_local
 from fedmerit.engines.nvflare.poc import HOST, find_free_port
 from fedmerit.evidence.signatures import Trust
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.messages import Failure, Task
 from fedmerit.schema.site_folder import open_sites
+from fedmerit.site.site import Site
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
@@ -132,12 +135,10 @@ def undisturbed(run: Path, hospitals: Hospitals, records: list[Mapping[str, Any]
     """Train in one process what ``run`` trained, each round by those that took part in it."""
     present = [set(record["participants"]) for record in records]
     joined = {record["round"]: set(record["joined"]) for record in records if "joined" in record}
-    made = local.image_site
 
-    def attending(folder: Any, *arguments: Any, **more: Any) -> Any:
-        site = made(folder, *arguments, **more)
+    def attend(site: Site) -> Site:
         answer = site.answer
-        site.answer = lambda task: (
+        site.answer = lambda task: (  # type: ignore[method-assign]
             Failure("absent") if isinstance(task, Task) and site.name not in present[task.round] else answer(task)
         )
         return site
@@ -150,19 +151,15 @@ def undisturbed(run: Path, hospitals: Hospitals, records: list[Mapping[str, Any]
             done.add(record["round"] + 1)
             raise Next
 
-    local.image_site = attending
     later, done = set().union(*joined.values()), set[int]()
     there = set(hospitals.names) - later
-    try:
-        while True:
-            try:
-                folders = [folder for folder in hospitals.folders if folder.name in there]
-                local.run_local(read_plan(run), folders, out, on_round=stop_before_joins)
-                return
-            except Next:
-                there |= joined[max(done)]
-    finally:
-        local.image_site = made
+    while True:
+        try:
+            sites = ImageSites(run, [folder for folder in hospitals.folders if folder.name in there])
+            run_local(OpenRun(out, read_plan(run), sites, 0, stop_before_joins, laboratory=Laboratory(attend)))
+            return
+        except Next:
+            there |= joined[max(done)]
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from fedmerit.site.site import Site
 
 OnRound = Callable[[Mapping[str, Any]], None]  # is called with the ledger record of every round
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]  # with its tasks and answers, by site
+NO_LIMIT = Waiting(1, 0.0)  # rounds take as long as they take, and one usable answer is enough
 AskPeer = Callable[[str, int], PeerModel | None]
 
 
@@ -66,14 +67,14 @@ class OpenRun:
     folder: Path
     config: RunConfiguration
     sites: Sites
-    privacy: Sequence[str]  # specs of the privacy filters
-    waiting: Waiting
-    threads: int | None  # sites at work at a time; None: as many as the machine has cores for
-    contexts: tuple[bytes, bytes] | None  # TenSEAL's, of the sites and of the server, if updates leave encrypted
     lock: int  # the file descriptor that holds the folder
     on_round: OnRound
-    on_exchange: OnExchange
-    laboratory: Laboratory
+    privacy: Sequence[str] = ()  # specs of the privacy filters
+    waiting: Waiting = NO_LIMIT
+    threads: int | None = None  # sites at work at a time; None: as many as the machine has cores for
+    contexts: tuple[bytes, bytes] | None = None  # TenSEAL's, of sites and server, if updates leave encrypted
+    on_exchange: OnExchange = lambda tasks, answers: None
+    laboratory: Laboratory = Laboratory()
 
 
 class Engine(Protocol):

@@ -117,21 +117,9 @@ def execute(
     engine, privacy = _find_engine(info["engine"]), info["privacy"]
     with lock_folder(run) as lock:
         remove_partial_files(run)
-        engine(
-            OpenRun(
-                run,
-                config,
-                at_sites,
-                privacy,
-                Waiting.of_record(info),
-                threads,
-                _make_contexts(run, config) if HE in privacy else None,
-                lock,
-                on_round,
-                on_exchange,
-                laboratory or Laboratory(),
-            )
-        )
+        contexts = _make_contexts(run, config) if HE in privacy else None
+        more = (privacy, Waiting.of_record(info), threads, contexts, on_exchange, laboratory or Laboratory())
+        engine(OpenRun(run, config, at_sites, lock, on_round, *more))
 
 
 def _find_engine(name: str) -> Engine:

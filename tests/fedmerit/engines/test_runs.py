@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from gate import Gate
 from refusals import contents
 from stopping import stop_at
 
-from fedmerit.engines import runs
+from fedmerit.engines import image_sites, runs
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.configuration.run import make_configuration
@@ -183,10 +184,11 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
         ("cycle", {"exchange": "peer", "warmup_by": "own"}, 3),  # each has to be there to be asked
     ],
 )
-def test_as_many_simulated_sites_are_at_work_as_there_are_cores_for(monkeypatch, method, settings, expected):
-    monkeypatch.setattr(runs, "cores", lambda: 2)
+def test_count_processes_without_threads_follows_cores_and_exchange(monkeypatch, method, settings, expected):
+    monkeypatch.setattr(image_sites, "cores", lambda: 2)
     config = make_configuration(method, "prostate", 100, 0, TASKS["prostate"], settings)
-    assert runs._concurrent_sites(config, ["site1", "site2", "site3"]) == expected
+    sites = image_sites.ImageSites(Path(), [SimpleNamespace(name=name) for name in ("site1", "site2", "site3")])
+    assert sites.count_processes(config, None) == expected
 
 
 @pytest.fixture
