@@ -1,4 +1,4 @@
-"""How a job ended: what the server keeps of it, and what an admin reads."""
+"""Test what the server keeps of a job's end, and what an admin reads of it."""
 
 import errno
 from types import SimpleNamespace
@@ -9,7 +9,6 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
-from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import DISK_FULL
 from fedmerit_deploy.job_ends import META, Cause, JobEnd, JobEnds, explain_end
@@ -21,26 +20,6 @@ def records(*rejected):
         {"round": number, "participants": sorted({"A", "B", "C"} - set(one)), "rejected": one}
         for number, one in enumerate(rejected)
     ]
-
-
-@pytest.mark.parametrize(
-    ("rejected", "told"),
-    [
-        ([], {}),
-        ([{}, {"C": "no reply"}, {}], {}),  # it is back
-        ([{}, {}, {"C": "no reply"}], {"C": "absent in 1 of 3 rounds, last in round 2: no reply"}),
-        ([{"C": "its disk is full"}, {"C": "late"}, {}], {"C": "absent in 2 of 3 rounds, last in round 1: late"}),
-    ],
-)
-def test_absences_name_sites_of_last_round_or_most_rounds(rejected, told):
-    assert absences(records(*rejected)) == told
-
-
-def test_absences_explain_site_that_left():
-    rounds = records({}, {"C": "its certificate is revoked"}, {})
-    rounds[1]["left"], rounds[2]["participants"] = {"C": {"rounds": 1}}, ["A", "B"]
-    told = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
-    assert absences(rounds) == {"C": told}
 
 
 @pytest.mark.parametrize(
