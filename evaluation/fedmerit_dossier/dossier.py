@@ -31,7 +31,7 @@ NOT_KNOWN = "not known, ask"
 
 @dataclass(frozen=True)
 class Answers:
-    """One list of items, answered."""
+    """A list of items with the answers."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
 
 
 def read_items(name: str) -> pd.DataFrame:
-    """The items of a list, text columns ``item, asks, evidence, open, ask``.
+    """Read the items of a list, with text columns ``item, asks, evidence, open, ask``.
 
     Column ``evidence`` has keys of `EVIDENCE`, ``open`` what they leave open, ``ask`` the person to ask.
     """

@@ -44,7 +44,7 @@ from fedmerit_evaluation.statistics.resampling import LEVEL
 
 @dataclass(frozen=True)
 class DossierSources:
-    """Runs, and the site folders on this machine."""
+    """The runs of a dossier, and the site folders on this machine."""
 
     runs: Sequence[Run]
     folders: Sequence[SiteFolder]
@@ -56,7 +56,7 @@ class DossierSources:
 
     @cached_property
     def results(self) -> Results:
-        """Of the honest runs."""
+        """The results of the honest runs."""
         return combine_results(self.honest)
 
     @cached_property
@@ -76,12 +76,12 @@ class DossierSources:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """run.json of that run."""
+        """The content of run.json of that run."""
         return self.run.info
 
 
 def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
-    """The runs, and the folders of their sites on this machine.
+    """Return the runs with the folders of their sites on this machine.
 
     Args:
         sites: a folder of site folders; None: that of the runs, if it is here.
@@ -109,32 +109,32 @@ def evidence(tell: Callable[[DossierSources], str]) -> Callable[[DossierSources]
 
 @evidence
 def task(file: DossierSources) -> str:
-    """What is segmented."""
+    """Tell what is segmented."""
     labels = join_words([str(label) for label in file.info["labels"]])
     return f"Segmentation (task {file.info['task']}): of each image a mask of {labels}, compared with a reference mask."
 
 
 @evidence
 def centres(file: DossierSources) -> str:
-    """Who took part."""
+    """Tell who took part."""
     return f"{len(file.run.sites)} sites train together: {', '.join(file.run.sites)}."
 
 
 @evidence
 def sources(file: DossierSources) -> str:
-    """From site.json."""
+    """Tell where the data come from, by site.json."""
     return _by_site(file, lambda site: f"{site.info.get('source', '')}".strip())
 
 
 @evidence
 def licences(file: DossierSources) -> str:
-    """From site.json."""
+    """Tell the licences, by site.json."""
     return _by_site(file, lambda site: str(site.info.get("licence") or ""))
 
 
 @evidence
 def left_out(file: DossierSources) -> str:
-    """Files left out, with the reasons."""
+    """Tell which files were left out, with the reasons."""
 
     def read(site: SiteFolder) -> str:
         reasons = pd.Series([str(one["reason"]) for one in site.info["left_out"]], dtype=object).value_counts()
@@ -146,7 +146,7 @@ def left_out(file: DossierSources) -> str:
 
 @evidence
 def preparation(file: DossierSources) -> str:
-    """What was done to images."""
+    """Tell what was done to images."""
     planned = (
         file.info.get("plan", {}).get("preprocessing", {}).get("size")
     )  # the only place in run.json of a deployment
@@ -165,7 +165,7 @@ def preparation(file: DossierSources) -> str:
 
 @evidence
 def splits(file: DossierSources) -> str:
-    """How cases were split; numbers elsewhere are those of the first run's fold."""
+    """Tell how cases were split; numbers elsewhere are those of the first run's fold."""
     fold = next((site.fold for site in file.folders if site.fold is not None), None)
     if fold is not None:
         return (
@@ -186,7 +186,7 @@ def splits(file: DossierSources) -> str:
 
 @evidence
 def counts(file: DossierSources) -> str:
-    """Patients and slices by split."""
+    """Tell the numbers of patients and slices by split."""
 
     def read(site: SiteFolder) -> str:
         of = site.info["counts"]
@@ -197,7 +197,7 @@ def counts(file: DossierSources) -> str:
 
 @evidence
 def not_biometric(file: DossierSources) -> str:
-    """Of the task."""
+    """Tell whether the task has biometric data."""
     return "Does not apply: the task is segmentation of organs." if file.info["task"] in ("prostate", "fundus") else ""
 
 
@@ -206,7 +206,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _by_site(file: DossierSources, read: Callable[[SiteFolder], str]) -> str:
-    """Evidence of the sites whose folders are here, the same texts together; other sites are named."""
+    """Return the evidence of the sites whose folders are here, the same texts together; other sites are named."""
     said: dict[str, list[str]] = {}
     for site in file.folders:
         try:
@@ -223,7 +223,7 @@ def _by_site(file: DossierSources, read: Callable[[SiteFolder], str]) -> str:
 
 @evidence
 def checks(file: DossierSources) -> str:
-    """Checksums of data; replies that the server rejected, and missing ones."""
+    """Tell the checksums of data, the replies that the server rejected, and missing ones."""
     reasons = [why for run in file.runs for why in rejection_reasons(run).values()]
     missing = sum(why.endswith(NO_REPLY) for why in reasons)
     of_replies = "the unencrypted part of every reply" if HE in (file.info.get("privacy") or ()) else "every reply"
@@ -241,7 +241,7 @@ def checks(file: DossierSources) -> str:
 
 @evidence
 def flags(file: DossierSources) -> str:
-    """Flags of the server."""
+    """Tell which sites the server flagged."""
     if not _has_ledger(file.run):
         return ""
     table = list_flags(file.honest)
@@ -253,7 +253,7 @@ def flags(file: DossierSources) -> str:
 
 @evidence
 def privacy(file: DossierSources) -> str:
-    """Filters on what leaves a site."""
+    """Tell which filters apply to what leaves a site."""
     filters = file.info.get("privacy")
     if filters is None:
         return ""
@@ -263,7 +263,7 @@ def privacy(file: DossierSources) -> str:
 
 @evidence
 def ledger(file: DossierSources) -> str:
-    """The hash chain of each run, recomputed now, and what it does not show."""
+    """Tell what each run's hash chain, which is recomputed now, shows and what it does not."""
     chains, open_to = [], dict[str, None]()
     for run in file.runs:
         if _has_ledger(run):
@@ -278,7 +278,7 @@ def ledger(file: DossierSources) -> str:
 
 @evidence
 def site_logs(file: DossierSources) -> str:
-    """Sites' own logs in the run folder, compared with the ledger now, and what they do not show."""
+    """Tell what the sites' own logs, which are compared with the ledger now, show and what they do not."""
     logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))
     if not logs or not _has_ledger(file.run):
         return ""
@@ -291,13 +291,13 @@ def site_logs(file: DossierSources) -> str:
 
 @evidence
 def when(file: DossierSources) -> str:
-    """When the runs were started."""
+    """Tell when the runs were started."""
     return f"Started {days[0]}." if (days := training_days([file.run])) else ""
 
 
 @evidence
 def access(file: DossierSources) -> str:
-    """The model's files, with their digests."""
+    """List the model's files, with their digests."""
     models = sorted((file.run.path / "models").glob("*.pt"))
     files = ", ".join(f"{path.name} (SHA-256 {sha256(path)})" for path in models[:10])
     return f"Models in {file.run.path.name}/models: {files}." if models else ""
@@ -312,14 +312,14 @@ DEPLOYED = ("poc", "prod")  # engines with certificates
 
 @evidence
 def study(file: DossierSources) -> str:
-    """The study that the run is for."""
+    """Tell the study that the run is for."""
     name = file.info.get("plan", {}).get("study")
     return f"Research, study {name}: joint training of a segmentation model." if name else ""
 
 
 @evidence
 def leaving(file: DossierSources) -> str:
-    """What each site sent, by the plan."""
+    """Tell what each site sent, by the plan."""
     config = _plan(file)
     if config is None:
         return ""
@@ -336,7 +336,7 @@ def leaving(file: DossierSources) -> str:
 
 @evidence
 def receiving(file: DossierSources) -> str:
-    """Who received what, by the plan."""
+    """Tell who received what, by the plan."""
     config = _plan(file)
     if config is None:
         return ""
@@ -347,7 +347,7 @@ def receiving(file: DossierSources) -> str:
 
 @evidence
 def retention(file: DossierSources) -> str:
-    """What is stored where, and until when."""
+    """Tell what is stored where, and until when."""
     config = _plan(file)
     if config is None:
         return ""
@@ -360,7 +360,7 @@ def retention(file: DossierSources) -> str:
 
 @evidence
 def safeguards(file: DossierSources) -> str:
-    """Technical measures of this run."""
+    """Tell the technical measures of the run."""
     config = _plan(file)
     if config is None:
         return ""
@@ -379,7 +379,7 @@ def safeguards(file: DossierSources) -> str:
 
 
 def _plan(file: DossierSources) -> RunConfiguration | None:
-    """Of the run; None if it recorded none, or one that cannot be read here."""
+    """Return the plan of the run; None if it recorded none, or one that cannot be read here."""
     try:
         return RunConfiguration.from_dict(file.info["plan"])
     except (BadInput, KeyError):
@@ -388,7 +388,7 @@ def _plan(file: DossierSources) -> RunConfiguration | None:
 
 @evidence
 def network(file: DossierSources) -> str:
-    """The architecture."""
+    """Tell the architecture."""
     plan = file.info.get("plan", {}).get("network", {})
     described = ", ".join(
         f"{name} {value}" for name, value in plan.items() if name != "labels" and value not in ({}, None)
@@ -398,7 +398,7 @@ def network(file: DossierSources) -> str:
 
 @evidence
 def training(file: DossierSources) -> str:
-    """The settings of local training."""
+    """Tell the settings of local training."""
     described = ", ".join(f"{name} {value}" for name, value in file.info["training"].items())
     described = described or "by a script of the sites"
     return f"{file.run.rounds_done} of {file.run.rounds} rounds; local training: {described}."
@@ -406,7 +406,7 @@ def training(file: DossierSources) -> str:
 
 @evidence
 def method(file: DossierSources) -> str:
-    """The federated method and its parameters."""
+    """Tell the federated method and its parameters."""
     name = str(file.info["method"])
     about = METHODS[name].about if name in METHODS else None
     described = ", ".join(f"{key} {value}" for key, value in file.info["parameters"].items())
@@ -416,14 +416,14 @@ def method(file: DossierSources) -> str:
 
 @evidence
 def seeds(file: DossierSources) -> str:
-    """Seeds of the runs."""
+    """Tell the seeds of the runs."""
     numbers = sorted({run.seed for run in file.honest if run.label == file.run.label})
     return f"Initial parameters are random, by seed: {', '.join(map(str, numbers))}."
 
 
 @evidence
 def selection(file: DossierSources) -> str:
-    """Which round's model."""
+    """Tell which round's model is the final one."""
     if not file.run.tested:
         return ""
     if file.info["training"].get("final_model", "method") != "method":
@@ -433,13 +433,13 @@ def selection(file: DossierSources) -> str:
 
 @evidence
 def ensembles(file: DossierSources) -> str:
-    """None is used."""
+    """Tell that no ensemble is used."""
     return "None: one model is tested at a time." if file.run.tested else ""
 
 
 @evidence
 def software(file: DossierSources) -> str:
-    """Versions."""
+    """Tell the versions of the software."""
     packages = ", ".join(f"{name} {number}" for name, number in file.info.get("packages", {}).items())
     version = file.info.get("fedmerit_version")
     return f"FedMerit {version}{f' ({packages})' if packages else ''}, Apache-2.0." if version else ""
@@ -447,13 +447,13 @@ def software(file: DossierSources) -> str:
 
 @evidence
 def hardware(file: DossierSources) -> str:
-    """Devices of the run."""
+    """Tell the devices of the run."""
     return f"Trained on {file.info['device']}, engine {file.info['engine']}." if file.info.get("device") else ""
 
 
 @evidence
 def cost(file: DossierSources) -> str:
-    """Seconds and bytes."""
+    """Tell the seconds and bytes of the run."""
     costs = file.run.results.rounds.costs
     if "seconds" not in costs:
         return ""
@@ -465,7 +465,7 @@ def cost(file: DossierSources) -> str:
 
 @evidence
 def measures(file: DossierSources) -> str:
-    """Which were recorded."""
+    """Tell which measures were recorded."""
     if file.results.dice.rows.empty:
         return ""
     surfaces = [name for name in SURFACES if name in file.results.dice.sites]
@@ -475,7 +475,7 @@ def measures(file: DossierSources) -> str:
 
 @evidence
 def uncertainty(file: DossierSources) -> str:
-    """How confidence intervals are computed, and their sample size."""
+    """Tell how confidence intervals are computed, and their sample size."""
     if file.results.dice.rows.empty:
         return ""
     sample = sample_size(file.results, methods=file.method and [file.method])
@@ -503,7 +503,7 @@ def performance(file: DossierSources) -> str:
 
 @evidence
 def fairness(file: DossierSources) -> str:
-    """Spread over sites, and gains over local training."""
+    """Tell the spread over sites, and the gains over local training."""
     if not file.is_tested:
         return ""
     row = pd.Series(pd.DataFrame(file.results.dice.by_site.loc[file.method]).mean())
@@ -518,7 +518,7 @@ def fairness(file: DossierSources) -> str:
 
 @evidence
 def failures(file: DossierSources) -> str:
-    """The lowest cases."""
+    """Tell the lowest Dice of a case at each site."""
     if not file.is_tested:
         return ""
     lowest = file.results.dice.sites["lowest"].xs(file.method, level="method").groupby(level="site").min()
@@ -527,14 +527,14 @@ def failures(file: DossierSources) -> str:
 
 @evidence
 def robustness(file: DossierSources) -> str:
-    """Runs with simulated attacks."""
+    """List runs with simulated attacks."""
     attacks = [f"{run.label}: {site} ({kind})" for run in file.runs for site, kind in run.attacks.items()]
     return f"Runs with simulated attacks: {'; '.join(attacks)}; see report.html." if attacks else ""
 
 
 @evidence
 def external(file: DossierSources) -> str:
-    """Tests on sites that took no part, from `fedmerit evaluate`."""
+    """Tell the Dice at sites that took no part, from `fedmerit evaluate`."""
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
         # a site may be called NA
@@ -551,14 +551,14 @@ def external(file: DossierSources) -> str:
 
 @evidence
 def limits(file: DossierSources) -> str:
-    """The report's own caveats."""
+    """List the limits that the report states."""
     found = [*list_run_limits(file.honest, file.results), *list_case_limits(file.results)]
     return " ".join(say("limit", limit) for limit in found)
 
 
 @evidence
 def contributions(file: DossierSources) -> str:
-    """Shares by the method's estimate."""
+    """Tell the shares by the method's estimate."""
     shares = contribution_shares(file.results).get(file.method or "", {})
     described = ", ".join(f"{site} {percent(share.mean)}" for site, share in shares.items())
     return f"Shares by the method's own estimate: {described}. They are not a basis for payment." if described else ""

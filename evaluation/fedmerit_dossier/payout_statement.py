@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)  # prints warnings on standard error by defaul
 
 
 class Hospital(BaseModel):
-    """What one hospital gets, and by what value."""
+    """The amount that one hospital gets, and the value behind it."""
 
     model_config = STRICT
 
@@ -90,14 +90,14 @@ class Statement(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Of all but signature and certificate."""
+        """The digest of all but signature and certificate."""
         return record_hash(self.model_dump(exclude={"signature", "certificate"}))
 
 
 def write_payout(
     runs: Sequence[Path], specs: Sequence[str], rule: Rule, out: Path, draws: int = DRAWS, signer: Signer | None = None
 ) -> tuple[Payout, list[Table], Path]:
-    """Value finished runs, and write payout.json and payout.html into ``out``.
+    """Write payout.json and payout.html of finished runs into ``out``.
 
     Args:
         runs: folders side by side, of one method, which differ in their seeds or folds.
@@ -166,7 +166,7 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
 
 
 def payout_tables(paid: Payout) -> list[Table]:
-    """Amounts by hospital, and what other assumptions give."""
+    """Return the tables of amounts by hospital, and of what other assumptions give."""
     sites = paid.ranking.sites
     frame = pd.DataFrame(
         {
@@ -210,7 +210,7 @@ def _version() -> str:
 
 
 def _site_folders(runs: Sequence[Run]) -> list[SiteFolder]:
-    """Those of the first run; none if any is not here, or not as the run had it."""
+    """Return the site folders of the first run; none if any is not here, or not as the run had it."""
     try:
         return prepared_sites(runs[0].path, runs[0].info)
     except BadInput:
@@ -223,7 +223,7 @@ def _card(runs: Sequence[Run], folders: Sequence[SiteFolder]) -> dict[str, str]:
 
 
 def _recompute_card(stated: Mapping[str, str], runs: Sequence[Run]) -> tuple[dict[str, str], list[str]]:
-    """What a stated card should be, and the names of its parts that are as stated, since the runs do not tell them."""
+    """Return what a stated card should be, and the names of its parts that are as stated, since no run tells them."""
     folders = _site_folders(runs)
     whole, without = _card(runs, folders), _card(runs, [])
     known = {*CARD, SENSITIVITY} - ({*OF_SITES} if not folders else set())
@@ -235,7 +235,7 @@ def _recompute_card(stated: Mapping[str, str], runs: Sequence[Run]) -> tuple[dic
 
 
 def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
-    """What follows from runs and rule, and is recomputed."""
+    """Return what follows from runs and rule, and is recomputed."""
     sites = paid.ranking.sites
     return {
         "runs": {run.resolve().name: _ledger_head(run) for run in runs},
@@ -270,7 +270,7 @@ class _Difference(NamedTuple):
 
 
 def _difference(stated: object, again: object, where: str = "") -> _Difference | None:
-    """The first part that differs; floats within `FLOATS` are the same."""
+    """Return the first part that differs; floats within `FLOATS` are the same."""
     if isinstance(stated, Mapping) and isinstance(again, Mapping):
         for name in dict.fromkeys([*again, *stated]):
             inner = f"{where}.{name}" if where else str(name)

@@ -32,18 +32,18 @@ DOTS: Any = {"linestyle": "", "marker": "o"}
 
 
 def site_style(sites: Sequence[str], site: str) -> dict[str, Any]:
-    """Colour and line style of a site, among all sites."""
+    """Return the colour and line style of a site, among all sites."""
     return dict(SITES[sites.index(site) % len(SITES)])
 
 
 def method_style(number: int) -> dict[str, Any]:
-    """Colour and line style of a method by its place."""
+    """Return the colour and line style of a method by its place."""
     line = METHOD_LINES[number // len(METHOD_COLOURS) % len(METHOD_LINES)]
     return {"color": METHOD_COLOURS[number % len(METHOD_COLOURS)], "linestyle": line}
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG, by its own dots per inch."""
+    """Return the figure as PNG, by its own dots per inch."""
     file = io.BytesIO()
     _finish_texts(figure)
     figure.savefig(file, format="png", metadata={"Software": None})
@@ -51,7 +51,7 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG, the same bytes each time."""
+    """Return the figure as SVG, the same bytes each time."""
     file = io.BytesIO()
     _finish_texts(figure)
     with style.context(STYLE):
@@ -67,7 +67,7 @@ def _finish_texts(figure: Figure) -> None:
 
 
 def panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
-    """A figure of ``number`` panels, one or two in a row."""
+    """Return a figure of ``number`` panels, one or two in a row."""
     columns = min(number, 2)
     rows = -(-number // columns)
     size = (width or (NARROW if columns == 1 else 6.6), 0.7 + PANEL_HEIGHT * rows)
@@ -108,13 +108,13 @@ def for_phone(figure: Figure) -> bool:
 
 
 def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
-    """A figure of one panel with named rows, with room for ``groups`` dots in each."""
+    """Return a figure of one panel with named rows, with room for ``groups`` dots in each."""
     figure = Figure(figsize=(NARROW, 0.9 + rows * max(0.34, 0.13 + 0.17 * groups)), dpi=160, layout="constrained")
     return figure, figure.subplots()
 
 
 def label_rows(panel: Axes, names: Sequence[str]) -> None:
-    """Names along the vertical axis, the first on top, a faint line for each."""
+    """Write names along the vertical axis, the first on top, with a faint line for each."""
     panel.set_yticks(range(len(names)), names)
     panel.set_ylim(len(names) - 0.5, -0.5)
     panel.tick_params(axis="y", length=0)
@@ -125,19 +125,19 @@ def label_rows(panel: Axes, names: Sequence[str]) -> None:
 
 
 def offset_dot(place: float, number: int, of: int) -> float:
-    """The place of the ``number``-th of ``of`` dots in a row, the first on top."""
+    """Return the place of the ``number``-th of ``of`` dots in a row, the first on top."""
     return place + 0.7 * ((number + 0.5) / of - 0.5)
 
 
 def rounds_axis(panel: Axes) -> None:
-    """Whole rounds along the horizontal axis."""
+    """Show whole rounds along the horizontal axis."""
     panel.set_xlabel("Round")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     panel.margins(x=0.02)
 
 
 def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
-    """Titles of the axes of all panels together."""
+    """Write titles of the axes of all panels together."""
     if horizontal:
         figure.supxlabel(horizontal, fontsize=9.5, color=INK)
     if vertical:
@@ -145,7 +145,7 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
-    """A legend in rows above the panels."""
+    """Draw a legend in rows above the panels."""
     _legend(figure, handles, [str(handle.get_label()) for handle in handles], title or "")
 
 
@@ -181,10 +181,10 @@ def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> Non
 
 
 def case_dot() -> Line2D:
-    """The dot of a case, for a legend."""
+    """Return the dot of a case, for a legend."""
     return Line2D([], [], **DOTS, markersize=4, color=GREY, markeredgewidth=0, label="one case")
 
 
 def mean_mark(label: str = "mean", colour: str = INK) -> Line2D:
-    """The mark of a mean, for a legend."""
+    """Return the mark of a mean, for a legend."""
     return Line2D([], [], linestyle="", marker="|", markersize=9, markeredgewidth=2.6, color=colour, label=label)

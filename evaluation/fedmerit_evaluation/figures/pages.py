@@ -32,7 +32,7 @@ class SavedFigure:
 
 
 def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, SavedFigure]:
-    """Figures by name: saved as PNG, and as SVG for the page, in two versions: for screens and for phones."""
+    """Save figures as PNG, and return them by name as SVG for the page, in two versions: for screens and for phones."""
     shown = {}
     for name, one in drawn.items():
         save_png(folder / f"{name}.png", png(one.figure))
@@ -43,7 +43,7 @@ def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, SavedFigur
 
 
 def photograph(content: bytes, caption: str, seen: str, file: Path) -> SavedFigure:
-    """A PNG, saved as a file and for the page."""
+    """Save a PNG as a file, and return it for the page."""
     save_png(file, content)
     return SavedFigure(file.stem, caption, _address(content, "png"), seen)
 

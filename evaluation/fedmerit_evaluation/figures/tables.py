@@ -95,7 +95,7 @@ _LATEX = str.maketrans(
 
 
 def with_headings(table: pd.DataFrame) -> pd.DataFrame:
-    """A view of `fedmerit_evaluation.results` in the units and with the headings shown; its index becomes columns."""
+    """Return a view of results in the units and with the headings shown; its index becomes columns."""
     if table.index.names != [None]:
         table = table.reset_index()
     table = table.assign(**{name: table[name] * factor for name, factor in UNITS.items() if name in table})
@@ -116,7 +116,7 @@ class Table:
     high: pd.DataFrame | None = None  # upper ends, likewise
 
     def cell(self, row: int, column: int) -> str:
-        """One cell as text: the number, its deviation after "±", its interval in brackets."""
+        """Return a cell as text: the number, its deviation after "±", its interval in brackets."""
         value: Any = self.frame.iloc[row, column]
         text = self._text(value, column)
         if text == MISSING or isinstance(value, str):
@@ -129,11 +129,11 @@ class Table:
         return f"{shown} [{self._text(low, column)}, {self._text(high, column)}]"
 
     def is_best(self, row: int, column: int) -> bool:
-        """Whether a cell is bold."""
+        """Return whether a cell is bold."""
         return self.best is not None and bool(self.best.iloc[row, column])
 
     def is_number(self, column: int) -> bool:
-        """Whether a column is right-aligned."""
+        """Return whether a column is right-aligned."""
         return bool(pd.api.types.is_numeric_dtype(self.frame.dtypes.iloc[column]))
 
     def _end(self, part: pd.DataFrame | None, row: int, column: int) -> Any:
@@ -171,7 +171,7 @@ class Table:
 
 
 def csv_text(table: Table) -> str:
-    """The numbers as CSV, unrounded; deviations over seeds and ends of intervals follow as columns of their own."""
+    """Return the numbers as CSV, unrounded; deviations over seeds and ends of intervals follow as columns."""
     frames = [table.frame]
     for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
         if part is not None:
@@ -181,7 +181,7 @@ def csv_text(table: Table) -> str:
 
 
 def latex_text(table: Table) -> str:
-    """The table as LaTeX in the style of booktabs, special characters escaped."""
+    """Return the table as LaTeX in the style of booktabs, special characters escaped."""
     rows, columns = table.shape
     align = "".join("r" if table.is_number(column) else "l" for column in range(columns))
 
@@ -207,7 +207,7 @@ def latex_text(table: Table) -> str:
 
 
 def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
-    """The table for a terminal; ``narrow``: headings break between words if they are longer than the cells."""
+    """Return the table for a terminal; ``narrow``: headings break between words if they are longer than the cells."""
     result = RichTable(
         box=box.SIMPLE_HEAD,
         title=Text(printable(with_score_name(table.caption))) if table.caption else None,
@@ -242,22 +242,22 @@ def print_table(table: pd.DataFrame | Table, console: Console) -> None:
 
 
 def _columns(drawn: RichTable, console: Console) -> int:
-    """Width of a table in characters, without a limit."""
+    """Return the width of a table in characters, without a limit."""
     return Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), drawn).maximum
 
 
 def file_name(text: str) -> str:
-    """A label as the name of a file or folder: `fedce:combine=plus` as `fedce_combine-plus`."""
+    """Return a label as the name of a file or folder: ``fedce:combine=plus`` as ``fedce_combine-plus``."""
     return re.sub(r"[^\w.+-]+", "_", text.replace("=", "-")).strip("_")
 
 
 def plain_name(text: str) -> str:
-    """A spec as the name of a table or folder, only with dashes: `multi_round:last=2` as `multi-round-last-2`."""
+    """Return a spec as the name of a table, with dashes: ``multi_round:last=2`` as ``multi-round-last-2``."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
 def write_tables(tables: Iterable[Table], folder: Path) -> None:
-    """Each as CSV; with a caption also as LaTeX."""
+    """Write each table as CSV; with a caption also as LaTeX."""
     for table in tables:
         name = file_name(table.name)
         write_text(folder / f"{name}.csv", csv_text(table))

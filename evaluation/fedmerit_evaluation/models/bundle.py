@@ -54,7 +54,7 @@ def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
 def predict_by_bundle(
     root: str, images: list[str] | str, out: str, box: str = "", device: torch.device | str = "auto"
 ) -> list[str]:
-    """What ``run`` of configs/inference.json calls: masks of raw ``images`` below ``out``; what is noted is logged."""
+    """Write masks of raw images below ``out``, and log what is noted: ``run`` of configs/inference.json calls it."""
     paths = [Path(path) for path in ([images] if isinstance(images, str) else images)]
     predictor = open_bundle(Path(root), str(device))
     written = predict_files(predictor, paths, Path(out), box or None, note=lambda text: log.warning(printable(text)))

@@ -79,19 +79,19 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
 
 
 def example_batch(predictor: Predictor, batch: int) -> Tensor:
-    """(batch, channels, ...) of noise, as normalised images are: mean 0, deviation 1."""
+    """Return (batch, channels, ...) of noise, as normalised images are: mean 0, deviation 1."""
     random = torch.Generator().manual_seed(0)
     return torch.randn(batch, predictor.description.in_channels, *input_size(predictor), generator=random)
 
 
 def input_size(predictor: Predictor) -> tuple[int, ...]:
-    """Spatial size of the input: (h, w) of a slice, or (slices, h, w) of a patch."""
+    """Return the spatial size of the input: (h, w) of a slice, or (slices, h, w) of a patch."""
     return predictor.description.patch or predictor.preprocessing.size
 
 
 @torch.inference_mode()
 def largest_difference(network: nn.Module, other: Callable[[Tensor], Tensor], predictor: Predictor) -> float:
-    """Largest absolute difference of the logits of both, on three images."""
+    """Return the largest absolute difference of the logits of both, on three images."""
     images = example_batch(predictor, 3)
     return float((network(images) - other(images)).abs().max())
 

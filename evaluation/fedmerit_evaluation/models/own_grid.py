@@ -37,7 +37,7 @@ Predict = Callable[[SiteFolder, Case, RawCase, Decoded, Box], Masks]
 
 @dataclass(frozen=True)
 class Scored:
-    """Whose masks are scored: the first columns of their rows."""
+    """The source of the masks that are scored: the first columns of their rows."""
 
     run: str
     method: str
@@ -49,7 +49,7 @@ class Scored:
 def evaluate_run(
     run: Path, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Scores of a run's final models by the masks that they make of raw images, in the schema of results.csv.
+    """Evaluate a run's final models by the masks that they make of raw images, in the schema of results.csv.
 
     Args:
         source: The raw data that these were prepared from.
@@ -72,7 +72,7 @@ def evaluate_run(
 def evaluate_masks(
     masks: Path, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Likewise of masks that another program made of the raw images.
+    """Evaluate masks that another program predicted from the raw images.
 
     Args:
         masks: A folder, perhaps with one for each site, of files ``CASE_LABEL`` as `fedmerit predict` writes them, or
@@ -133,7 +133,7 @@ def _quantities(
     labels: Sequence[str],
     metrics: Mapping[str, Metric],
 ) -> Iterator[tuple[str, str, float | None]]:
-    """(quantity, label, value) of one case."""
+    """Yield (quantity, label, value) of one case."""
     for place, (label, surface) in enumerate(zip(labels, measure_surfaces(found, reference, spacing), strict=True)):
         ours, theirs = found[:, place], reference[:, place]
         both = int((ours & theirs).sum())
@@ -145,7 +145,7 @@ def _quantities(
 
 
 def _kind(site: SiteFolder) -> Kind:
-    """The kind that a site was prepared as, by its site.json."""
+    """Return the kind that a site was prepared as, by its site.json."""
     info = site.info
     try:
         if info["source"] != GENERIC:
@@ -158,13 +158,13 @@ def _kind(site: SiteFolder) -> Kind:
 
 
 def _label_map(site: SiteFolder) -> LabelMap:
-    """The values of each label; of a kind with one label, all values above 0."""
+    """Return the values of each label; of a kind with one label, all values above 0."""
     stated: Any = site.info.get("label_values") or (dict.fromkeys(site.labels, ()) if len(site.labels) == 1 else {})
     return {name: tuple(values) for name, values in stated.items()}
 
 
 def _raw_cases(site: SiteFolder, kind: Kind, source: Path) -> Mapping[str, RawCase]:
-    """The cases of a site in a source by name; a source of one site may bear another name."""
+    """Return the cases of a site in a source by name; a source of one site may bear another name."""
     found: list[RawSite] = kind.find_sites(source)
     own = [one for one in found if one.name == site.name] or (found if len(found) == 1 else [])
     if not own:
@@ -173,7 +173,7 @@ def _raw_cases(site: SiteFolder, kind: Kind, source: Path) -> Mapping[str, RawCa
 
 
 def _boxes(site: SiteFolder) -> dict[str, Box]:
-    """The window of each case, by name, that `prepare` cropped to."""
+    """Return the window of each case, by name, that `fedmerit prepare` cropped to."""
     lists = read_json(site.path / "datalist.json")
     try:
         return {entry["case"]: Box(**entry["crop"]) for split in site.splits for entry in lists.get(split, [])}
@@ -190,7 +190,7 @@ def _steps(image: Decoded) -> tuple[float, float, float] | None:
 
 
 def _find_mask(folder: Path, site: SiteFolder, raw: RawCase) -> tuple[RawCase, LabelMap]:
-    """The case with the files of its mask in place of its own, and what their values mean."""
+    """Return the case with the files of its mask in place of its own, and what their values mean."""
     inner = folder / site.name if (folder / site.name).is_dir() else folder
     files = {name_and_suffix(path)[0]: path for path in list_visible(inner) if path.is_file() and is_readable(path)}
     of_labels = [files.get(f"{raw.name}_{label}") for label in site.labels]

@@ -50,7 +50,7 @@ class Predictor:
     preprocessing: Preprocessing
 
     def preprocess(self, image: Decoded, box: Box | None = None) -> tuple[NDArray[np.float32], Box]:
-        """(slices, channels, h, w) as the network was trained on, and the window of the image that this is.
+        """Return (slices, channels, h, w) as the network was trained on, and the window of the image that this is.
 
         Raises:
             BadInput: the window is not known, or outside the image.
@@ -78,7 +78,7 @@ class Predictor:
         return preprocess(image, wanted.size[0], box, normalise, slices)[0], box
 
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
-        """(slices, labels, height, width) on the pixels of the image; False outside the input of the network.
+        """Return (slices, labels, height, width) on the pixels of the image; False outside the input of the network.
 
         The logits are resampled to these pixels (linear), then thresholded; by its description, the network may keep
         only the largest component of each label.
@@ -101,7 +101,7 @@ class Predictor:
 
 
 def open_predictor(run: Path, site: str | None = None, sites: Path | None = None, device: str = "auto") -> Predictor:
-    """The final model of a run.
+    """Open the final model of a run.
 
     Args:
         site: its model, if each has its own.
@@ -117,7 +117,7 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
 
 
 def open_bundle(root: Path, device: str = "auto") -> Predictor:
-    """The model of a MONAI bundle that `fedmerit_evaluation.models.bundle` wrote; `BadInput` if it is none."""
+    """Open the model of a MONAI bundle that `fedmerit_evaluation.models.bundle` wrote; `BadInput` if it is none."""
     require_inside(root)
     content, file = read_object(root / "configs" / "inference.json"), root / "models" / "model.pt"
     try:
@@ -129,7 +129,7 @@ def open_bundle(root: Path, device: str = "auto") -> Predictor:
 
 
 def read_preprocessing(run: Path, sites: Path | None) -> Preprocessing:
-    """By the site folders named, or those that the run was made with; `BadInput` if they do not record it."""
+    """Read the preprocessing from the named site folders, or those of the run; `BadInput` if they do not record it."""
     root = sites or allowed_place(read_run(run).get("sites_folder"))
     if root is None:
         raise BadInput(f"{run}: its preprocessing is not recorded; name its site folders with --sites")
@@ -143,7 +143,7 @@ def read_preprocessing(run: Path, sites: Path | None) -> Preprocessing:
 
 
 def parse_box(text: str | None) -> Callable[[Decoded], Box | None]:
-    """The window of every image that ``TOP,LEFT,HEIGHT,WIDTH`` or ``whole`` stands for; None: as the model says."""
+    """Return the window of an image for ``TOP,LEFT,HEIGHT,WIDTH`` or ``whole``; None: as the model says."""
     if text is None:
         return lambda image: None
     if text == "whole":
@@ -203,7 +203,7 @@ def predict_files(
 
 
 def previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The images in ``out``/prediction.json, if it is there; `BadInput` if there are masks of another model."""
+    """Return the images in ``out``/prediction.json, if it is there; `BadInput` if there are masks of another model."""
     file = out / SUMMARY
     if not file.exists():
         return []

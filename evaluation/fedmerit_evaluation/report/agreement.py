@@ -34,7 +34,7 @@ UNKNOWN: Mapping[str, Any] = {"mean": math.nan, "low": math.nan, "high": math.na
 
 @dataclass(frozen=True)
 class Agreement:
-    """One ground truth compared with the methods' estimates."""
+    """A ground truth compared with the methods' estimates."""
 
     reference: str  # the ground truth: leave-one-out or Shapley
     values: pd.DataFrame  # seeds x sites, in points of Dice
@@ -117,7 +117,7 @@ def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
 
 
 def _collect_estimates(estimates: Estimates) -> dict[tuple[str, str], pd.DataFrame]:
-    """By (method, estimate); the share of training images once, since it is the same for all methods."""
+    """Return estimates by method and name; the share of training images once, since it is the same for all methods."""
     collected: dict[tuple[str, str], pd.DataFrame] = {}
     for label, of_label in estimates.items():
         for name, frame in of_label.items():
@@ -166,7 +166,7 @@ def _compared(
     estimates: Mapping[tuple[str, str], pd.DataFrame],
     noise_ceiling: Estimate,
 ) -> tuple[Table, list[Limit]]:
-    """A row per method and estimate: correlations with CIs, noise ceiling, p-value, numbers of sites and seeds."""
+    """Return a row per method and estimate: correlations with CIs, noise ceiling, p-value, numbers of sites."""
     known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
     rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
     sites = list(valued.columns)

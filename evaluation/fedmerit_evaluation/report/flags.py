@@ -32,7 +32,7 @@ class GuardVerdict:
 
 @dataclass(frozen=True)
 class Flag:
-    """What the method or the server found of a site, and the rounds in which it did."""
+    """A finding of the method or the server about a site, and the rounds in which it was made."""
 
     what: str
     rounds: str
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Attacked:
-    """Runs of a method with simulated attacks."""
+    """The runs of a method with simulated attacks."""
 
     method: str
     attacks: Mapping[str, str]  # by site
@@ -75,7 +75,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
 
 @dataclass(frozen=True)
 class Flags:
-    """What the method, the server and the guard found of the sites."""
+    """The findings of the method, the server and the guard about the sites."""
 
     table: pd.DataFrame  # a row per flag: Method, Seed, Site, What, Rounds, Reason
     bounds: pd.DataFrame  # a row per bound by the guard: Method, Seed, Site, What, Rounds, Least [%]

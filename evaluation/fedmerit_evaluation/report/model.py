@@ -43,7 +43,7 @@ UNKNOWN = Estimate(math.nan)
 
 @dataclass(frozen=True)
 class Study:
-    """What was trained."""
+    """A description of what was trained."""
 
     task: str
     labels: tuple[str, ...]
@@ -59,7 +59,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Training:
-    """One way of training, with all of its runs."""
+    """A way of training, with all of its runs."""
 
     label: str
     kind: str  # local, federated or pooled
@@ -69,7 +69,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Hospital:
-    """One hospital with the primary training: what it gained, contributed, and is flagged for."""
+    """A hospital with the primary training: what it gained, contributed, and is flagged for."""
 
     name: str
     local: float  # test Dice of local training; NaN if it is not known
@@ -101,7 +101,7 @@ class Hospital:
 
 @dataclass(frozen=True)
 class Condition:
-    """One reason for which the evidence does not support payment by the method's estimate."""
+    """A reason for which the evidence does not support payment by the method's estimate."""
 
     code: str
     reference: str = ""  # the ground truth that it is about
@@ -109,19 +109,19 @@ class Condition:
 
 @dataclass(frozen=True)
 class Payment:
-    """Whether the evidence supports payment by the method's estimate."""
+    """A judgement of whether the evidence supports payment by the method's estimate."""
 
     conditions: tuple[Condition, ...]  # that are not met
 
     @property
     def state(self) -> str:
-        """Either ``no`` or ``supported``."""
+        """The state of the judgement: ``no`` or ``supported``."""
         return "no" if self.conditions else "supported"
 
 
 @dataclass(frozen=True)
 class ObservedValues:
-    """Values of sites by what runs observed, by the name of the estimator."""
+    """The values of sites by what runs observed, by the name of the estimator."""
 
     rankings: Mapping[str, Ranking]
     units: Mapping[str, str]
@@ -133,7 +133,7 @@ NONE = pd.DataFrame()
 
 @dataclass(frozen=True, eq=False)
 class ReportModel:
-    """All that a report shows. What may not be shown of other hospitals is empty in the model for one hospital."""
+    """The content of a report. What may not be shown of other hospitals is empty in the model for one hospital."""
 
     site: str  # the hospital that the report is for; "" if it is for all
     study: Study
@@ -218,7 +218,7 @@ def build_model(runs: Sequence[Run], ground_truth: Path | None = None) -> Report
 
     Args:
         runs: opened runs, on the same task and sites, labelled by `align_local_only`.
-        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
+        ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
 
     Raises:
         BadInput: the ground truth is not of these runs.

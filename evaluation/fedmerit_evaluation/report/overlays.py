@@ -28,7 +28,7 @@ WHICH = {"only": "only case", "best": "best case", "median": "median case", "wor
 
 @dataclass(frozen=True)
 class Overlay:
-    """One slice of a case of a site, where the organ is largest, as one run's final model segments it.
+    """A slice of a case of a site, where the organ is largest, as one run's final model segments it.
 
     Of a network of volumes three planes (`three_planes`).
     """
@@ -80,7 +80,7 @@ def overlay_picture(
 
 
 def chosen_cases(dice: pd.Series) -> dict[str, str]:
-    """The best, median and worst case by ``dice`` (cases, NaN left out), each once: of two there is no median.
+    """Return the best, median and worst case by ``dice`` (cases, NaN left out), each once: of two there is no median.
 
     The median case is the one nearest the median; of equals the first in name order.
 
@@ -99,7 +99,7 @@ def chosen_cases(dice: pd.Series) -> dict[str, str]:
 
 
 def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
-    """The slice with the largest reference, or the largest prediction if the reference is empty.
+    """Return the slice with the largest reference, or the largest prediction if the reference is empty.
 
     Args:
         reference: (slices, labels, h, w), and ``prediction`` alike.
@@ -109,7 +109,7 @@ def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
 
 
 def three_planes(volume: NDArray[Any], place: tuple[int, int, int], stretch: float) -> NDArray[Any]:
-    """Axial slice, beside it the sagittal (head right), below it the coronal (head up): as (..., h + d, w + d).
+    """Return the axial slice, beside it the sagittal, below it the coronal (head up): as (..., h + d, w + d).
 
     Args:
         volume: (slices, ..., h, w).
@@ -125,7 +125,7 @@ def three_planes(volume: NDArray[Any], place: tuple[int, int, int], stretch: flo
 
 
 def make_overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
-    """Overlays of each method's first seed, all methods on the same cases: those chosen by the first run's Dice.
+    """Return overlays of each method's first seed, on the same cases: those chosen by the first run's Dice.
 
     Args:
         runs: tested, with models.
@@ -166,7 +166,7 @@ def make_overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> 
 
 
 def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
-    """As many cases of every site as the site with the fewest has; with several methods at most two.
+    """Return as many cases of every site as the site with the fewest has; with several methods at most two.
 
     One is the worst, two are the best and the worst.
     """
@@ -177,13 +177,13 @@ def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
 
 
 def describe_cases(shown: Sequence[Overlay]) -> str:
-    """The kinds of cases shown, in words."""
+    """Return the kinds of cases shown, in words."""
     found = {one.which for one in shown}
     return join_words([which for which in WHICH if which in found])
 
 
 def draw_overlays(shown: Sequence[Overlay]) -> Figure:
-    """A row per site: its best, median and worst case, of each the methods side by side; no cell is blank."""
+    """Draw a row per site: its best, median and worst case, of each the methods side by side; no cell is blank."""
     shown = without_blanks(shown)
     sites, methods = (
         list(dict.fromkeys(names)) for names in ([one.site for one in shown], [one.method for one in shown])
@@ -264,7 +264,7 @@ def _dice(reference: NDArray[np.bool_], prediction: NDArray[np.bool_]) -> float:
 
 
 def _shown(image: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(channels, h, w) as (h, w) or, of three channels, (h, w, 3), from its 1st to 99th percentile to 0 to 1."""
+    """Return (channels, h, w) as (h, w) or, of three channels, (h, w, 3), from its 1st to 99th percentile to 0 to 1."""
     low, high = np.percentile(image, (1, 99))
     scaled = np.clip((image - low) / max(high - low, 1e-6), 0, 1).astype(np.float32)
     return np.moveaxis(scaled, 0, -1) if len(image) == 3 else scaled[0]

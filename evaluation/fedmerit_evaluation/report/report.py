@@ -50,7 +50,7 @@ def write_report(
         site: the hospital that the report is for; None: all.
         sites: the prepared site folders; default those of the first run, if they are on this machine.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
-        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
+        ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
 
     Returns:
         The path of the HTML file.

@@ -76,7 +76,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
 
 
 def sites_table(survey: Survey) -> Table:
-    """A row per site: patients and slices."""
+    """Return a row per site: patients and slices."""
     rows = [(name, one.patients, one.slices) for name, one in survey.sites.items()]
     if len(rows) > 1:
         rows.append((ALL_SITES, sum(row[1] for row in rows), sum(row[2] for row in rows)))
@@ -85,7 +85,7 @@ def sites_table(survey: Survey) -> Table:
 
 
 def survey_table(survey: Survey, name: str) -> Table:
-    """A row per site and one of their sum, a column per bin that any site fills: patients."""
+    """Return a row per site and one of their sum, a column per bin that any site fills: patients."""
     quantity = find_quantity(name)
     counts = {site: one.tallies[name].patients for site, one in survey.sites.items() if name in one.tallies}
     if len(counts) > 1:
@@ -101,7 +101,7 @@ def survey_table(survey: Survey, name: str) -> Table:
 
 
 def bin_name(quantity: Quantity, place: int) -> str:
-    """A bin in words."""
+    """Return a bin in words."""
     if quantity.names:
         return quantity.names[place]
     edges = [f"{edge:g}".replace("-", MINUS) for edge in quantity.edges]
@@ -111,7 +111,7 @@ def bin_name(quantity: Quantity, place: int) -> str:
 
 
 def long_table(survey: Survey) -> pd.DataFrame:
-    """A row per site, quantity and bin; 0: the bin is empty or below the floor."""
+    """Return a row per site, quantity and bin; 0: the bin is empty or below the floor."""
     rows = [
         (site, name, quantity.unit, low, high, patients, voxels)
         for site, one in survey.sites.items()
@@ -167,13 +167,13 @@ def _visible(survey: Survey, name: str) -> str:
 
 
 def survey_differences(survey: Survey) -> list[str]:
-    """A sentence for each site and quantity in which it differs from the others."""
+    """Return a sentence for each site and quantity in which it differs from the others."""
     names = dict.fromkeys(name for one in survey.sites.values() for name in one.tallies)
     return [text for name in names for text in _differences(name, _shares(survey, name))]
 
 
 def _shares(survey: Survey, name: str) -> Shares:
-    """Sites that say nothing of a quantity, or all of whose bins are below the floor, are left out."""
+    """Return the shares of bins by site, without sites that say nothing of a quantity or only bins below the floor."""
     counts = {
         site: np.array(one.tallies[name].voxels or one.tallies[name].patients, float)
         for site, one in survey.sites.items()
@@ -234,7 +234,7 @@ def _others(site: str, shares: Shares, quantity: Quantity) -> float:
 
 
 def _median(row: np.ndarray[tuple[int], np.dtype[np.float64]], quantity: Quantity) -> float:
-    """The middle of the bin that half of the patients are below; of an outer bin its one edge."""
+    """Return the middle of the bin that half of the patients are below; of an outer bin its one edge."""
     place = int(np.searchsorted(np.cumsum(row), 0.5))
     low, high = quantity.edges[max(place - 1, 0)], quantity.edges[min(place, len(quantity.edges) - 1)]
     return float(np.sqrt(low * high))
