@@ -75,7 +75,7 @@ def values(
         int, typer.Option(min=8, help="Most coalitions of a ground truth; beyond, a regression on a sample.")
     ] = 256,
 ) -> None:
-    """Estimators of values against retraining, by scenario: agreement, its noise ceiling, cost, misallocation.
+    """Compare estimators of values with retraining, by scenario: agreement, noise ceiling, cost, misallocation.
 
     docs/studies/estimator-protocol.md has the protocol. Interrupted, the same command resumes.
     """
@@ -127,7 +127,7 @@ def known_answers(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
+    """Run estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
 
     Prints in how many seeds each estimator finds it. Interrupted, the same command resumes.
     """
@@ -174,7 +174,7 @@ def detection(
     attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
     outlier: Annotated[str | None, typer.Option(help="Honest site with images unlike the others'.")] = None,
 ) -> None:
-    """False alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
+    """Measure false alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
 
     Small trainings have 15 honest scenarios and 27 attacks; detectors of other packages see them, too. On networks
     detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
@@ -184,8 +184,7 @@ def detection(
     from fedmerit_lab.benchmarks import arena_benchmark as arena
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
-    from fedmerit_lab.detection.arena_attacks import ATTACKS as SMALL
-    from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
+    from fedmerit_lab.detection.scenarios import ATTACKS, SITE_ATTACKS, WORST
 
     if sites and generated:
         raise BadInput("--sites, --generated: give only one of them")
@@ -197,14 +196,14 @@ def detection(
         console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
 
     if folder is None:
-        named = {"all": tuple(SMALL)}.get(attacks, tuple(attacks.split(";")))
+        named = {"all": tuple(ATTACKS)}.get(attacks, tuple(attacks.split(";")))
         guard = read(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings", texts=True)
         small = arena.ArenaBench(
             chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
         )
         show(arena.arena_tables(small, arena.play_all(small, out, on_case), out), out)
     else:
-        named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
+        named = {"all": tuple(SITE_ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
         wanted = bench.DetectionBench(
             folder,
             chosen,
@@ -223,11 +222,11 @@ def detection(
 
 
 def parse_counts(text: str) -> list[int]:
-    """Numbers of sites, 3 to 100; `BadInput` if one is not."""
+    """Return numbers of sites, 3 to 100; raise `BadInput` for any other."""
     try:
         counts = [int(one) for one in text.split(",")]
     except ValueError:
         counts = []
-    if not counts or not all(3 <= one <= 100 for one in counts):
+    if not counts or not all(3 <= count <= 100 for count in counts):
         raise BadInput(f"--sizes {text}: expected whole numbers from 3 to 100, separated by commas")
     return counts

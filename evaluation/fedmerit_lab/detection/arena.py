@@ -1,8 +1,9 @@
-"""The arena: federations of `small_trainings` under the product's own guard and methods, in memory."""
+"""The arena: federations of small trainings under the product's own guard and methods, in memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.round_inputs import Rating, Ratings, pool_ratings
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.server.run_guard import RunGuard
-from fedmerit_lab.detection.arena_attacks import ArenaAttack, AttackedRound
+from fedmerit.trainers.memory import Learned, Memory
+from fedmerit_lab.attacks.attack import AttackerView
 from fedmerit_lab.detection.detector import MonitoredRound
 from fedmerit_lab.detection.scenarios import Scenario
 from fedmerit_lab.detection.small_trainings import (
@@ -31,17 +33,16 @@ from fedmerit_lab.detection.small_trainings import (
     train,
 )
 
-HONEST = ArenaAttack("all sites are honest", sites=0, idles=False)
+NO_BUFFERS: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One federation of the arena."""
+    """A federation of the arena."""
 
     method: str
     sites: int
     scenario: Scenario
-    attack: ArenaAttack = HONEST
     seed: int = 0
     rounds: int = 20
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -49,8 +50,8 @@ class Case:
 
     @property
     def attackers(self) -> range:
-        """Rows of the attackers: the last ones."""
-        return range(self.sites - self.attack.sites, self.sites)
+        """The rows of the attackers: the last ones."""
+        return range(self.sites - self.scenario.attackers, self.sites)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Played:
 
 
 class Federation:
-    """One federation, round by round."""
+    """A federation, round by round."""
 
     def __init__(self, case: Case):
         self.case, n = case, case.sites
@@ -91,24 +92,23 @@ class Federation:
         return np.random.default_rng(random_seed(self.case.seed, *what))
 
     def _data(self) -> tuple[list[SiteData], Tensor]:
-        scenario, n, attack = self.case.scenario, self.case.sites, self.case.attack
+        scenario, n = self.case.scenario, self.case.sites
         counts = [scenario.counts[row % len(scenario.counts)] for row in range(n)]
         sites = generate_sites(counts, scenario.concentration, self._random("data"))
         sites = [scenario.all(site, self._random("all", row)) for row, site in enumerate(sites)]
         sites[0] = scenario.odd(sites[0], self._random("odd"))
         claims = [float(site.count) for site in sites]
-        for place, row in enumerate(self.case.attackers):
-            source = self.case.attackers[0] if attack.is_copy else row
-            if place == 0 or not attack.is_copy:
-                origin = sites[source]
-            sites[row] = attack.data(origin, place, self._random("attack", row))
-            claims[row] = sites[row].count * attack.counts
+        origins = {row: sites[self.case.attackers[0] if scenario.is_copy else row] for row in self.case.attackers}
+        for place, (row, origin) in enumerate(origins.items()):
+            change = scenario.data[place % len(scenario.data)]
+            sites[row] = change(origin, self._random("attack", row))
+            claims[row] = sites[row].count * scenario.claims
         return sites, torch.tensor(claims, dtype=torch.float64)
 
     def _train(self, number: int, received: Tensor) -> Tensor:
-        """(n, d) honest updates; exact copies draw the same batches."""
+        """Return (n, d) honest updates; exact copies draw the same batches."""
         names = list(self.names)
-        if self.case.attack.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
+        if self.case.scenario.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
             names[-1] = names[-2]
         return train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
 
@@ -121,7 +121,7 @@ class Federation:
         return present if present.sum() >= 2 else torch.ones_like(present)
 
     def play(self, number: int) -> Outcome:
-        """The next round: its outcome by site."""
+        """Return the next round: its outcome by site."""
         n, received = self.case.sites, self.models
         sent = received.expand(n, -1).contiguous()
         present, honest = self._present(number), self._train(number, sent)
@@ -160,20 +160,24 @@ class Federation:
         return outcome
 
     def _attacked(self, number: int, sent: Tensor, honest: Tensor) -> Tensor:
-        attack = self.case.attack
-        if number < attack.first or not attack.sites:
-            return honest
-        updates, secret = honest.clone(), self._random("secret", number).standard_normal(honest.shape[1])
-        for row in self.case.attackers:
-            view = AttackedRound(
-                number, sent[row], honest[row], [one[row] for one in self.past], [one[row] for one in self.own],
-                torch.from_numpy(secret).float(), self._random("attacker", row, number), self.memories[row],
+        attack, updates = self.case.scenario.attack, honest.clone()
+        for row in self.case.attackers if number >= attack.first else ():
+            received, update, kept = sent[row], honest[row], self.memories[row]
+            before = self.past[-1][row] if self.past else received
+            if number == attack.first and self.past:
+                kept |= attack.keep(Memory(before, before + self.own[-1][row], NO_BUFFERS), received)
+            learned = Learned(update, received + update, NO_BUFFERS, 0.0)
+            task = cast(Any, SimpleNamespace(round=number))
+            view = AttackerView(
+                task, received, received - before, kept, lambda learned=learned: learned,  # type: ignore[misc]
+                self._random("attacker", row, number),
             )  # fmt: skip
-            updates[row] = attack.update(view)
+            result = attack.update(view)
+            updates[row] = result.update if isinstance(result, Learned) else result
         return updates
 
     def _claim(self, values: dict[str, Tensor], received: Tensor) -> None:
-        """What sites say of themselves, as far as methods ask: of the received model, and of that without the site."""
+        """Add what sites say of themselves, as far as methods ask."""
         if not values:
             return
         models = received.expand(self.case.sites, -1)
@@ -185,7 +189,7 @@ class Federation:
                 values[name] = error.where(torch.tensor(len(self.past) > 0), torch.nan)
 
     def _rate(self, wanted: Candidates) -> Ratings:
-        """Every site's accuracies of all candidates, and the histogram of wrong images."""
+        """Return every site's accuracies of all candidates, and the histogram of wrong images."""
         models = (wanted.mixtures @ wanted.models.double()).float()
         found = accuracies(models, self.data)
         ratings = {}
@@ -198,7 +202,7 @@ class Federation:
 
 
 def play(case: Case, see: Any = None) -> Played:
-    """All rounds of a federation; ``see`` gets each `MonitoredRound`."""
+    """Return all rounds of a federation; ``see`` gets each `MonitoredRound`."""
     federation, verdicts, weights, rewards = Federation(case), [], [], []
     for number in range(case.rounds):
         outcome = federation.play(number)

@@ -5,15 +5,18 @@ Every federation gets a new detector. It sees the rounds in order and knows neit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+Evidence = TypeVar("Evidence", contravariant=True)
+Judged = TypeVar("Judged")  # a tensor (n,), or a table of runs and rounds x sites
+
 
 @dataclass(frozen=True)
 class MonitoredRound:
-    """One round before the method receives it; rows in site order."""
+    """A round before the method receives it; rows in site order."""
 
     number: int
     received: Tensor  # (n, d) where each site started
@@ -27,36 +30,39 @@ class MonitoredRound:
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Generic[Judged]):
     """A detector's result in a round."""
 
-    suspicion: Tensor  # (n,) float64, higher is more suspicious; NaN: unknown
-    flagged: Tensor  # (n,) bool
+    suspicion: Judged  # by site, higher is more suspicious; NaN: unknown
+    flagged: Judged  # by site, bool
 
-    @classmethod
-    def above(cls, suspicion: Tensor, threshold: float) -> "Detection":
+    @staticmethod
+    def above(suspicion: Tensor, threshold: float) -> "Detection[Tensor]":
         """Flag the sites above a threshold."""
-        return cls(suspicion, suspicion > threshold)
+        return Detection(suspicion, suspicion > threshold)
 
-    @classmethod
-    def unknown(cls, sites: int) -> "Detection":
-        """No suspicion of any site: there are no data yet."""
-        return cls(torch.full((sites,), torch.nan, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
+    @staticmethod
+    def unknown(sites: int) -> "Detection[Tensor]":
+        """Return no suspicion of any site: there are no data yet."""
+        return Detection(torch.full((sites,), torch.nan, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
 
 
-class RoundDetector(Protocol):
-    """A detector; it may remember earlier rounds."""
+class Detector(Protocol[Evidence, Judged]):
+    """A detector. Evidence is a round, of which it may remember earlier ones, or the results of finished runs."""
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """The name in tables."""
 
-    def see(self, round: MonitoredRound) -> Detection:
-        """Judge the next round."""
+    def see(self, evidence: Evidence, /) -> Detection[Judged]:
+        """Judge the next evidence."""
+
+
+RoundDetector = Detector[MonitoredRound, Tensor]
 
 
 def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor:
-    """(n,) how far each of ``values`` (n,) is above the others' median, in median absolute deviations of the others.
+    """Return (n,) distances of ``values`` (n,) above the others' median, in the others' median absolute deviations.
 
     A deviation counts as ``least`` at least. NaN for absent sites, and with fewer than two others.
     """
@@ -71,6 +77,6 @@ def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor
     return distance
 
 
-def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection]:
-    """Each detector's result of a round, by name."""
+def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection[Tensor]]:
+    """Return each detector's result of a round, by name."""
     return {detector.name: detector.see(round) for detector in detectors}

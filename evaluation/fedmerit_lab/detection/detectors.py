@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedmerit.contract.method import Reports
 from fedmerit.guard.guard import Enrolled, Guard
@@ -18,7 +19,7 @@ from fedmerit_lab.detection.std_dagmm import StdDagmm
 
 @dataclass
 class TrustedRoot:
-    """Suspicion: minus the cosine to the trusted site's update; flagged at 0 and above, where FLTrust's weight is 0.
+    """A detector by minus the cosine to the trusted site's update; flagged at 0 and above (FLTrust's weight 0).
 
     Source: Cao, Fang, Liu and Gong, FLTrust, NDSS 2021: trust is ReLU of the cosine to the update that the server
     trains on a clean root set of its own. Here a site known to be honest replaces that set, and is not judged.
@@ -27,8 +28,8 @@ class TrustedRoot:
     site: int
     name: str = "trusted root"
 
-    def see(self, round: MonitoredRound) -> Detection:
-        """Cosines of the round."""
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
+        """Return cosines of the round."""
         n = len(round.updates)
         if not round.present[self.site]:
             return Detection.unknown(n)
@@ -42,7 +43,7 @@ class TrustedRoot:
 
 @dataclass
 class ChallengeImages:
-    """Suspicion: loss of a site's model on its own challenge images, minus the mean loss of the others' models on them.
+    """A detector by the loss of a site's model on its challenge images, minus the mean of the others' models on them.
 
     A site that trained on its images lowers their loss more than others do, so an honest site is below 0. Flagged at
     0 and above.
@@ -54,8 +55,8 @@ class ChallengeImages:
 
     name: str = "challenge images"
 
-    def see(self, round: MonitoredRound) -> Detection:
-        """Losses of the round."""
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
+        """Return losses of the round."""
         if round.challenge is None:
             return Detection.unknown(len(round.updates))
         others = round.present[:, None] & ~torch.eye(len(round.updates), dtype=torch.bool)
@@ -80,7 +81,7 @@ class GuardDetector:
     name: str = "guard"
     history: History | None = field(default=None, repr=False)
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Apply the guard's rules to the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n), rounds=self.rounds)
@@ -96,12 +97,12 @@ DETECTORS: Catalogue[Callable[[], RoundDetector]] = Catalogue(
 
 
 def others_detectors() -> dict[str, RoundDetector]:
-    """New detectors of other packages, by name."""
+    """Return new detectors of other packages, by name."""
     return {name: make() for name, make in DETECTORS.items()}
 
 
 def all_detectors(trusted: int) -> list[RoundDetector]:
-    """New detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
+    """Return new detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
     return [
         GuardDetector(), StdDagmm(), TrustedRoot(trusted), EvolvingWeights(), PredictedUpdates(), ChallengeImages(),
         *others_detectors().values(),

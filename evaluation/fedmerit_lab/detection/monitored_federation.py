@@ -28,7 +28,7 @@ from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
 from fedmerit_lab.detection.detectors import all_detectors
-from fedmerit_lab.detection.simulated_attacks import ATTACKS, Roles
+from fedmerit_lab.detection.scenarios import SITE_ATTACKS, Roles
 
 EVIDENCE = ("norm", "cosine_to_mean", "cosine_to_previous", "largest_pair_cosine")
 CHALLENGE = 2  # images of each site
@@ -55,18 +55,18 @@ class MonitoredFederation:
     dice: list[float] = field(default_factory=list)  # of the final models
 
     def to_json(self) -> dict[str, Any]:
-        """The argument of `from_json`; NaN is null."""
+        """Return the argument of `from_json`; NaN is null."""
         content: dict[str, Any] = _without_nan(asdict(self))
         return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MonitoredFederation":
-        """The federation that `to_json` wrote."""
+        """Return the federation that `to_json` wrote."""
         return cls(**_with_nan(dict(content)))
 
     @property
     def rounds(self) -> int:
-        """Number of rounds."""
+        """The number of rounds."""
         return len(self.verdicts)
 
 
@@ -88,7 +88,7 @@ def _with_nan(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Training:
-    """How the monitored federations are trained."""
+    """A description of how the monitored federations are trained."""
 
     sites: Path  # folder of site folders
     roles: Roles
@@ -104,7 +104,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
     Args:
         training: how.
         label: of the method.
-        attack: a key of `ATTACKS`.
+        attack: a key of `SITE_ATTACKS`.
         seed: of the run.
         out: the run folder; site folders that a Sybil attack changes go into ``sites`` beside it.
 
@@ -112,8 +112,8 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
         BadInput: the run cannot be created.
         RunFailed: it did not finish.
     """
-    roles, simulated = training.roles, ATTACKS[attack]
-    specs = simulated.specs(roles, training.rounds)
+    roles, simulated = training.roles, SITE_ATTACKS[attack]
+    specs = simulated.specs_on_sites(roles, training.rounds)
     shutil.rmtree(out, ignore_errors=True)
     sites, attackers = training.sites, sorted(specs)
     if simulated.sybil:
@@ -127,7 +127,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
     attacked_runs.create(out, specs, **where, **options)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]
-    first = simulated.first(training.rounds)
+    first = simulated.first_on_sites(training.rounds)
     federation = MonitoredFederation(label, attack, seed, names, attackers, roles.outlier, first)
     log = DetectorLog(names.index(roles.trusted))
     monitor = _Monitor(folders, RunConfiguration.from_dict(read_run(out)["plan"]), log.see)
@@ -161,12 +161,12 @@ class DetectorLog:
             self.evidence[name].append(found[name].tolist())
 
     def add_to(self, federation: MonitoredFederation) -> MonitoredFederation:
-        """The federation with the detectors' results."""
+        """Return the federation with the detectors' results."""
         return replace(federation, suspicion=self.suspicion, flagged=self.flagged, evidence=self.evidence)
 
 
 def _add_results(federation: MonitoredFederation, run: Path) -> MonitoredFederation:
-    """The federation with its run's verdicts, weights, rewards and Dice."""
+    """Return the federation with its run's verdicts, weights, rewards and Dice."""
     results = open_run(run).results
     results = replace(results, rows=results.rows.assign(run=run.name))
 
@@ -189,7 +189,7 @@ def _add_results(federation: MonitoredFederation, run: Path) -> MonitoredFederat
 
 
 class _Monitor:
-    """Collects the exchanges of a local run into the rounds that detectors see.
+    """A collector of the exchanges of a local run as rounds that detectors see.
 
     Args:
         folders: the sites.
@@ -247,7 +247,7 @@ class _Monitor:
         self.see(self.last)
 
     def _challenge_losses(self, models: Tensor, replies: Mapping[str, Reply]) -> Tensor:
-        """(n, n) mean loss of each row's model on the images of each column's site; NaN for absent sites."""
+        """Return (n, n) mean loss of each row's model on the images of each column's site; NaN for absent sites."""
         n = len(self.sites)
         losses = torch.full((n, n), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
@@ -259,7 +259,7 @@ class _Monitor:
 
 
 def _challenge(folder: SiteFolder) -> Case:
-    """`CHALLENGE` of a site's training images with a mask that is not empty, of one case, evenly spaced."""
+    """Return `CHALLENGE` of a site's training images with a mask that is not empty, of one case, evenly spaced."""
     cases = [case for case in folder.cases("training") if case.label.any()]
     case = cases[len(cases) // 2]
     shown = [place for one, place in Slices([case]).index if one.label[place].any()]

@@ -1,16 +1,19 @@
 """A paper's table or figure: its name, the trainings it takes, how it is made, and the numbers that the paper printed.
 
-Printed numbers are typed from the papers into ``printed/``. A file is a printed table; its rows have the names of
+``printed/`` holds for each paper a TOML file of its artefacts in words, in which ``{name}`` is a text of texts.toml,
+and the numbers typed from the papers. A CSV file is a printed table; its rows have the names of
 `fedmerit compare --methods`, and ``captions.csv`` has its number in the paper. A column belongs to the group after its
 ``|``. A cell is a number, with a deviation (``86.7±0.3``), or a mean with the highest (``91(92)``), or empty. FedCE:
 Jiang et al. 2023; CGSV: Xu et al. 2021; FedAVE: Wang et al. 2024; FedSAC: Wang et al., KDD 2024; CYCle: Tastan et al.
 2025.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -23,7 +26,7 @@ CELL = r"(?P<value>-?[\d.]+(?:e-?\d+)?)(?:±(?P<spread>[\d.]+)|\((?P<highest>[\d
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """One printed table."""
+    """A printed table."""
 
     where: str  # Table 1
     what: str  # with the unit
@@ -31,7 +34,7 @@ class Published:
 
     @property
     def first(self) -> str:
-        """Heading of the first column."""
+        """The heading of the first column."""
         return str(self.cells.columns[0])
 
     @property
@@ -40,11 +43,11 @@ class Published:
         return list(dict.fromkeys(_split(heading)[1] for heading in self.cells.columns[1:]))
 
     def group(self, group: str) -> Table:
-        """The columns of one group under their own names; a mean with the highest gives two."""
+        """Return the columns of one group under their own names; a mean with the highest gives two."""
         return self._table({group: ""})
 
     def table(self, name: str, groups: Sequence[str] | None = None) -> Table:
-        """All columns, or those of some groups, each with the name of its group."""
+        """Return all columns, or those of some groups, each with the name of its group."""
         chosen = self.groups if groups is None else groups
         return self._table({group: f", {group}" * bool(group) for group in chosen}, name)
 
@@ -64,13 +67,13 @@ class Published:
 
 @cache
 def published(name: str) -> Published:
-    """The printed table of that name: ``fedce-table2``."""
+    """Return the printed table of that name: ``fedce-table2``."""
     caption = _read("captions").set_index("table").loc[name]
     return Published(str(caption["where"]), str(caption["what"]), _read(name))
 
 
 def names() -> list[str]:
-    """The printed tables there are."""
+    """Return the printed tables there are."""
     return list(_read("captions")["table"])
 
 
@@ -80,13 +83,13 @@ def _read(name: str) -> pd.DataFrame:
 
 
 def _split(heading: str) -> tuple[str, str]:
-    """A column's own name, and its group."""
+    """Return a column's own name, and its group."""
     column, _, group = heading.partition(" | ")
     return column, group
 
 
 def _parts(cells: "pd.Series[str]") -> pd.DataFrame:
-    """``value, spread, highest`` of each cell, NaN if missing; `ValueError` if one is not a number."""
+    """Return ``value, spread, highest`` of each cell, NaN if missing; `ValueError` if one is not a number."""
     parts = cells.str.extract(f"^{CELL}$")
     if wrong := list(cells[parts["value"].isna() & (cells != "")]):
         raise ValueError(f"cell {wrong[0]!r} of a published table is not a number")
@@ -127,7 +130,7 @@ class Artefact:
 
     @property
     def cost(self) -> str:
-        """Trainings of one seed, where N is the number of sites."""
+        """The trainings of one seed, where N is the number of sites."""
         return " + ".join(need.cost for need in self.needs) or "0"
 
 
@@ -143,12 +146,42 @@ class Paper:
     absent: Mapping[str, str] = field(default_factory=dict)  # artefacts that are not made, and why
 
 
+def read_paper(name: str, makers: Mapping[str, tuple[Callable[[Study, Artefact], Made], tuple[Need, ...]]]) -> Paper:
+    """Return the paper that ``printed/NAME.toml`` describes.
+
+    Args:
+        name: of the file.
+        makers: by artefact, the function that makes it and the trainings it needs; as many as in the file.
+    """
+    texts = _read_toml("texts")
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(one) for key, one in value.items()}
+        return value.format(**texts) if isinstance(value, str) else value
+
+    paper = fill(_read_toml(name))
+    described = paper.pop("artefacts")
+    assert described.keys() == makers.keys(), f"{name}.toml and its makers differ"
+    artefacts = [
+        Artefact(**{**words, "published": tuple(map(published, words.get("published", ())))}, name=key, make=make,
+                 needs=needs)
+        for key, words in described.items()
+        for make, needs in [makers[key]]
+    ]  # fmt: skip
+    return Paper(**paper, artefacts=tuple(artefacts))
+
+
+def _read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("fedmerit_lab.papers") / "printed" / f"{name}.toml").read_text("utf-8"))
+
+
 KEEP_OWN = ":last_round=own"  # in a label: sites of one model keep the model that they train in the last round
 BY_LOCAL_ONLY = ":contributions=standalone"  # in a label: rewards by local-only Dice, not by the method's reputations
 
 
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
-    """Our table with the paper's columns of the same headings added, for our methods.
+    """Return our table with the paper's columns of the same headings added, for our methods.
 
     Args:
         ours: its first column has methods; `KEEP_OWN` and `BY_LOCAL_ONLY` are ignored when they are looked up.
@@ -174,12 +207,12 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
 
 
 def every(group: str) -> bool:
-    """All of the paper's columns."""
+    """Return all of the paper's columns."""
     return True
 
 
 def printed(name: str, published: Sequence[Published], groups: Callable[[str], bool] = every) -> list[Table]:
-    """The paper's own tables, named after the artefact, with the columns of the wanted groups."""
+    """Return the paper's own tables, named after the artefact, with the columns of the wanted groups."""
     tables = []
     for number, one in enumerate(published, start=1):
         if wanted := [group for group in one.groups if groups(group)]:
@@ -188,5 +221,5 @@ def printed(name: str, published: Sequence[Published], groups: Callable[[str], b
 
 
 def renamed(table: Table, name: str) -> Table:
-    """The same table with another name for its files."""
+    """Return the table with another name for its files."""
     return replace(table, name=name)

@@ -59,13 +59,13 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
         changed["spacing"] = [step * by for step in spacing]
     of_size = ("kept", "lost")  # what resizing left, which is less now
     readings = site.info.get("readings") or ()
-    changed["readings"] = [{name: one[name] for name in one if name not in of_size} for one in readings]
+    changed["readings"] = [{name: reading[name] for name in reading if name not in of_size} for reading in readings]
     write_json(out / "datalist.json", lists)
     write_json(out / "site.json", {**site.info, **changed})
 
 
 def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
-    """(..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
+    """Return (..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
     *rest, height, width = array.shape
     blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
     return np.asarray(blocks.mean(axis=(-3, -1)))
