@@ -61,7 +61,6 @@ def choose_worker_count(folder: Path) -> int:
     if has_own_processes(folder):
         return 1
     info = read_run(folder)
-    config = read_plan(folder)
     rooms = [FREE_SHARE * free_memory() / estimate_memory(folder)]
     rooms += [FREE_SHARE * torch.cuda.mem_get_info(gpu)[0] / estimate_gpu_memory(folder) for gpu in _gpus(folder)]
     return max(1, min(cores() // (info["threads"] or 1), *map(int, rooms)))
