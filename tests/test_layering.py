@@ -70,7 +70,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit_lab"},
     {"fedmerit_cli.api"},
     {"fedmerit_cli"},
-    {"fedmerit_lab.commands", "fedmerit_deploy.commands"},
+    {"fedmerit_lab.commands", "fedmerit_deploy.commands", "fedmerit_dossier.commands"},
     {"fedmerit_cli.main"},
 )
 ROOMS = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,8 +1,8 @@
 """The ``fedmerit`` command: everyday commands, then groups, in the order of ``--help``.
 
 ``--help`` answers at once, since no file of commands loads anything heavy at its head: torch, NVFlare and the like are
-imported inside a command's function, when it is called. Commands of the laboratory and of operations come by entry
-point: a group by its name, further commands of a group as GROUP.NAME, and everyday ones, which are no group.
+imported inside a command's function, when it is called. Commands of the laboratory, the dossier and operations come by
+entry point: a group by its name, further commands of a group as GROUP.NAME, and everyday ones, which are no group.
 """
 
 from importlib.metadata import distribution
@@ -11,6 +11,7 @@ from fedmerit_cli import data, methods, models, results, runs, sites, values
 from fedmerit_cli.terminal import Commands, set_up
 
 ENTRY_POINTS = "fedmerit.commands"
+FIRST = "demo"  # of the everyday commands
 ORDER = ("data", "value", "job", "deploy", "model", "lab")
 
 everyday = [sites.commands, runs.commands, results.commands, models.commands, methods.commands]
@@ -23,7 +24,7 @@ for entry in distribution("fedmerit").entry_points.select(group=ENTRY_POINTS):
     elif commands.is_group:
         groups[group] = commands
     else:
-        everyday.insert(0, commands)
+        everyday.insert(0 if entry.name == FIRST else len(everyday), commands)
 
 app = Commands()
 app.callback()(set_up)

@@ -1,4 +1,4 @@
-"""Commands on finished runs: fairness, report, dossier, verify, evaluate."""
+"""Commands on finished runs: fairness, report, verify, evaluate."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ commands = Commands()
 REPORT_PARTS = ("report.html", "report-files", "figures", "tables")  # a report among runs, which `runs/*` names too
 
 
-def _expand(paths: Sequence[Path]) -> list[Path]:
+def expand_runs(paths: Sequence[Path]) -> list[Path]:
     """The run folders among ``paths``, those in a folder of `compare` by name; `BadInput` for site folders."""
     found: list[Path] = []
     runs = [path for path in paths if path.name not in REPORT_PARTS or (path / "run.json").exists()]
@@ -82,23 +82,8 @@ def report(
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         out = out / "report.html"
-    path = write_report(_expand(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth)
+    path = write_report(expand_runs(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
-
-
-@commands.add("dossier runs/fedce --out dossier", reads_records=True)
-def dossier(
-    runs: RunFolders,
-    out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
-    sites: Annotated[Path | None, typer.Option(help="Site folders, if not the run's own.")] = None,
-) -> None:
-    """Checklists of journals and regulators: CLAIM, TRIPOD+AI, FUTURE-AI, a model card, EU AI Act, HL7 FLUTE.
-
-    Every item with the evidence from runs and site folders, or whom to ask.
-    """
-    from fedmerit_dossier.dossier import write_dossier
-
-    console.print(f"dossier: {write_dossier(_expand(runs), out, sites=sites).resolve()}", soft_wrap=True)
 
 
 @commands.add("verify runs/fedce --site-log HK/site_log.jsonl --certificate kit/startup/rootCA.pem")

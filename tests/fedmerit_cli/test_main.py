@@ -14,8 +14,8 @@ from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console
 
 TOP = [
-    "demo", "prepare", "check", "run", "compare", "fairness", "report", "dossier", "verify", "evaluate", "predict",
-    "methods",
+    "demo", "prepare", "check", "run", "compare", "fairness", "report", "verify", "evaluate", "predict",
+    "methods", "dossier",
 ]  # fmt: skip
 GROUPS = {
     "data": ["survey", "plan", "partition", "shrink"],

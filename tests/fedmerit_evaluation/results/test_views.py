@@ -10,7 +10,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import print_table
-from fedmerit_evaluation.report import all_sites
+from fedmerit_evaluation.report import report
 from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Dice
 from fedmerit_lab.papers.partitioned_sites import on_union
@@ -72,7 +72,7 @@ def test_report_computes_every_view_once(tmp_path: Path, monkeypatch: pytest.Mon
     view = Dice.label_cases.func  # type: ignore[attr-defined]
     monkeypatch.setattr(Dice.label_cases, "func", lambda dice: (taken.append(dice), view(dice))[1])
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
-    all_sites.write_report(runs, images=False)
+    report.write_report(runs, images=False)
     assert len(taken) == len(set(map(id, taken))) == 1
 
 
