@@ -21,6 +21,7 @@ distribution of few patients. Draws add noise: spreads come out larger, and corr
 differs by seed and case counts twice in draws. Coverage: docs/studies/statistics.md.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -81,7 +82,7 @@ class StudentDraws:
         return cls(normal[:, :items], np.cumsum(normal[:, items:] ** 2, axis=1))
 
     def mean(self, numbers: FloatArray) -> FloatArray:
-        """Return (D,) means of (D, n) numbers, which differ by draw; NaN: unknown. One number stays as it is."""
+        """Return (D,) means of (D, n) numbers, which differ by draw; NaN: unknown. A single number is its own mean."""
         middle, count = nan_mean(numbers, axis=-1), np.isfinite(numbers).sum(axis=-1)
         deviations = np.nan_to_num(numbers - middle[:, None])  # times normals: variance (n - 1) sd²
         square = np.take_along_axis(self.squares, np.maximum(count - 2, 0)[:, None], axis=-1)[:, 0]
@@ -155,36 +156,50 @@ class CrossedEffects:
         if cases.empty:
             raise BadInput("no test case; let the runs finish, they test after the last round")
         frame = cases.rename("dice").reset_index().astype({"method": str, "site": str, "case": str})
-        names = [sorted(frame[name].unique()) for name in ("method", "seed", "site")]
-        frame = frame.dropna().sort_values(["method", "seed", "site", "case"])  # sums do not depend on the rows' order
-        tested = frame["case"].str.rpartition("/")
-        frame["tested"] = tested[0].where(tested[1] != "", frame["site"])
-        keys = zip(frame["seed"], frame["tested"], tested[2], strict=True)
-        frame["case"] = [clusters.by_case.get((seed, site, case), case) for seed, site, case in keys]
-        frame["tested"] = "" if clusters.folds else frame["tested"]
-        rows = [
-            pd.Index(of).get_indexer(frame[name]) for of, name in zip(names, ("method", "seed", "site"), strict=True)
-        ]
-        patient, patients = pd.factorize(frame["tested"] + "/" + frame["case"], sort=True)
-        shape = tuple(map(len, names))
-        at_place = frame.groupby(["method", "seed", "site", "tested"])
-        number = at_place["case"].transform("nunique")
-        at_site = frame.groupby(["method", "seed", "site"])["dice"]
-        means = np.full(shape, np.nan)
-        means[tuple(rows)] = at_site.transform("mean")
-        moves = np.zeros((*shape, len(patients)))
-        is_tested = np.zeros(moves.shape, dtype=np.bool_)
-        unbiased = np.sqrt(number / (number - 1).clip(lower=1))
-        move = (frame["dice"] - at_place["dice"].transform("mean")) * unbiased / at_site.transform("size")
-        np.add.at(moves, (*rows, patient), move)
-        is_tested[(*rows, patient)] = True
-        methods, seeds, sites = names
-        place = np.zeros(len(patients), dtype=np.intp)
-        if not clusters.folds:
-            places = pd.Index([*sites, *sorted({*frame["tested"]} - {*sites})])
-            place[patient] = places.get_indexer(frame["tested"])
-        overlap = fold_overlap(clusters.folds)
-        return cls(methods, [*map(int, seeds)], sites, means, moves, is_tested, place, bool(clusters.folds), overlap)
+        methods, seeds, sites = (sorted(frame[name].unique()) for name in ("method", "seed", "site"))
+        frame = frame.dropna()
+        parts = frame["case"].str.rpartition("/")
+        places = pd.Index([*sites, *sorted({*parts[0]} - {"", *sites})])
+        tested = places.get_indexer(parts[0].where(parts[1] != "", frame["site"]))
+        labels, label = np.unique(parts[2].to_numpy(dtype=str), return_inverse=True)
+        method, seed, site = (
+            pd.Index(names).get_indexer(frame[name])
+            for name, names in (("method", methods), ("seed", seeds), ("site", sites))
+        )
+        order = np.lexsort((label, tested, site, seed, method))  # sums do not depend on the rows' order
+        method, seed, site, tested, label = (codes[order] for codes in (method, seed, site, tested, label))
+        dice = frame["dice"].to_numpy(dtype=np.float64)[order]
+
+        shape = (len(seeds), len(places), len(labels))  # of different cases, which all models are tested on
+        keys, case = np.unique(np.ravel_multi_index((seed, tested, label), shape), return_inverse=True)
+        named = [(seeds[s], places[p], labels[c]) for s, p, c in zip(*np.unravel_index(keys, shape), strict=True)]
+        names, cluster = np.unique([clusters.by_case.get(key, key[-1]) for key in named], return_inverse=True)
+        at = np.zeros(len(keys), dtype=np.intp) if clusters.folds else np.unravel_index(keys, shape)[1]
+        patients, patient = np.unique(at * len(names) + cluster, return_inverse=True)
+        patient, place = patient[case], patients // len(names)
+
+        by_site, p, groups = (len(methods), len(seeds), len(sites)), len(patients), len(places)
+        cell, cells = np.ravel_multi_index((method, seed, site), by_site), math.prod(by_site)
+        number = np.bincount(cell, minlength=cells)
+        means = np.bincount(cell, dice, minlength=cells) / np.where(number > 0, number, np.nan)
+        is_tested = np.bincount(cell * p + patient, minlength=cells * p).reshape(cells, p) > 0
+        group = cell * groups + place[patient]  # the cases of a model at a place
+        tested_cell, tested_patient = np.nonzero(is_tested)
+        count = np.bincount(tested_cell * groups + place[tested_patient], minlength=cells * groups)[group]
+        distance = dice - (np.bincount(group, dice) / np.maximum(np.bincount(group), 1))[group]
+        move = distance * np.sqrt(count / np.maximum(count - 1, 1)) / number[cell]
+        moves = np.bincount(cell * p + patient, move, minlength=cells * p)
+        return cls(
+            methods=methods,
+            seeds=[*map(int, seeds)],
+            sites=sites,
+            means=means.reshape(by_site),
+            moves=moves.reshape(*by_site, p),
+            is_tested=is_tested.reshape(*by_site, p),
+            place=place,
+            has_folds=bool(clusters.folds),
+            overlap=fold_overlap(clusters.folds),
+        )
 
     def at_seed(self, number: int) -> "CrossedEffects":
         """Return the effects in the seed of that number, from 0."""
