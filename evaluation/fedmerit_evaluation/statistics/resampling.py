@@ -194,7 +194,7 @@ class CrossedEffects:
             seeds=[*map(int, seeds)],
             sites=sites,
             means=means.reshape(by_site),
-            moves=moves.reshape(*by_site, p),
+            moves=np.asarray(moves, dtype=np.float64).reshape(*by_site, p),
             is_tested=is_tested.reshape(*by_site, p),
             place=place,
             has_folds=bool(clusters.folds),
