@@ -1,16 +1,19 @@
 """A paper's table or figure: its name, the trainings it takes, how it is made, and the numbers that the paper printed.
 
-Printed numbers are typed from the papers into ``printed/``. A file is a printed table; its rows have the names of
+``printed/`` holds for each paper a TOML file of its artefacts in words, in which ``{name}`` is a text of texts.toml,
+and the numbers typed from the papers. A CSV file is a printed table; its rows have the names of
 `fedmerit compare --methods`, and ``captions.csv`` has its number in the paper. A column belongs to the group after its
 ``|``. A cell is a number, with a deviation (``86.7±0.3``), or a mean with the highest (``91(92)``), or empty. FedCE:
 Jiang et al. 2023; CGSV: Xu et al. 2021; FedAVE: Wang et al. 2024; FedSAC: Wang et al., KDD 2024; CYCle: Tastan et al.
 2025.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -141,6 +144,36 @@ class Paper:
     artefacts: tuple[Artefact, ...]
     remark: str = ""  # differences that all artefacts have
     absent: Mapping[str, str] = field(default_factory=dict)  # artefacts that are not made, and why
+
+
+def read_paper(name: str, makers: Mapping[str, tuple[Callable[[Study, Artefact], Made], tuple[Need, ...]]]) -> Paper:
+    """Return the paper that ``printed/NAME.toml`` describes.
+
+    Args:
+        name: of the file.
+        makers: by artefact, the function that makes it and the trainings it needs; as many as in the file.
+    """
+    texts = _read_toml("texts")
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(one) for key, one in value.items()}
+        return value.format(**texts) if isinstance(value, str) else value
+
+    paper = fill(_read_toml(name))
+    described = paper.pop("artefacts")
+    assert described.keys() == makers.keys(), f"{name}.toml and its makers differ"
+    artefacts = [
+        Artefact(**{**words, "published": tuple(map(published, words.get("published", ())))}, name=key, make=make,
+                 needs=needs)
+        for key, words in described.items()
+        for make, needs in [makers[key]]
+    ]  # fmt: skip
+    return Paper(**paper, artefacts=tuple(artefacts))
+
+
+def _read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("fedmerit_lab.papers") / "printed" / f"{name}.toml").read_text("utf-8"))
 
 
 KEEP_OWN = ":last_round=own"  # in a label: sites of one model keep the model that they train in the last round

@@ -23,17 +23,7 @@ from fedmerit_lab.papers.study import Partition, Study
 
 ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
 
-ONCE_MORE = (
-    "For methods with one model, each site keeps the model that it trains in the last round (last_round=own): in the "
-    "paper every agent trains once more at the end."
-)
-
 CLA = Partition("CLA", "variety")
-CLASSES = (
-    "CLA has classes of patients: quarters by the last label's share of the labelled area (cup-to-disc ratio), or by "
-    "size if there is one label. All sites have as many patients, the first of one class, the last of all."
-)
-
 Groups = Callable[[str], bool]
 Make = Callable[[Study, Artefact], Made]
 

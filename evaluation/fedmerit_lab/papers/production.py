@@ -15,17 +15,17 @@ from fedmerit_data.pages import write_page
 from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.studies.execution import OnEnd, Workers
-from fedmerit_lab.papers import cgsv_artefacts, cycle_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
+from fedmerit_lab.papers import cgsv, cycle, fedave, fedce, fedsac
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Need, Study
 
 PAPERS: Mapping[str, Paper] = {
-    "fedce": fedce_artefacts.PAPER,
-    "cgsv": cgsv_artefacts.PAPER,
-    "fedave": fedave_artefacts.PAPER,
-    "fedsac": fedsac_artefacts.PAPER,
-    "cycle": cycle_artefacts.PAPER,
+    "fedce": fedce.PAPER,
+    "cgsv": cgsv.PAPER,
+    "fedave": fedave.PAPER,
+    "fedsac": fedsac.PAPER,
+    "cycle": cycle.PAPER,
 }
 
 

@@ -10,8 +10,8 @@ import torch
 from fedmerit.contract.games import cosine_game, shapley
 from fedmerit.contract.vectors import gram
 from fedmerit.errors import BadInput
-from fedmerit_lab.papers import approximation
-from fedmerit_lab.papers.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
+from fedmerit_lab.papers import cgsv
+from fedmerit_lab.papers.cgsv import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 
 ERRORS = ["l1", "l2", "pearson"]
 
@@ -39,7 +39,7 @@ def by_definition(updates):
 def test_both_exact_evaluations_are_the_definition(sites):
     updates = updates_of(sites, 7)
     expected = by_definition(updates)
-    torch.testing.assert_close(shapley(approximation.whole_update_game(updates)), expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(shapley(cgsv.whole_update_game(updates)), expected, rtol=0, atol=1e-13)
     from_gram = cosine_game(gram(updates), torch.full((sites,), 1 / sites))
     torch.testing.assert_close(shapley(from_gram), expected, rtol=0, atol=1e-13)
 
@@ -64,7 +64,7 @@ def test_the_cosine_is_nearer_than_sampling_and_nears_the_exact_values_as_dimens
 
 def test_sampling_nears_the_exact_values_with_more_permutations(monkeypatch):
     few = compare([(5, 64)], repeats=4)
-    monkeypatch.setattr(approximation, "PERMUTATIONS", 100 * PERMUTATIONS)
+    monkeypatch.setattr(cgsv, "PERMUTATIONS", 100 * PERMUTATIONS)
     many = compare([(5, 64)], repeats=4)
     assert many["l1"][5, 64, SAMPLED] < few["l1"][5, 64, SAMPLED] / 4
     assert many["l1"][5, 64, COSINE] == few["l1"][5, 64, COSINE]
@@ -89,9 +89,9 @@ def test_the_grid_varies_sites_and_dimensions_about_one_point():
 
 
 def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
-    monkeypatch.setattr(approximation, "CHEAP", 2**4 * 1024)
+    monkeypatch.setattr(cgsv, "CHEAP", 2**4 * 1024)
     table = compare(grid(5), repeats=1)
-    figure = approximation.draw(table)
+    figure = cgsv.draw(table)
     panels = figure.axes
     labels = ["Error, values of sum 1", "Pearson r with exact values", "Time [ms]"]
     assert [panel.get_ylabel() for panel in panels[::2]] == labels
@@ -101,5 +101,5 @@ def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
     assert cosine.get_xdata().tolist() == [4, 5]
     assert cosine.get_ydata().tolist() == table["l1"].xs(COSINE, level="evaluation").xs(1024, level=1).tolist()
     times = {line.get_color(): line for line in panels[-1].lines}
-    assert times[approximation.COLOURS[WHOLE]].get_xdata().tolist() == [64, 256]
-    assert len(times[approximation.COLOURS[EXACT]].get_xdata()) == 7
+    assert times[cgsv.COLOURS[WHOLE]].get_xdata().tolist() == [64, 256]
+    assert len(times[cgsv.COLOURS[EXACT]].get_xdata()) == 7

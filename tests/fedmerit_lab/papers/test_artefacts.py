@@ -10,15 +10,13 @@ from run_factory import SITES
 
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.studies.execution import Workers
-from fedmerit_lab.papers import cgsv_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
+from fedmerit_lab.papers import cgsv, fedave, fedce, fedsac
 from fedmerit_lab.papers.artefact import KEEP_OWN
 from fedmerit_lab.papers.figures import site_marks
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
 from fedmerit_lab.papers.production import produce
 
-CGSV, FEDAVE, FEDCE, FEDSAC = (
-    one.PAPER for one in (cgsv_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts)
-)
+CGSV, FEDAVE, FEDCE, FEDSAC = (one.PAPER for one in (cgsv, fedave, fedce, fedsac))
 
 # CGSV
 
@@ -63,7 +61,7 @@ def test_several_quantities_are_several_figures(make):
 
 @pytest.mark.slow
 def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
-    monkeypatch.setattr(cgsv_artefacts.approximation, "grid", lambda largest: [(4, 1024), (6, 64), (4, 64)])
+    monkeypatch.setattr(cgsv, "grid", lambda largest: [(4, 1024), (6, 64), (4, 64)])
     artefact, files = artefact_of(CGSV, "figure1"), []
     for _ in range(2):
         made, _ = produce(CGSV, [artefact], study, Workers(1))
@@ -142,7 +140,7 @@ def test_share_bars_have_a_panel_for_each_site_left_out():
     pairs = [("A", "B"), ("A", "C"), ("A", "D"), ("C", "A"), ("C", "B"), ("C", "D")]
     index = pd.MultiIndex.from_tuples(pairs, names=["without", "site"])
     shares = {"with_all": [50, 30, 20, 30, 30, 40], "without_it": [45, 31, 24, 42.3, 25, 32.7]}
-    first, second = fedce_artefacts._share_bars(pd.DataFrame(shares, index)).axes
+    first, second = fedce._share_bars(pd.DataFrame(shares, index)).axes
     assert first.get_title(loc="left") == "without A: \N{GREEK CAPITAL LETTER DELTA} up to 5.0"
     assert second.get_title(loc="left") == "without C: \N{GREEK CAPITAL LETTER DELTA} up to 12.3"
     assert [[bar.get_height() for bar in one] for one in second.containers] == [[30, 30, 40], [42.3, 25, 32.7]]

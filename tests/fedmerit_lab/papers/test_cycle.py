@@ -13,8 +13,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attack import parse_attack
 from fedmerit_lab.attacks.attacked_runs import AttackedRun
 from fedmerit_lab.attacks.faults import Inverted, Shifted
-from fedmerit_lab.papers.collaboration import gains
-from fedmerit_lab.papers.cycle_artefacts import BY_TAU, PAPER, WRONG
+from fedmerit_lab.papers.cycle import BY_TAU, PAPER, WRONG, gains
 from fedmerit_lab.papers.partitioned_sites import parameters_of, partitioned_needs, require_partition, site_dice
 from fedmerit_lab.papers.required_trainings import WrongMasks
 from fedmerit_lab.partitioning.scheme import Scheme

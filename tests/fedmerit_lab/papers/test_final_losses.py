@@ -12,8 +12,8 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_lab.papers import final_losses as module
-from fedmerit_lab.papers.final_losses import final_losses
+from fedmerit_lab.papers import cgsv as module
+from fedmerit_lab.papers.cgsv import final_losses
 
 
 def test_it_is_the_mean_over_the_test_images_of_all_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

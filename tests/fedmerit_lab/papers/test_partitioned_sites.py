@@ -9,7 +9,7 @@ from paper_runs import artefact_of
 from partition_results import study_of
 
 from fedmerit.errors import BadInput
-from fedmerit_lab.papers import cgsv_artefacts, fedave_artefacts
+from fedmerit_lab.papers import cgsv, fedave
 from fedmerit_lab.papers.artefact import Artefact, Made
 from fedmerit_lab.papers.partitioned_sites import (
     accuracies,
@@ -36,7 +36,7 @@ def compared(labels, partitions=(POW,)):
 
 
 def test_correlations_are_means_over_seeds_with_the_papers_columns(study, make):
-    artefact = artefact_of(fedave_artefacts.PAPER, "table2")
+    artefact = artefact_of(fedave.PAPER, "table2")
     cells = make(artefact).tables[0].frame.set_index("Method")
     results = study.results(artefact.needs[0]).rows
     rows = results[(results["split"] == "union") & (results["quantity"] == "dice")].astype({"method": str})
@@ -55,7 +55,7 @@ def test_correlations_are_means_over_seeds_with_the_papers_columns(study, make):
 
 
 def test_reputations_of_any_method_follow_equation_4(study, make):
-    artefact = artefact_of(cgsv_artefacts.PAPER, "table7")
+    artefact = artefact_of(cgsv.PAPER, "table7")
     make(artefact)
     results = study.results(artefact.needs[0])
     found, rows = reputations(results), results.rows
@@ -89,7 +89,7 @@ def test_labels_have_parameters_and_say_which_methods_keep_the_last_round(study)
 
 
 def test_lines_are_means_over_seeds_in_a_panel_for_each_partition(study, make):
-    artefact = replace(artefact_of(cgsv_artefacts.PAPER, "figure4"), needs=(Compared(("cgsv",), POW),))
+    artefact = replace(artefact_of(cgsv.PAPER, "figure4"), needs=(Compared(("cgsv",), POW),))
     make(artefact)
     (drawn,) = lines(train_loss="Training loss")(study, artefact).drawn
     rows = study.results(artefact.needs[0]).rows

@@ -10,7 +10,7 @@ from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.papers.reputation_maps import reputations
+from fedmerit_lab.papers.cycle import reputations
 
 
 def _held(root: Path, rounds: int, seeds: int = 2) -> Results:

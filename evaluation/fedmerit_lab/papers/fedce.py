@@ -21,7 +21,7 @@ from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.studies.comparison import comparison_tables
 from fedmerit_lab.attacks import figures
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, beside, printed, published, renamed
+from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, beside, printed, read_paper, renamed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne
 from fedmerit_lab.papers.study import Study
 
@@ -230,114 +230,20 @@ def _segmentations(study: Study, artefact: Artefact) -> Made:
     return Made(drawn=[Drawn(artefact.name, artefact.what, draw_overlays(shown), pd.DataFrame(numbers))])
 
 
-PAPER = Paper(
-    "Fair Federated Medical Image Segmentation via Client Contribution Estimation",
-    "Jiang et al., CVPR 2023",
-    "six sources of retinal fundus images and six hospitals of prostate MRI, 256 x 256, random splits 0.5 / 0.25 "
-    "/ 0.25; 200 rounds of one epoch, Dice loss, Adam at 1e-3 with beta (0.9, 0.99), batch 8, three seeds",
-    (
-        Artefact(
-            "table1",
-            "Dice of every method on every site",
-            _dice,
-            (ALL,),
-            (published("fedce-table6-fundus"), published("fedce-table6-prostate")),
-            "The paper numbers its clients, so that only Avg. and Std. can be compared. Std. is over the "
-            "sites, a sample's (ddof 1). CFFL and CGSV are trained towards one global model, as the paper's tables of "
-            "aggregation weights suggest.",
-        ),
-        Artefact(
-            "table2",
-            "Performance fairness: Dice of every method and of local-only training",
-            _performance,
-            (ALL,),
-            (published("fedce-table2"),),
-            "The paper's prostate half does not follow from its own Table 1: from those means FedCE (Multi.) gives "
-            "86.0 and 2.95, not 98.25 and 1.09. With few sites, correlations say little.",
-        ),
-        Artefact(
-            "table3",
-            "Collaboration fairness: aggregation weights and leave-one-out values",
-            _collaboration,
-            (ALL, LEAVE_ONE_OUT),
-            (published("fedce-table3"),),
-            "Weights are means over rounds; the paper does not state the round of its aggregation weights. "
-            "Shares of leave-one-out exist only where the drops sum to more than 0.",
-        ),
-        Artefact(
-            "table4-5",
-            "Leave-one-out: drop of Dice without each site, and its share of the images",
-            _leave_one_out,
-            (LEAVE_ONE_OUT,),
-            (published("fedce-table4"), published("fedce-table5")),
-            "Table 4 is the paper's fundus, Table 5 its prostate. Drops are signed here, positive where a site helped; "
-            "shares are of their sum. The paper prints 1.74 % for client 3 of prostate, where its drops give 2.47 %.",
-        ),
-        Artefact(
-            "table6",
-            "As Table 1, with deviations over seeds",
-            _dice,
-            (ALL,),
-            (published("fedce-table6-fundus"), published("fedce-table6-prostate")),
-            "Deviations are a sample's (ddof 1) over the seeds asked for.",
-        ),
-        Artefact(
-            "figure2",
-            "Intensities of each site",
-            _intensities,
-            remark="Of normalised images, as they are trained on; the paper does not say what it normalises.",
-            private=True,
-        ),
-        Artefact(
-            "figure3",
-            "Convergence: validation Dice over rounds, mean of sites",
-            _convergence,
-            (ALL,),
-            remark="Smoothed by a Savitzky-Golay filter as in the paper, which does not state its window. The paper "
-            "prints no numbers.",
-        ),
-        Artefact(
-            "figure4",
-            "Free-rider value, with each site the free rider in a training of its own",
-            _free_riders,
-            (FREE_RIDING,),
-            remark="The paper defines the value in words: cosine to the mean update times the increase of the site's "
-            "own error. The figure shows its mean over rounds, negative values as 0.",
-        ),
-        Artefact(
-            "figure5",
-            "Weights of the sites that remain, with and without one",
-            _change,
-            (FEDCE, FEWER),
-            remark="The paper leaves out only client 5 of fundus, whose images differ most, and reports changes below "
-            "1 %; here each site is left out in turn.",
-        ),
-        Artefact(
-            "figure6",
-            "Ablation: the two terms of a contribution, separate and combined",
-            _ablation,
-            (ABLATION,),
-            remark="combine=cosine has only the term of gradient space, combine=error only that of data space. The "
-            "paper prints no numbers.",
-        ),
-        Artefact(
-            "figure7",
-            "Cosine of each site's update to the mean, with one free rider",
-            _free_riders,
-            (FREE_RIDING,),
-            remark="The paper shows prostate, over 200 rounds.",
-        ),
-        Artefact(
-            "figure8-9",
-            "Segmentations of each site's best, median and worst test case",
-            _segmentations,
-            (ALL,),
-            remark="The first method's Dice chooses the cases; the paper's authors chose theirs.",
-            private=True,
-        ),
-    ),
-    absent={
-        "Figure 1": "a diagram",
-        "Theorem 3.2, Theorem 3.3": "checked in numbers by tests/fedmerit_lab/papers/test_theorems.py",
+PAPER = read_paper(
+    "fedce",
+    {
+        "table1": (_dice, (ALL,)),
+        "table2": (_performance, (ALL,)),
+        "table3": (_collaboration, (ALL, LEAVE_ONE_OUT)),
+        "table4-5": (_leave_one_out, (LEAVE_ONE_OUT,)),
+        "table6": (_dice, (ALL,)),
+        "figure2": (_intensities, ()),
+        "figure3": (_convergence, (ALL,)),
+        "figure4": (_free_riders, (FREE_RIDING,)),
+        "figure5": (_change, (FEDCE, FEWER)),
+        "figure6": (_ablation, (ABLATION,)),
+        "figure7": (_free_riders, (FREE_RIDING,)),
+        "figure8-9": (_segmentations, (ALL,)),
     },
 )

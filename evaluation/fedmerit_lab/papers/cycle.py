@@ -5,29 +5,90 @@ Dice is that of the test cases of all sites together, as in `fedmerit_lab.papers
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
+from fedmerit_evaluation.figures.drawing import STYLE, panels, titled
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import STANDALONE, Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
+from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed, read_paper
 from fedmerit_lab.papers.figures import over_parameters
 from fedmerit_lab.papers.partitioned_sites import (
     artefact_methods,
+    bars,
     local_only_and_final,
+    needs,
     parameters_of,
     partitioned_needs,
     require_partition,
     scatter,
     site_dice,
 )
-from fedmerit_lab.papers.reputation_maps import reputations
-from fedmerit_lab.papers.required_trainings import WrongMasks
-from fedmerit_lab.papers.study import Study
+from fedmerit_lab.papers.required_trainings import Compared, WrongMasks
+from fedmerit_lab.papers.study import Partition, Study
+
+DEEP = 0.5  # from here on text is white
+
+
+def _write_numbers(panel: Axes, cells: NDArray[np.float64]) -> None:
+    """The numbers of ``cells``, white where the colour is deep; nothing for NaN."""
+    for (row, column), value in np.ndenumerate(cells):
+        if not np.isnan(value):
+            ink = "white" if abs(value) > DEEP else "#1b1e23"
+            panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=8)
+
+
+def reputations(results: Results) -> Figure:
+    """Ratings of sites by each other, 0 to 1, in the first, a middle and the last round (Figures 4, 5 and 8 of CYCle).
+
+    One panel per method and round; a row per rater, mean over seeds. The lowest row is the mean over raters and all
+    rounds.
+    """
+    table = results.rounds.pairs("peer_reputation")
+    of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
+    chosen = {name: _first_middle_last(part.index.unique("round")) for name, part in of_methods.items()}
+    with style.context([STYLE, {"axes.grid": False}]):
+        figure, axes = panels(sum(map(len, chosen.values())))
+        places = iter(axes)
+        for method, rounds in chosen.items():
+            ratings = of_methods[method]
+            overall = ratings.groupby(level="round").mean().mean(axis=0).to_dict()
+            for number in rounds:
+                shown = ratings[ratings.index.get_level_values("round") == number].droplevel("round")
+                shown = shown.dropna(axis=1, how="all")
+                cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
+                panel = next(places)
+                panel.imshow(cells, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+                _write_numbers(panel, cells)
+                panel.axhline(len(shown) - 0.5, color="white", linewidth=3)
+                panel.set_title(f"{method}, round {number}" if len(chosen) > 1 else f"Round {number}")
+                panel.set_xticks(range(shown.shape[1]), shown.columns)
+                panel.set_yticks(range(len(cells)), [*shown.index, "all rounds"])
+                panel.tick_params(length=0)
+                _turn_if_long(panel, [str(site) * 2 for site in shown.columns])
+        titled(figure, "Reputation with", "Site")
+    return figure
+
+
+def _first_middle_last(rounds: pd.Index) -> list[int]:
+    """Of the rounds of a run, three; fewer where there are no more."""
+    return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})
+
+
+def _turn_if_long(panel: Axes, names: Sequence[str]) -> None:
+    """Turn the names along the horizontal axis if they would overlap."""
+    if len(names) * max(map(len, names)) > 90:
+        panel.tick_params(axis="x", labelrotation=20)
+
 
 TAUS = ("tau_opt", "tau_max")  # of Eq. 5, Tastan et al. 2025
 
@@ -193,3 +254,62 @@ def _reputations(name: str, caption: str, results: Results) -> Drawn:
     if found.empty:
         raise BadInput("no run records reputations among sites: train more rounds than `warmup`")
     return Drawn(name, caption, reputations(results), found.reset_index())
+
+
+UNI, DIR = Partition("Homogeneous", "uniform"), Partition("Dirichlet (0.5)", "dirichlet", alpha=0.5)
+
+
+def imbalanced(kappa: float, holders: int) -> Partition:
+    """The first ``holders`` sites have a share ``kappa`` each, the others the rest."""
+    return Partition(f"Imbalanced ({kappa:g}, {holders})", "imbalanced", kappa=kappa, holders=holders)
+
+
+PARTITIONS = (UNI, DIR, *(imbalanced(*one) for one in ((0.8, 1), (0.35, 2), (0.6, 1))))
+OTHERS = tuple(imbalanced(*one) for one in ((0.4, 1), (0.12, 1), (0.41, 2), (0.23, 2), (0.14, 2)))  # of Table 5
+AMONG = {  # of Table 2, and of Table 3
+    numbers: tuple(
+        replace(one, into=number, title=f"{one.name}, {number} sites")
+        for one in (UNI, DIR, *(Partition(f"Dirichlet ({alpha:g})", "dirichlet", alpha=alpha) for alpha in (2.0, 5.0)))
+        for number in numbers
+    )
+    for numbers in ((5, 10), (2,))
+}
+METHODS = (STANDALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
+ALL = needs(METHODS, PARTITIONS)
+SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, instead of flipped labels
+WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
+FLIPPED = WrongMasks("cycle", UNI, WRONG)
+TWO_WRONG = tuple(
+    Partition(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share)))
+    for share in SHARES
+)
+WITH_ONE_MODEL = (STANDALONE, "fedavg", "vpdl", "cycle")
+IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
+TAU_PAIRS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
+BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAU_PAIRS))
+
+
+PAPER = read_paper(
+    "cycle",
+    {
+        "table1": (gains, ALL),
+        "table2": (gains, needs((STANDALONE, "vpdl", "cycle"), AMONG[5, 10])),
+        "table3": (gains, needs((STANDALONE, "vpdl", "cycle"), AMONG[2,])),
+        "table5": (gains, needs(WITH_ONE_MODEL, OTHERS)),
+        "table8": (
+            dice_of_two_wrong,
+            (Compared((STANDALONE, "cycle"), replace(UNI, into=5)), *needs(("cycle",), TWO_WRONG)),
+        ),
+        "figure12": (reputation_heat_maps, needs(("cycle",), TWO_WRONG)),
+        "figure11": (bars, needs(WITH_ONE_MODEL, OTHERS)),
+        "figure13": (gain_and_spread, needs(IN_PLOT, (*PARTITIONS, *OTHERS))),
+        "figure14": (gain_by_parameters, needs(BY_TAU, (UNI,))),
+        "table9": (gains_by_site, ALL),
+        "figure2": (bars, needs(WITH_ONE_MODEL, PARTITIONS)),
+        "figure3": (bars, needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS)),
+        "figure4": (reputation_heat_maps, needs(("cycle",), PARTITIONS[2:4])),
+        "figure8": (reputation_heat_maps, needs(("cycle",), (UNI, DIR, PARTITIONS[4]))),
+        "table7": (dice_by_share, (Compared((STANDALONE,), UNI), FLIPPED)),
+        "figure5": (reputations_by_share, (FLIPPED,)),
+    },
+)
