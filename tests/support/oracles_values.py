@@ -7,13 +7,10 @@ import torch
 from observing import Rounds, evaluated, game_of, view_of
 from oracles import assert_equal, contains, tensor
 
-from fedmerit.contract.observers import LeaveOneOutLoss, MultiRoundReconstruction
-from fedmerit_evaluation.valuation.estimators import (
-    LeaveOneOutLossValues,
-    MultiRoundValues,
-    leave_one_out_losses,
-    leave_one_out_matrix,
-)
+from fedmerit.contract.observers import MultiRoundReconstruction
+from fedmerit_evaluation.valuation.estimators import MultiRoundValues, leave_one_out_losses, leave_one_out_matrix
+from fedmerit_lab.valuation.estimators import LeaveOneOutLossValues
+from fedmerit_lab.valuation.observers import LeaveOneOutLoss
 
 
 def utility_of(given):

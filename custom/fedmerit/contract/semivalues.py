@@ -48,26 +48,6 @@ def leave_one_out_weights(n: int) -> FloatArray:
     return np.asarray(np.eye(n)[-1])
 
 
-def beta_weights(alpha: float, beta: float) -> Weights:
-    """Return the weights of Beta-Shapley (Kwon and Zou 2022): B(s + β, n - 1 - s + α) / B(α, β) for s others.
-
-    Large α puts weight on small coalitions, large β on large ones; α = β = 1 is the Shapley value.
-
-    Raises:
-        BadInput: α or β is not above 0.
-    """
-    if not (alpha > 0 and beta > 0):
-        raise BadInput(f"Beta-Shapley: alpha {alpha}, beta {beta}: expected both above 0")
-
-    def weights(n: int) -> FloatArray:
-        from scipy.special import betaln  # it takes long to import, and verification does not need it
-
-        sizes = np.arange(n)
-        return np.asarray(np.exp(betaln(sizes + beta, n - 1 - sizes + alpha) - betaln(alpha, beta)))
-
-    return weights
-
-
 def shapley_weights(n: int) -> FloatArray:
     """Return weights 1 / (n C(n - 1, s)): every size of coalition counts the same (Shapley 1953)."""
     return np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])
@@ -152,11 +132,6 @@ def shapley(game: Game) -> FloatArray:
 def banzhaf(game: Game) -> FloatArray:
     """Return Banzhaf values: the mean marginal over all coalitions."""
     return semivalue(game, banzhaf_weights)
-
-
-def beta_shapley(game: Game, alpha: float, beta: float) -> FloatArray:
-    """Return Beta(α, β)-Shapley values."""
-    return semivalue(game, beta_weights(alpha, beta))
 
 
 def normalise(values: ArrayLike) -> FloatArray:

@@ -31,7 +31,6 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 
 PAPER = "Jiang et al. 2023"
-BETA = (4.0, 1.0)  # of Beta-Shapley as its authors recommend it: weight on small coalitions
 SHARE = "share of the sum over sites (none if that is not above 0)"
 ALL_SITES = "(nobody left out)"
 DROP, IMAGES = "Drop [points]", "Training images"
@@ -72,7 +71,7 @@ def leave_one_out_tables(results: Results) -> list[Table]:
 
 
 def shapley_tables(results: Results) -> list[Table]:
-    """Return Shapley, Banzhaf, Beta-Shapley and leave-one-out values in one table, and the utilities.
+    """Return Shapley, Banzhaf and leave-one-out values in one table, and the utilities.
 
     Args:
         results: of `fedmerit_evaluation.ground_truth.coalitions.collect_results`; all coalitions.
@@ -86,7 +85,6 @@ def shapley_tables(results: Results) -> list[Table]:
         values = {
             "Shapley": semivalues.shapley(game),
             "Banzhaf": semivalues.banzhaf(game),
-            f"Beta-Shapley({BETA[0]:g}, {BETA[1]:g})": semivalues.beta_shapley(game, *BETA),
             "Leave-one-out": semivalues.leave_one_out(game),
         }
         columns = {f"{name} [points]": 100 * value for name, value in values.items()}

@@ -87,7 +87,7 @@ class DataSize(Estimator):
 
 def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
     """Return (n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites that were absent."""
-    return _place(shapley_or_regression(game.utilities, game.players), game, sites)
+    return place_values(shapley_or_regression(game.utilities, game.players), game, sites)
 
 
 def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0) -> FloatArray:
@@ -110,7 +110,7 @@ def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0
         )
     dice = game.utilities[grand]
     lost = [dice - game.utilities.get(grand - {site}, dice) for site in game.players]
-    return _place(np.stack(lost), game, sites)
+    return place_values(np.stack(lost), game, sites)
 
 
 MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
@@ -119,7 +119,7 @@ MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
 }
 
 
-def _place(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
+def place_values(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
     """Return the values of the round's players in rows of all sites; a reward group divides its player's value."""
     if unknown := sorted(set(game.players) - set(sites)):
         raise BadInput(f"round {game.round}: {', '.join(unknown)} is not among the run's sites {', '.join(sites)}")
@@ -182,9 +182,9 @@ class MultiRoundValues(CoalitionValues):
 
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) points of Dice gained, fractions."""
-        games = _last_games(run, self.observes, self.last)
+        games = last_games(run, self.observes, self.last)
         weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
-        return _sum_rounds(self.of_games(games, run.sites), weights)
+        return sum_rounds(self.of_games(games, run.sites), weights)
 
     def _weights(self, games: Sequence[RoundGame]) -> FloatArray:
         """Return (T, D) weights of mean 1 over rounds."""
@@ -195,60 +195,6 @@ class MultiRoundValues(CoalitionValues):
         amounts = np.maximum(everyone - nobody, 0) if self.weigh == "progress" else nobody
         mean = amounts.mean(axis=0)
         return np.asarray(amounts / np.where(mean > 0, mean, 1.0))
-
-
-@dataclass(frozen=True)
-class OneRoundValues(CoalitionValues):
-    """The values of models as if only coalitions' members had sent updates (OR, Song et al. 2019)."""
-
-    over: Annotated[str, Choice(("last", "mean")), About("evaluations that count; mean: of all")] = "last"
-
-    about: ClassVar[str] = (
-        "one-round reconstruction (OR, Song et al. 2019): values of coalitions' models rebuilt from the updates"
-    )
-    observes: ClassVar[str] = "one_round"
-
-    def values(self, run: ObservedRun) -> FloatArray:
-        """Return (n, D) points of Dice, fractions."""
-        games = run.games(self.observes)
-        return np.asarray(self.of_games(games[-1:] if self.over == "last" else games, run.sites).mean(axis=0))
-
-
-@dataclass(frozen=True)
-class LeaveOneOutLossValues(Estimator):
-    """The losses Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
-
-    last: Annotated[int, Count(), About("rounds that count, the last ones observed; 0: all")] = 0
-
-    about: ClassVar[str] = "loss of the others' Dice by the new model without the site, summed over rounds"
-    observes: ClassVar[str] = "leave_one_out_loss"
-    in_dice: ClassVar[bool] = True
-
-    def values(self, run: ObservedRun) -> FloatArray:
-        """Return (n, D) fractions of Dice."""
-        games = _last_games(run, self.observes, self.last)
-        losses = [
-            leave_one_out_losses(
-                leave_one_out_matrix(game, run.sites, lacking=1), run.num_samples, own_patient_mask(game, run.sites)
-            )
-            for game in games
-        ]
-        return _sum_rounds(np.stack(losses), np.stack([game.counts for game in games]))
-
-
-def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
-    """Return (n, D) losses, mean by images over the sites that tested.
-
-    Args:
-        lost: (n, n, D) loss at column without row; NaN: did not test.
-        num_samples: (n,) training images.
-        own: (n, n) the testers that do not count for a row.
-    """
-    shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
-    shares = np.where(np.isfinite(lost), shares, 0.0)
-    totals = shares.sum(axis=1)
-    sums = (shares * np.where(np.isfinite(lost), lost, 0.0)).sum(axis=1)
-    return np.asarray(sums / np.where(totals > 0, totals, np.nan))
 
 
 @dataclass(frozen=True)
@@ -275,7 +221,7 @@ class LocalOnlyValues(Estimator):
 def benefit_matrix(run: ObservedRun) -> FloatArray:
     """Return (n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
     parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
-    return _sum_rounds(parts, np.ones((len(parts), 1)))
+    return sum_rounds(parts, np.ones((len(parts), 1)))
 
 
 def efficiency_gap(run: ObservedRun) -> float:
@@ -290,7 +236,7 @@ def efficiency_gap(run: ObservedRun) -> float:
     return sum(after - before for after, before in zip(began[1:], ended[:-1], strict=True))
 
 
-def _last_games(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
+def last_games(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
     """Return the games of the last observed rounds; 0: all. If they are a part, only these are resampled."""
     games = run.games(observer)
     last = games[-number:]
@@ -299,7 +245,7 @@ def _last_games(run: ObservedRun, observer: str, number: int) -> list[RoundGame]
     return [replace(game, counts=counts) for game, counts in zip(last, run.round_counts(len(last)), strict=True)]
 
 
-def _sum_rounds(parts: FloatArray, weights: FloatArray) -> FloatArray:
+def sum_rounds(parts: FloatArray, weights: FloatArray) -> FloatArray:
     """Return (n, D) sums of parts (T, n, D) by weights (T, D); rounds without a test count as 0.
 
     NaN if no round has one.
@@ -311,8 +257,6 @@ def _sum_rounds(parts: FloatArray, weights: FloatArray) -> FloatArray:
 
 ESTIMATORS: Mapping[str, type[Estimator]] = {
     "multi_round": MultiRoundValues,
-    "one_round": OneRoundValues,
-    "leave_one_out_loss": LeaveOneOutLossValues,
     "local_only": LocalOnlyValues,
     "contribution": OwnContribution,
     "data_size": DataSize,

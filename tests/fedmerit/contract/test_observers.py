@@ -8,18 +8,11 @@ import torch
 from observing import SAMPLES, models_of, some_rounds, view_of
 
 from fedmerit import plugins
-from fedmerit.contract.observers import (
-    OBSERVERS,
-    OWN,
-    LeaveOneOutLoss,
-    LocalOnly,
-    MultiRoundReconstruction,
-    OneRoundReconstruction,
-    RoundView,
-)
+from fedmerit.contract.observers import OBSERVERS, LocalOnly, MultiRoundReconstruction, RoundView
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.requirements import parse_observer
 from fedmerit.schema.configuration.run import find_external_parts
+from fedmerit_lab.valuation.observers import LeaveOneOutLoss, OneRoundReconstruction
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [1, 4]), (0, [4])])
@@ -185,7 +178,7 @@ def installed(monkeypatch):
 
 def test_packages_bring_observers(installed):
     assert type(parse_observer("mine:every=2")) is MultiRoundReconstruction
-    assert list(OBSERVERS) == [*OWN, "mine"]
+    assert list(OBSERVERS) == [*OBSERVERS.ours, "mine"]
     assert find_external_parts({"method": "fedavg", "values": ["multi_round:every=1", "mine:every=2"]}) == [
         ("observers", "mine")
     ]
@@ -199,4 +192,4 @@ def test_a_deployed_machine_imports_no_observer_that_is_not_approved(installed, 
         BadInput, match=r"'mine': fedmerit.contract.observers:MultiRoundReconstruction .* is not installed from a wheel"
     ):
         parse_observer("mine")
-    assert parse_observer("leave_one_out_loss:every=3").every == 3
+    assert parse_observer("local_only:every=3").every == 3

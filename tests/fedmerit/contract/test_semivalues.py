@@ -17,13 +17,7 @@ from fedmerit.contract import games, semivalues
 from fedmerit.contract.semivalues import EMPTY_COALITION, normalise
 from fedmerit.errors import BadInput
 
-SEMIVALUES = {
-    "leave-one-out": semivalues.leave_one_out,
-    "Shapley": semivalues.shapley,
-    "Banzhaf": semivalues.banzhaf,
-    "Beta(4, 1)": lambda game: semivalues.beta_shapley(game, 4, 1),
-    "Beta(1, 16)": lambda game: semivalues.beta_shapley(game, 1, 16),
-}
+SEMIVALUES = {"leave-one-out": semivalues.leave_one_out, "Shapley": semivalues.shapley, "Banzhaf": semivalues.banzhaf}
 DEFAULT = Path(__file__).resolve().parents[3].parent / "shared" / "oracles"
 ORACLES = Path(os.environ.get("FEDMERIT_ORACLES", DEFAULT))
 
@@ -63,34 +57,15 @@ def test_shapley_is_the_mean_over_all_permutations(count):
 
 def test_every_semivalue_is_a_weighted_mean_of_mean_marginals():
     game = random_game("ABCD", 3)
-    n = 4
-    beta_4_1 = [math.comb(n - 1, s) * math.gamma(s + 1) * math.gamma(n + 3 - s) for s in range(n)]
-    shares = {
-        "leave-one-out": [0, 0, 0, 1],
-        "Shapley": [1 / 4] * 4,
-        "Banzhaf": [1 / 8, 3 / 8, 3 / 8, 1 / 8],
-        "Beta(4, 1)": np.array(beta_4_1) / sum(beta_4_1),
-    }
+    shares = {"leave-one-out": [0, 0, 0, 1], "Shapley": [1 / 4] * 4, "Banzhaf": [1 / 8, 3 / 8, 3 / 8, 1 / 8]}
     for name, weights in shares.items():
         expected = [np.dot(weights, mean_marginals(game, "ABCD", player)) for player in "ABCD"]
         assert SEMIVALUES[name](game) == pytest.approx(expected, abs=1e-14), name
 
 
-def test_beta_of_1_and_1_is_shapley_and_of_equal_large_ones_nearly_banzhaf():
-    game = random_game("ABCD", 5)
-    assert semivalues.beta_shapley(game, 1, 1) == pytest.approx(semivalues.shapley(game), abs=1e-14)
-    assert semivalues.beta_shapley(game, 1e6, 1e6) == pytest.approx(semivalues.banzhaf(game), abs=1e-5)
-
-
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_weights_of_all_coalitions_sum_to_one(n):
-    for weights in (
-        semivalues.leave_one_out_weights,
-        semivalues.shapley_weights,
-        semivalues.banzhaf_weights,
-        semivalues.beta_weights(4, 1),
-        semivalues.beta_weights(0.5, 16),
-    ):
+    for weights in (semivalues.leave_one_out_weights, semivalues.shapley_weights, semivalues.banzhaf_weights):
         assert sum(math.comb(n - 1, s) * w for s, w in enumerate(weights(n))) == pytest.approx(1, abs=1e-13)
 
 
@@ -182,8 +157,6 @@ def test_a_missing_coalition_is_named():
     few = {EMPTY_COALITION: 0.0, frozenset("ABCD"): 1.0, frozenset("A"): 0.0}
     with pytest.raises(BadInput, match=r"A\+B\+C, .* and 5 more: no utility"):
         semivalues.shapley(few)
-    with pytest.raises(BadInput, match="alpha 0"):
-        semivalues.beta_shapley(game, 0, 1)
 
 
 def test_normalised_is_a_share_of_the_sum_and_never_clipped():

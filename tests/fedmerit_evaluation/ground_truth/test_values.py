@@ -198,13 +198,6 @@ def test_shapley_by_hand():
             "C": 100 * (0.5 + 0.4 + 0.5 + 0.2) / 4,
         }
     )
-    assert column(table, "Beta-Shapley(4, 1) [points]").to_dict() == pytest.approx(
-        {  # weights B(s + 1, 6 - s) / B(4, 1) of one coalition: 2/3, 2/15, 1/15
-            "A": 100 * (0.3 * 2 / 3 + (0.3 + 0.2) * 2 / 15 + 0.0 / 15),
-            "B": 100 * (0.3 * 2 / 3 + (0.3 + 0.3) * 2 / 15 + 0.1 / 15),
-            "C": 100 * (0.5 * 2 / 3 + (0.4 + 0.5) * 2 / 15 + 0.2 / 15),
-        }
-    )
     assert column(table, "Leave-one-out [points]").to_list() == pytest.approx([0, 10, 20], abs=1e-9)
     assert column(table, "Leave-one-out share [%]").to_list() == pytest.approx([0, 100 / 3, 200 / 3], abs=1e-9)
     assert column(table, "Shapley share [%]").to_list() == pytest.approx(

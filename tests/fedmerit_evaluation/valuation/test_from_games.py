@@ -11,15 +11,14 @@ from observing import Rounds
 from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.valuation.estimators import (
-    LeaveOneOutLossValues,
     LocalOnlyValues,
     MultiRoundValues,
-    OneRoundValues,
     benefit_matrix,
     efficiency_gap,
     shapley_matrix,
 )
 from fedmerit_evaluation.valuation.observed_run import RoundGame
+from fedmerit_lab.valuation.estimators import LeaveOneOutLossValues, OneRoundValues
 
 SITES = ["A", "B", "C", "D"]
 GRAND = frozenset(SITES)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from run_factory import make_sites, prepare_anew
 
-from fedmerit.contract.observers import OWN
+from fedmerit.contract.observers import OBSERVERS
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
@@ -28,7 +28,7 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 
 
 def test_runs_observe_what_estimators_need():
-    assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OWN}
+    assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OBSERVERS.ours}
     chosen = by_method(ESTIMATORS)
     assert chosen[LOCAL_ONLY] == ["local_only", "local_only:voice=others"]
     assert chosen[FEDERATED] == [spec for spec in ESTIMATORS if spec not in chosen[LOCAL_ONLY]]
