@@ -18,7 +18,7 @@ from fedmerit.trainers.memory import Learned, Memory
 
 @dataclass(frozen=True)
 class AttackerView:
-    """What an attacker knows when it has to send an update."""
+    """A view of what an attacker knows when it has to send an update."""
 
     task: Task
     received: Tensor  # (d,) w_t
@@ -42,7 +42,7 @@ class Attack(Checked):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of other sites that have to take part."""
+        """The names of other sites that have to take part."""
         return ()
 
     def training_seed_site(self, site: str) -> str:
@@ -83,7 +83,7 @@ ATTACKS: Catalogue[type[Attack]] = Catalogue(
 
 
 def parse_attack(spec: str) -> Attack:
-    """Return the attack of a spec; raise `BadInput` if the spec names none."""
+    """Return the attack of a spec; raise `fedmerit.errors.BadInput` if the spec names none."""
     attack: Attack = declarations.parse_spec(spec, ATTACKS, "attack")
     return attack
 

@@ -105,7 +105,7 @@ def execute(run: Path, on_round: Callable[[Mapping[str, Any]], None], *places: A
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """One run. In an honest run, ``kind`` is `HONEST` and ``site`` is empty."""
+    """A run. In an honest run, ``kind`` is `HONEST` and ``site`` is empty."""
 
     label: str  # of the method
     kind: str  # spec of an attack, or a key of `SYBILS`
@@ -123,7 +123,7 @@ class AttackedRun:
 
 
 def parse_attack_kinds(text: str, labels: Sequence[str]) -> list[str]:
-    """The kinds of ``repeat,noise:from=5,duplicate``; ``all`` is every kind with its defaults.
+    """Return the kinds of ``repeat,noise:from=5,duplicate``; ``all`` is every kind with its defaults.
 
     With one label, ``all`` leaves out ``swapped``, which is the same as ``inverted`` then.
 
@@ -226,7 +226,7 @@ def prepare(
 
 
 def _changed_sites(out: Path, kind: str, site: str, fold: int | None) -> Path:
-    """The folder of site folders that a Sybil attack changed."""
+    """Return the folder of site folders that a Sybil attack changed."""
     return out / "sites" / (f"{kind}_{site}" + ("" if fold is None else f"_fold{fold}"))
 
 
@@ -247,7 +247,7 @@ def _attack(out: Path, label: str, kind: str, site: str, seed: int, fold: int | 
 
 
 def _specs(attack: AttackedRun) -> dict[str, str]:
-    """By site, for `fedmerit.engines.runs.create`."""
+    """Return by site, for `fedmerit.engines.runs.create`."""
     if attack.kind == "duplicate":
         return {attack.attackers[1]: f"twin:of={attack.site}"}
     return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}
@@ -267,7 +267,7 @@ def forget(folder: Path, sites: Path) -> None:
 
 
 def collect_results(attacks: Sequence[AttackedRun]) -> Results:
-    """The results of the finished runs; column ``run`` has their folders."""
+    """Return the results of the finished runs; column ``run`` has their folders."""
     finished = [attack for attack in attacks if attack.finished]
     tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]
     return Results(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS))

@@ -50,7 +50,7 @@ DROP = Detector(
 
 
 def low_losses(results: Results) -> pd.DataFrame:
-    """1 - each site's training loss over the median site's, in means over `WINDOW` rounds: ``(run, round)`` x sites.
+    """Return 1 - training loss over the median site's, means over `WINDOW` rounds: ``(run, round)`` x sites.
 
     A site that repeats one image soon has a low loss on it. The loss is self-reported, as the error is.
     """
@@ -75,14 +75,14 @@ class Rule:
     detectors: tuple[Detector, ...]
 
     def flags(self, results: Results) -> pd.DataFrame:
-        """Whether each site is flagged in each round: ``(run, round)`` x sites, bool."""
+        """Return whether each site is flagged in each round: ``(run, round)`` x sites, bool."""
         first, *others = (detectors.flags(one, one.suspicion(results)) for one in self.detectors)
         for other in others:
             first = first & other.reindex_like(first).fillna(False).astype(bool)
         return first
 
     def suspicion(self, results: Results) -> pd.DataFrame:
-        """The product of the detectors' suspicions, negative ones as 0; of one detector, its suspicion."""
+        """Return the product of the detectors' suspicions, negative ones as 0; of one detector, its suspicion."""
         first, *others = (one.suspicion(results) for one in self.detectors)
         for other in others:
             first = first.clip(lower=0) * other.clip(lower=0)
@@ -93,7 +93,7 @@ RULES = (Rule(VALUE.name, (VALUE,)), Rule(DROP.name, (DROP,)), Rule("both", (VAL
 
 
 def detection_rates(attacks: Sequence[AttackedRun], results: Results, after: Sequence[int]) -> Table:
-    """Method, attack, rounds, rule: how often only the attackers are flagged, and how often an honest site is.
+    """Return method, attack, rounds, rule: how often only the attackers are flagged, and how often an honest site is.
 
     Args:
         attacks: of a study; honest runs count for the honest sites.
@@ -134,7 +134,7 @@ class _Detected:
 
 
 def _detect(attack: AttackedRun, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds: int) -> _Detected | None:
-    """Detection in a run after a number of rounds; None if it has fewer."""
+    """Return detection in a run after a number of rounds; None if it has fewer."""
     place = (attack.folder.name, rounds - 1)
     if place not in flags.index:
         return None

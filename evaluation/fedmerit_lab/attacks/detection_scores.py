@@ -12,7 +12,7 @@ from fedmerit_lab.attacks.detectors import DETECTORS, flags, participants
 
 
 def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.DataFrame:
-    """The first round in which each detector flags each site: columns ``run, site, detector, round``.
+    """Return the first round in which each detector flags each site: columns ``run, site, detector, round``.
 
     Args:
         results: of any runs.
@@ -30,7 +30,7 @@ def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.
 
 
 def suspicions(results: Results, until: Mapping[str, int]) -> pd.DataFrame:
-    """Every detector's suspicion of every site in a round of each run: ``(run, site)`` x detectors.
+    """Return every detector's suspicion of every site in a round of each run: ``(run, site)`` x detectors.
 
     Args:
         results: of any runs.
@@ -49,13 +49,13 @@ def suspicions(results: Results, until: Mapping[str, int]) -> pd.DataFrame:
 
 
 def highest_site(values: pd.DataFrame) -> pd.Series:
-    """The site of the highest positive value of each row, "" where none is positive."""
+    """Return the site of the highest positive value of each row, "" where none is positive."""
     highest = values.max(axis=1)
     return values.where(values.gt(0), -1.0).idxmax(axis=1).where(highest > 0, "")
 
 
 def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
-    """The probability that an attacker's suspicion is above an honest site's, ties counted half (Mann-Whitney's U).
+    """Return the probability that an attacker's suspicion is above an honest site's, ties half (Mann-Whitney's U).
 
     NaN without values of both; unknown values are left out.
     """
@@ -66,7 +66,7 @@ def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
 
 
 def roc(attackers: Iterable[float], honest: Iterable[float]) -> pd.DataFrame:
-    """The receiver operating characteristic: ``threshold, false_positive_rate, true_positive_rate``, 0 to 1.
+    """Return the receiver operating characteristic: ``threshold, false_positive_rate, true_positive_rate``, 0 to 1.
 
     From the threshold that flags no site to the one that flags all sites of known suspicion.
     """

@@ -33,7 +33,7 @@ class Detector:
 
 
 def of_rounds(results: Results, quantity: str) -> pd.DataFrame:
-    """A quantity of the rounds, ``(run, round)`` x sites; without rows if it was not recorded."""
+    """Return a quantity of the rounds, ``(run, round)`` x sites; without rows if it was not recorded."""
     return _by_run(results.read_folders.rounds.of(quantity))
 
 
@@ -42,7 +42,7 @@ def _by_run(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def validation_dice(results: Results, split: str) -> pd.DataFrame:
-    """Mean Dice over cases and labels, ``(run, round)`` x sites; those empty in both are left out.
+    """Return mean Dice over cases and labels, ``(run, round)`` x sites; those empty in both are left out.
 
     Args:
         results: of any runs.
@@ -52,7 +52,7 @@ def validation_dice(results: Results, split: str) -> pd.DataFrame:
 
 
 def error_difference(results: Results) -> pd.DataFrame:
-    """err_i(trained) - err_i(received) on the site's own validation images, -1 to 1: the second factor of Figure 4.
+    """Return err_i(trained) - err_i(received) on the site's validation images, -1 to 1: Figure 4's second factor.
 
     Raises:
         BadInput: the results hold no Dice of trained models.
@@ -67,7 +67,7 @@ def error_difference(results: Results) -> pd.DataFrame:
 
 
 def free_rider_values(results: Results) -> pd.DataFrame:
-    """f_i = cos(Δ_i, Σ ρ_j Δ_j) (err_i(trained) - err_i(received)), signed (Section 4.3, Jiang et al. 2023).
+    """Return f_i = cos(Δ_i, Σ ρ_j Δ_j) (err_i(trained) - err_i(received)), signed (Section 4.3, Jiang et al. 2023).
 
     The paper defines it in words and draws max(0, f_i): "a free rider is detected with a high value". A site that
     trains on one image gets worse on its own validation images, an honest one gets better: its value is below 0.
@@ -76,7 +76,7 @@ def free_rider_values(results: Results) -> pd.DataFrame:
 
 
 def accumulated(values: pd.DataFrame) -> pd.DataFrame:
-    """The mean of the known values of each run's rounds so far."""
+    """Return the mean of the known values of each run's rounds so far."""
     if values.empty:
         return values
     means = values.groupby(level="run").expanding().mean()
@@ -101,7 +101,7 @@ def _by_server(results: Results) -> pd.DataFrame:
 
 
 def participants(results: Results) -> pd.DataFrame:
-    """0 for every site of a run in every round, NaN for sites of other runs."""
+    """Return 0 for every site of a run in every round, NaN for sites of other runs."""
     rows = results.rows.loc[results.rows["split"] == "", [*ROUND, "site"]].drop_duplicates()
     return rows.assign(value=0.0).pivot(index=ROUND, columns="site", values="value")
 
@@ -171,7 +171,7 @@ DETECTORS = (
 
 
 def flags(detector: Detector, suspicion: pd.DataFrame) -> pd.DataFrame:
-    """Whether each site is flagged in each round: ``(run, round)`` x sites, bool.
+    """Return whether each site is flagged in each round: ``(run, round)`` x sites, bool.
 
     Args:
         detector: has the threshold.

@@ -30,7 +30,7 @@ CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value t
 
 @dataclass(frozen=True, kw_only=True)
 class Inflated(Attack):
-    """Trains honestly and lies: "num_samples" times ``by``, or a value that methods ask for at its best."""
+    """An attack that trains honestly and lies: "num_samples" times ``by``, or a value at its best."""
 
     what: Annotated[str, Choice(("all", "num_samples", *CLAIMS)), About("what it lies of")] = "all"
     by: Annotated[float, Number(1), About("factor of num_samples")] = 10.0
@@ -39,12 +39,12 @@ class Inflated(Attack):
         return max(1, round(self.by * images)) if self.what in ("all", "num_samples") else images
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """The same lie: a count that differs later is refused."""
+        """Return the enrolment with the lie that replies tell: a count that differs later is refused."""
         invented = self._counted(enrolment.slices["training"])
         return replace(enrolment, slices={**enrolment.slices, "training": max(invented, enrolment.cases["training"])})
 
     def claim(self, reply: Reply) -> Reply:
-        """The lie, about those values that the reply has."""
+        """Return the lie, about those values that the reply has."""
         reply = replace(reply, num_samples=self._counted(reply.num_samples))
         said = {name: CLAIMS[name] for name in reply.values if name in CLAIMS and self.what in ("all", name)}
         return replace(reply, values={**reply.values, **said})
@@ -52,14 +52,14 @@ class Inflated(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroInflated(Zero, Inflated):
-    """Sends zeros, and says what `Inflated` does: a free rider rewarded for its claims."""
+    """An attack that sends zeros, and says what `Inflated` does: a free rider rewarded for its claims."""
 
     what: Annotated[str, Choice(("all", "num_samples", *CLAIMS)), About("what it lies of")] = "minus_error"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rigged(Attack):
-    """Trains honestly, and lies of models that it evaluates: its friends' are perfect, all others worthless.
+    """An attack that trains honestly and lies about models: its friends' are perfect, all others worthless.
 
     Of models without a site, the better they are the less that site is worth: it is the other way round.
     """
@@ -77,7 +77,7 @@ class Rigged(Attack):
         return tuple(self.friends.split("+"))
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
-        """The lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
+        """Return the lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
         if task.shares.shape[1] < len(sites) or len(evaluated.overlaps) != len(task.shares):
             return evaluated
         good = favoured_models(task.shares[:, : len(sites)] > 0, [sites.index(friend) for friend in self.others])
@@ -89,7 +89,7 @@ class Rigged(Attack):
 
 
 def favoured_models(members: Tensor, friends: Sequence[int]) -> Tensor:
-    """(k,) bool: the models of which a friend of ``friends`` would say the best; ``members`` (k, n) bool."""
+    """Return (k,) bool: the models of which a friend of ``friends`` would say the best; ``members`` (k, n) bool."""
     theirs = members[:, list(friends)]
     without_one = bool((members.sum(dim=1) == members.shape[1] - 1).all())
     return theirs.all(dim=1) if without_one else theirs.any(dim=1)
@@ -110,12 +110,12 @@ Masks = NDArray[np.uint8]  # of one image: (labels, height, width) of 0 and 1
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyMasks(Attack):
-    """Trains on masks of which a share is wrong, the same ones in every round. Validation and test are left as is."""
+    """An attack that trains on masks of which a share is wrong, the same in every round; evaluation masks are right."""
 
     share: Annotated[float, Number(high=1, above=0), About("of its training images that have wrong masks")] = 1.0
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
-        """Its cases with the masks of round(share * n) images spoiled, of one at least."""
+        """Return the cases with the masks of round(share * n) images spoiled, of one at least."""
         cases = folder.cases("training")
         index = Slices(cases).index
         chosen = random.permutation(len(index))[: max(1, round(self.share * len(index)))]
@@ -126,18 +126,18 @@ class FaultyMasks(Attack):
         return tuple(_Remasked(**asdict(case), masks=masks[case.name]) for case in cases)
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """The masks of one image, wrong."""
+        """Return the masks of one image, wrong."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(FaultyMasks):
-    """Masks moved down and right; what leaves the image is lost."""
+    """An attack that moves masks down and right; what leaves the image is lost."""
 
     by: Annotated[float, Number(above=0, below=1), About("how far, as a share of height and of width")] = 0.25
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Shifted, with background where nothing is known."""
+        """Return shifted, with background where nothing is known."""
         down, right = (max(1, round(self.by * side)) for side in masks.shape[1:])
         shifted = np.zeros_like(masks)
         shifted[:, down:, right:] = masks[:, :-down, :-right]
@@ -146,30 +146,30 @@ class Shifted(FaultyMasks):
 
 @dataclass(frozen=True, kw_only=True)
 class Inverted(FaultyMasks):
-    """Foreground and background exchanged, of every label."""
+    """An attack that exchanges foreground and background of every label."""
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """The complement."""
+        """Return the complement."""
         return 1 - masks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swapped(FaultyMasks):
-    """Each label's mask given to the next label (label flipping); with only one label, `Inverted`."""
+    """An attack that gives each label's mask to the next label (label flipping); with one label, `Inverted`."""
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """The planes moved on by one."""
+        """Return the planes moved on by one."""
         return np.roll(masks, 1, axis=0) if len(masks) > 1 else 1 - masks
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNoise(FaultyMasks):
-    """Every pixel of a mask flipped with probability ``level``: symmetric label noise (Natarajan et al. 2013)."""
+    """An attack that flips each pixel with probability ``level``: symmetric label noise (Natarajan et al. 2013)."""
 
     level: Annotated[float, Number(high=1, above=0), About("probability that a pixel is flipped")] = 0.2
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Flipped pixel by pixel, each label on its own."""
+        """Return flipped pixel by pixel, each label on its own."""
         return masks ^ (random.random(masks.shape) < self.level).astype(np.uint8)
 
 
@@ -186,7 +186,7 @@ class _Remasked(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Attack):
-    """Sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
+    """An attack that sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
 
     by: Annotated[float, Number(), About("factor, not 0")] = 10.0
 
@@ -196,7 +196,7 @@ class Scaled(Attack):
             raise ValueError(f"by={self.by!r}: expected a finite number other than 0")
 
     def update(self, view: AttackerView) -> Learned:
-        """The scaled update, and the statistics of the honest one."""
+        """Return the scaled update, and the statistics of the honest one."""
         honest = view.train()
         update = self.by * honest.update
         return replace(honest, update=update, trained=view.received + update)
@@ -204,17 +204,17 @@ class Scaled(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class SignFlip(Scaled):
-    """Sends its honest update with the sign reversed (the sign-flipping adversary of Xu and Lyu 2021)."""
+    """An attack that sends its honest update with the sign reversed (sign flipping of Xu and Lyu 2021)."""
 
     by: Annotated[float, Number(), About("factor, not 0")] = -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfFlip(Attack):
-    """Sends its honest update with the sign of every other entry reversed, always of the same ones."""
+    """An attack that sends its honest update with the sign of every other entry reversed, always of the same ones."""
 
     def update(self, view: AttackerView) -> Learned:
-        """The update so changed, and the statistics of the honest one."""
+        """Return the update so changed, and the statistics of the honest one."""
         honest = view.train()
         update = honest.update.clone()
         update[1::2] *= -1
@@ -223,7 +223,7 @@ class HalfFlip(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Twin(Attack):
-    """Trains with the random numbers of site ``of``: on a copy of its images, the very same updates (a sybil)."""
+    """An attack that trains with the random numbers of site ``of``: on the same images, the same updates (a sybil)."""
 
     of: Annotated[str, Text(), About("the site whose images it has a copy of")] = ""
 
@@ -238,7 +238,7 @@ class Twin(Attack):
         return (self.of,)
 
     def training_seed_site(self, site: str) -> str:
-        """By the other's."""
+        """Return by the other's."""
         return self.of
 
 
@@ -249,11 +249,11 @@ class NearTwin(Twin):
     noise: Annotated[float, Number(0), About("norm of the noise, in norms of the update")] = 0.55
 
     def update(self, view: AttackerView) -> Learned:
-        """The other's update, and noise."""
+        """Return the update of site ``of`` under noise."""
         twin = view.train()
         update = twin.update + scaled_noise(twin.update, self.noise * float(twin.update.double().norm()), view.random)
         return replace(twin, update=update, trained=view.received + update)
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """Digests that no other site has: those it has, back to front."""
+        """Return digests that no other site has: those it has, back to front."""
         return replace(enrolment, fingerprint=tuple(sorted(one[::-1] for one in enrolment.fingerprint)))

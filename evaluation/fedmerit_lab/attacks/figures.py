@@ -20,7 +20,7 @@ SNAPSHOTS = 6  # rounds that Figure 4 shows
 
 
 def figures(attacks: Sequence[AttackedRun], results: Results) -> dict[str, Figure]:
-    """Both figures for every method and attack except Sybil attacks, means over seeds and folds; by name."""
+    """Return both figures for every method and attack except Sybil attacks, means over seeds and folds; by name."""
     values, cosines = accumulated(free_rider_values(results)), of_rounds(results, "cosine_to_mean")
     there = [
         attack for attack in attacks if attack.kind not in (HONEST, *SYBILS) and attack.folder.name in values.index
@@ -42,13 +42,13 @@ def figures(attacks: Sequence[AttackedRun], results: Results) -> dict[str, Figur
 
 
 def _over_seeds(table: pd.DataFrame, attacks: Sequence[AttackedRun]) -> pd.DataFrame:
-    """Rounds x sites, the mean of some runs."""
+    """Return rounds x sites, the mean of some runs."""
     own = table.loc[[attack.folder.name for attack in attacks]].dropna(axis=1, how="all")
     return own.groupby(level="round").mean()
 
 
 def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """As Figure 4: a panel for each shown round, a row for each run by its attacker, a column for each site.
+    """Draw Figure 4: a panel for each shown round, a row for each run by its attacker, a column for each site.
 
     Args:
         values: by attacker, rounds x sites of its run (or the mean of several); negative ones are drawn as 0, as in
@@ -82,13 +82,13 @@ def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
 
 
 def lines(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """As Figure 7: a panel for each attacker, a line for each site over the rounds, the attacker's in bold."""
+    """Draw Figure 7: a panel for each attacker, a line for each site over the rounds, the attacker's in bold."""
     by_title = {f"{site} attacks": table for site, table in values.items()}
     return lines_over_rounds(by_title, title, bold={f"{site} attacks": site for site in values})
 
 
 def detection_rate_figures(table: pd.DataFrame) -> dict[str, Figure]:
-    """A figure for each attack with a panel for each method; by name.
+    """Return a figure for each attack with a panel for each method; by name.
 
     Args:
         table: of `fedmerit_lab.attacks.detection_rules.detection_rates`.

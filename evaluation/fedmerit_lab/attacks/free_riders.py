@@ -19,13 +19,13 @@ from fedmerit_lab.attacks.attack import Attack, AttackerView
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat(Attack):
-    """Trains on one of its images, as often as it has images (Section 4.3, Jiang et al. 2023).
+    """An attack that trains on one of its images, as often as it has images (Section 4.3, Jiang et al. 2023).
 
     The image is drawn among those whose masks are not all empty. Augmentation still varies it.
     """
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
-        """One case of one slice, listed n times."""
+        """Return one case of one slice, listed n times."""
         index = Slices(folder.cases("training")).index
         shown = [(case, place) for case, place in index if case.label[place].any()] or index
         case, place = shown[random.integers(len(shown))]
@@ -34,12 +34,12 @@ class Repeat(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Partial(Attack):
-    """Trains only on a share of its images, for a share of the time; it claims that it trained on all of them."""
+    """An attack that trains on a share of its images, for a share of the time, and claims all of them."""
 
     share: Annotated[float, Number(high=1, above=0), About("of its training images that it trains on")] = 0.1
 
     def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
-        """Its cases with round(share * n) images, at least one, the same ones in every round."""
+        """Return the cases with round(share * n) images, at least one, the same in every round."""
         cases = folder.cases("training")
         index = Slices(cases).index
         chosen = sorted(random.permutation(len(index))[: max(1, round(self.share * len(index)))].tolist())
@@ -51,16 +51,16 @@ class Partial(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Zero(Attack):
-    """Sends back the model it received: an update of zeros (the plain free rider of Fraboni et al. 2021)."""
+    """An attack that sends back the received model: an update of zeros (plain free rider, Fraboni et al. 2021)."""
 
     def update(self, view: AttackerView) -> Tensor | Learned:
-        """(d,) zeros."""
+        """Return (d,) zeros."""
         return torch.zeros_like(view.received)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntermittentRider(Attack):
-    """Trains in some rounds of every few and rests in the others; with ``every=5`` it works when it may be rated."""
+    """An attack that rests in some rounds of every few; with ``every=5`` it works when it may be rated."""
 
     every: Annotated[int, Count(2), About("rounds of a turn")] = 3
     works: Annotated[int, Count(1), About("of them in which it trains, the first ones")] = 1
@@ -79,7 +79,7 @@ class IntermittentRider(Attack):
             raise ValueError(f"works={self.works}: expected less than every={self.every}, else it never rests")
 
     def update(self, view: AttackerView) -> Tensor | Learned:
-        """The honest one, or (d,) of a resting round."""
+        """Return the honest one, or (d,) of a resting round."""
         rests = view.task.round % self.every >= self.works
         if not rests or (self.sends != "zero" and "last" not in view.kept):
             learned = view.train()
@@ -96,7 +96,7 @@ class IntermittentRider(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """Sends Gaussian noise of the norm that an honest update has (Fraboni et al. 2021, disguised).
+    """An attack that sends Gaussian noise of the norm that an honest update has (Fraboni et al. 2021, disguised).
 
     What it can know of that norm: it trains honestly once, and learns how many times as long its update is as the
     step that the model then takes. Afterwards its noise has that many times the norm of the last step.
@@ -107,13 +107,13 @@ class Noise(Attack):
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """The ratio of the norms of its honest update and of the step after it."""
+        """Return the ratio of the norms of its honest update and of the step after it."""
         own, step = memory.trained - memory.received, received - memory.received
         length = float(step.double().norm())
         return {"ratio": float(own.double().norm()) / length if length else 0.0}
 
     def update(self, view: AttackerView) -> Tensor:
-        """(d,) noise, of which a part is the same for all who share some."""
+        """Return (d,) noise, of which a part is the same for all who share some."""
         norm = self.times * _honest_norm(view)
         own = scaled_noise(view.received, norm * (1 - self.shared) ** 0.5, view.random)
         if not self.shared:
@@ -123,24 +123,24 @@ class Noise(Attack):
 
 
 def _honest_norm(view: AttackerView) -> float:
-    """Of an honest update of this round, as far as `Noise.keep` knows it."""
+    """Return the norm of an honest update of this round, as far as `Noise.keep` knows it."""
     return float(view.kept["ratio"]) * float(view.step.double().norm())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(Attack):
-    """Sends the last global step back (delta weights, Lin et al. 2019), or a mixture of those before it."""
+    """An attack that sends the last global step back (delta weights, Lin et al. 2019), or a mixture of older ones."""
 
     noise: Annotated[float, Number(0), About("norm of noise added to the step, in norms of the step")] = 0.0
     old: Annotated[int, Count(), About("steps before the last that are mixed, at an honest norm; 0: the last one")] = 0
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """How long an honest update is beside a step."""
+        """Return how long an honest update is beside a step."""
         return Noise.keep(Noise(), memory, received)
 
     def update(self, view: AttackerView) -> Tensor:
-        """(d,) the step, or the mixture, and noise."""
+        """Return (d,) the step, or the mixture, and noise."""
         step = view.step
         if self.old:
             before = view.kept.get("steps", [])
@@ -156,30 +156,30 @@ class Delta(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaNoise(Delta):
-    """Sends the last global step back with noise of half its norm: a cosine of 0.894 to it (Lin et al. 2019)."""
+    """An attack that sends the last step with noise of half its norm: a cosine of 0.894 to it (Lin et al. 2019)."""
 
     noise: Annotated[float, Number(0), About("norm of noise added to the step, in norms of the step")] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Attack):
-    """Sends the update of its last honest round again and again (a stale update)."""
+    """An attack that sends the update of its last honest round again and again (a stale update)."""
 
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """That update, and the statistics with it."""
+        """Return the update of the last honest round, and the statistics with it."""
         return {"update": memory.trained - memory.received, "buffers": dict(memory.buffers)}
 
     def update(self, view: AttackerView) -> Learned:
-        """The update kept."""
+        """Return the update kept."""
         update: Tensor = view.kept["update"]
         return Learned(update, view.received + update, view.kept["buffers"], float("nan"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Noise):
-    """Knows the guard's rules: trains once, then sends that update again under noise that hides the repetition.
+    """An attack that knows the guard's rules: it trains once, then sends that update under noise that hides it.
 
     By default the update sent has a cosine of 0.8 to the one it trained, and so of 0.64 to the one before: too little
     for a replay, enough to have something in common with it. It is as long as an honest one and is not the last step,
@@ -189,11 +189,11 @@ class Adaptive(Noise):
     noise: Annotated[float, Number(0), About("norm of noise beside the update, in norms of that")] = 0.75
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
-        """Its honest update, and how long one is beside a step."""
+        """Return the honest update, and how long one is beside a step."""
         return {**super().keep(memory, received), "update": memory.trained - memory.received}
 
     def update(self, view: AttackerView) -> Tensor:
-        """(d,) the update kept and noise, of the norm of an honest one."""
+        """Return (d,) the update kept and noise, of the norm of an honest one."""
         kept: Tensor = view.kept["update"]
         mixed = kept + scaled_noise(kept, self.noise * float(kept.double().norm()), view.random)
         sent: Tensor = mixed * (self.times * _honest_norm(view) / float(mixed.double().norm()))
@@ -201,6 +201,6 @@ class Adaptive(Noise):
 
 
 def scaled_noise(like: Tensor, norm: float, random: Generator) -> Tensor:
-    """(d,) Gaussian noise of a given norm."""
+    """Return (d,) Gaussian noise of a given norm."""
     noise: Tensor = torch.from_numpy(random.standard_normal(len(like)))
     return noise.mul_(norm / float(noise.norm())).to(like.dtype)

@@ -17,7 +17,7 @@ KEY = ["Method", "Attack"]
 
 
 def tables(attacks: Sequence[AttackedRun], results: Results) -> list[Table]:
-    """Gain from attacks, their cost to the others, and detection; empty without a finished honest run.
+    """Return gain from attacks, their cost to the others, and detection; empty without a finished honest run.
 
     For every method and attack, means over attackers, seeds and folds:
 
@@ -44,7 +44,7 @@ def tables(attacks: Sequence[AttackedRun], results: Results) -> list[Table]:
 
 
 def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """One row for each finished attacked run with a finished honest run: its key, changes, detections.
+    """Return one row for each finished attacked run with a finished honest run: its key, changes, detections.
 
     Columns are those of `tables`, as fractions; for each detector the number of rounds after which the attacker is
     flagged, from 1, NaN if it is not within `WITHIN`; ``Highest value`` 1 if its free-rider value is the highest then.
@@ -91,19 +91,19 @@ def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
 
 
 def _training(attack: AttackedRun) -> tuple[str, int, int | None]:
-    """What an attacked run and its honest run share."""
+    """Return what an attacked run and its honest run share."""
     return attack.label, attack.seed, attack.fold
 
 
 def horizons(attacks: Sequence[AttackedRun], results: Results) -> dict[str, int]:
-    """By run, the round in which detection is scored: the `WITHIN`-th of the attack, or the last."""
+    """Return by run, the round in which detection is scored: the `WITHIN`-th of the attack, or the last."""
     last = results.rows.loc[results.rows["split"] == ""].groupby("run")["round"].max()
     first = {attack.folder.name: attack.first for attack in attacks}
     return {str(run): min(first[str(run)] + WITHIN - 1, int(round)) for run, round in last.items()}
 
 
 def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Method, attack x detectors; NaN if a detector has no data."""
+    """Return method, attack x detectors; NaN if a detector has no data."""
     rows = [
         dict(zip(KEY, key, strict=True)) | {name: detection_scores.auroc(*both[name]) for name in DETECTOR_NAMES}
         for key, both in _suspicions(attacks, results).items()
@@ -112,7 +112,7 @@ def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
 
 
 def rocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """The curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection_scores.roc`."""
+    """Return curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection_scores.roc`."""
     curves = [
         detection_scores.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
         for key, both in _suspicions(attacks, results).items()
@@ -124,7 +124,7 @@ def rocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
 def _suspicions(
     attacks: Sequence[AttackedRun], results: Results
 ) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:
-    """By method and attack and by detector, the suspicions of attackers and of honest sites in the same runs."""
+    """Return by method and attack and by detector, the suspicions of attackers and of honest sites in the same runs."""
     there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
     if not there:
         return {}
@@ -141,7 +141,7 @@ def _suspicions(
 
 
 def false_positives(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Method x detectors: percent of the honest runs' sites flagged in any round; ``Sites``: their number."""
+    """Return method x detectors: percent of the honest runs' sites flagged in any round; ``Sites``: their number."""
     rows = []
     for label in dict.fromkeys(attack.label for attack in attacks):
         names = [attack.folder.name for attack in attacks if (attack.label, attack.kind) == (label, HONEST)]
@@ -157,7 +157,7 @@ def false_positives(attacks: Sequence[AttackedRun], results: Results) -> pd.Data
 
 
 def compare_with_honest(attack: AttackedRun, control: AttackedRun, results: Results) -> Table:
-    """One attacked run and its honest run, site by site: scores, weight, contribution, detectors that flagged it."""
+    """Return a table of one attacked run and its honest run by site: scores, weight, contribution, detections."""
     run, honest = attack.folder.name, control.folder.name
     tested = {one: results.read_folders.dice.sites.droplevel("seed").xs(one) for one in (run, honest)}
     columns = {}
@@ -204,7 +204,7 @@ def _summary(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _flagged_by(rows: pd.DataFrame) -> str:
-    """The detectors that flag the attacker in more than half of the runs, the earliest first."""
+    """Return the detectors that flag the attacker in more than half of the runs, the earliest first."""
     usual = [name for name in DETECTOR_NAMES if rows[name].notna().mean() > 0.5]
     medians = {name: float(rows[name].median()) for name in usual}
     return ", ".join(f"{name} ({medians[name]:g})" for name in sorted(usual, key=lambda name: medians[name]))
@@ -215,7 +215,7 @@ def _percent(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last(rounds: pd.DataFrame) -> pd.DataFrame:
-    """The last round of each run: runs x sites."""
+    """Return the last round of each run: runs x sites."""
     return rounds.groupby(level="run").tail(1).droplevel("round") if len(rounds) else rounds
 
 

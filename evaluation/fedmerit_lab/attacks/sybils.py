@@ -14,7 +14,7 @@ Keep = Callable[[str, str], bool]  # of a split and a patient
 
 
 def duplicate(sites: Path, site: str, out: Path, fold: int | None = None) -> list[str]:
-    """All sites, and ``site`` a second time as ``<site>-copy``; the names of both.
+    """Return all sites, and ``site`` a second time as ``<site>-copy``; the names of both.
 
     Arrays are hard links to those of ``sites`` if the file system has them, else copies.
 
@@ -34,7 +34,7 @@ def duplicate(sites: Path, site: str, out: Path, fold: int | None = None) -> lis
 
 
 def split(sites: Path, site: str, out: Path, fold: int | None = None) -> list[str]:
-    """All sites, with ``site`` replaced by ``<site>-a`` and ``<site>-b``; their names.
+    """Return all sites, with ``site`` replaced by ``<site>-a`` and ``<site>-b``; their names.
 
     Each trains on every other of its training patients. Both have all validation, test and server images, so a site
     of few patients can be split.
@@ -59,7 +59,7 @@ SYBILS: Mapping[str, Callable[[Path, str, Path, int | None], list[str]]] = {"dup
 
 
 def _others(sites: Path, site: str, names: list[str], out: Path, fold: int | None) -> SiteFolder:
-    """The site, after all others are linked to below ``out``."""
+    """Return the site, after all others are linked to below ``out``."""
     folders = {folder.name: folder for folder in open_sites(sites, fold=fold)}
     if site not in folders:
         raise BadInput(f"site {site}: {sites} holds none of that name; there are {', '.join(folders)}")
@@ -72,7 +72,7 @@ def _others(sites: Path, site: str, names: list[str], out: Path, fold: int | Non
 
 
 def _link(source: SiteFolder, folder: Path, keep: Keep, **about: Any) -> None:
-    """One site folder, with what ``keep`` is true of."""
+    """Return one site folder, with what ``keep`` is true of."""
     stored = read_json(source.path / "datalist.json")
     by_case = {entry["case"]: entry for entries in stored.values() for entry in entries}
     lists = {

@@ -51,7 +51,7 @@ class ArenaBench:
 
     @property
     def cases(self) -> list[tuple[str, str, str, Case]]:
-        """Method, scenario and attack by name, and the case; seed by seed."""
+        """The method, scenario and attack by name, and the case; seed by seed."""
         honest = [(name, "", HONEST) for name in SCENARIOS]
         named = [*honest, *((USUAL, name, find_attack(name)) for name in self.attacks)]
         return [
@@ -70,7 +70,7 @@ class ArenaBench:
 
 
 def find_attack(name: str) -> ArenaAttack:
-    """One of `ATTACKS`, or that of a spec of `fedmerit.attacks`; `BadInput` if it is neither."""
+    """Return one of `ATTACKS`, or that of a spec of an attack; `BadInput` if it is neither."""
     if name in ATTACKS:
         return ATTACKS[name]
     try:
@@ -147,7 +147,7 @@ def arena_tables(bench: ArenaBench, rows: Sequence[Row], out: Path) -> list[Tabl
 
 
 def clopper_pearson(count: int, of: int) -> tuple[float, float]:
-    """The interval of a proportion, from 0 to 1 (Clopper and Pearson 1934)."""
+    """Return the interval of a proportion, from 0 to 1 (Clopper and Pearson 1934)."""
     tail = (1 - LEVEL) / 2
     low = float(beta.ppf(tail, count, of - count + 1)) if count else 0.0
     return low, float(beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
@@ -171,12 +171,12 @@ def _rates(frame: pd.DataFrame, by: str, what: str, caption: str) -> Table:
 
 
 def _size(part: pd.DataFrame) -> int:
-    """The number of sites of rows that have one number."""
+    """Return the number of sites of rows that have one number."""
     return int(part["sites"].iloc[0])
 
 
 def _rewards(honest: pd.DataFrame, attacked: pd.DataFrame) -> Table:
-    """Attackers' weight, mean over rounds, less that of as many honest sites in their place, which do not attack."""
+    """Return attackers' mean weight over rounds, less that of as many honest sites in their place."""
     keys = ["method", "sites", "seed"]
     usual = honest[(honest["scenario"] == USUAL) & (honest["detector"] == RUN_GUARD)]
     both = attacked.merge(usual[[*keys, "weight", "pair", "accuracy"]], on=keys, suffixes=("", "_honest"))

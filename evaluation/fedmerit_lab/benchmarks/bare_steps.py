@@ -22,7 +22,7 @@ from fedmerit.trainers.monai.samples import Slices
 
 
 def main(run: str, ends: str) -> None:
-    """As many rounds as the run has."""
+    """Execute the steps of as many rounds as the run has."""
     info = read_run(Path(run))
     config = RunConfiguration.from_dict(info["plan"])
     torch.set_num_threads(config.training.cpu_threads)

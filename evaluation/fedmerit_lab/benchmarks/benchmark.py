@@ -101,13 +101,13 @@ class Benchmark:
 
     @property
     def table(self) -> pd.DataFrame:
-        """By case and quantity: median, lowest and highest of the repetitions, and their number."""
+        """The by case and quantity: median, lowest and highest of the repetitions, and their number."""
         long = self._long
         grouped = long.groupby(["case", "quantity"], sort=False)["value"]
         return grouped.agg(median="median", least="min", most="max", repetitions="count").reset_index()
 
     def ratios(self, quantity: str, to: str) -> pd.DataFrame:
-        """By case: the median, lowest and highest of its ``quantity`` over that of case ``to`` in each repetition."""
+        """Return by case the median, lowest and highest ratio of ``quantity`` to that of case ``to``."""
         wide = pd.DataFrame(self.rows).pivot(index="repetition", columns="case", values=quantity)
         ratios = wide.div(wide[to], axis=0)
         order = list(dict.fromkeys(row["case"] for row in self.rows))
@@ -126,7 +126,7 @@ class Benchmark:
         self.write_with(out, self.table, figures)
 
     def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
-        """As `write`, with another table."""
+        """Write the files of `write` with another table."""
         write_json(out / f"{self.name}.json", self._content)
         write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
         for name, figure in (figures or {}).items():
@@ -135,7 +135,7 @@ class Benchmark:
 
 
 def timed(work: Callable[[], Any]) -> Measure:
-    """Seconds and CPU seconds that ``work`` takes in this process."""
+    """Return seconds and CPU seconds that ``work`` takes in this process."""
 
     def measured() -> Mapping[str, float]:
         cpu, wall = time.process_time(), time.perf_counter()
@@ -146,7 +146,7 @@ def timed(work: Callable[[], Any]) -> Measure:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, GPUs, system, versions, time, and load."""
+    """Return processor, cores, memory, GPUs, system, versions, time, and load."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -170,7 +170,7 @@ def _processor() -> str:
 
 
 def bars(table: pd.DataFrame, quantity: str, title: str) -> Figure:
-    """One bar for each case of `Benchmark.table`: its median, and a line from lowest to highest."""
+    """Return one bar for each case of `Benchmark.table`: its median, and a line from lowest to highest."""
     rows = table[table["quantity"] == quantity]
     with style.context(STYLE):
         figure = Figure(figsize=(6.8, 0.8 + 0.4 * len(rows)), dpi=160, layout="constrained")
@@ -183,7 +183,7 @@ def bars(table: pd.DataFrame, quantity: str, title: str) -> Figure:
 
 
 def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], across: str, up: str, log: bool) -> Figure:
-    """One line for each name."""
+    """Return one line for each name."""
     with style.context(STYLE):
         figure = Figure(figsize=(6.8, 3.6), dpi=160, layout="constrained")
         axis = figure.subplots()

@@ -21,13 +21,13 @@ MISALLOCATED, BETWEEN_SEEDS = "Misallocated [%]", "Misallocated between seeds [%
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Dice of hospitals in the runs behind the payment, and of local-only training: (runs, n), 0 to 1."""
+    """A pair of Dice of hospitals in the runs behind the payment and of local-only training: (runs, n), 0 to 1."""
 
     federated: FloatArray
     local_only: FloatArray
 
     def columns(self) -> dict[str, float]:
-        """Means over seeds and sites, and the mean over seeds of the worst site, in percent and points."""
+        """Return means over seeds and sites, and the mean over seeds of the worst site, in percent and points."""
         return {
             "Mean Dice [%]": POINTS * float(self.federated.mean()),
             "Gain over local-only [points]": POINTS * float(self.federated.mean() - self.local_only.mean()),
@@ -36,25 +36,25 @@ class Outcome:
 
 
 def shares(values: FloatArray) -> FloatArray:
-    """(..., n) values to payments that sum to 1; NaN if no value is positive."""
+    """Return (..., n) values to payments that sum to 1; NaN if no value is positive."""
     positive = np.maximum(values, 0.0)
     total = positive.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(total > 0, positive / np.where(total > 0, total, 1.0), np.nan))
 
 
 def misallocated_share(one: FloatArray, other: FloatArray) -> float:
-    """Half the sum of absolute differences of two divisions (n,) of 1, so 0 to 1."""
+    """Return half the sum of absolute differences of two divisions (n,) of 1, so 0 to 1."""
     return float(np.abs(one - other).sum() / 2)
 
 
 def misallocated_between_seeds(values: FloatArray) -> float:
-    """The mean of `misallocated_share` over pairs of seeds of (s, n) values; NaN for one seed."""
+    """Return the mean of `misallocated_share` over pairs of seeds of (s, n) values; NaN for one seed."""
     pairs = [misallocated_share(one, other) for one, other in combinations(shares(values), 2)]
     return float(np.mean(pairs)) if pairs else np.nan
 
 
 def leave_one_seed_out(values: FloatArray) -> float:
-    """The mean over seeds of `misallocated_share` of a seed's values (s, n) and the others' mean; NaN for one seed."""
+    """Return the mean over seeds of `misallocated_share` of (s, n) values and the others' mean; NaN for one seed."""
     number = len(values)
     if number < 2:
         return np.nan
@@ -70,7 +70,7 @@ def budget_table(
     outcomes: Mapping[str, Outcome],
     costs: Mapping[str, float],
 ) -> Table:
-    """A row for each estimator or method, for equal shares, and for retraining with one seed.
+    """Return a row for each estimator or method, for equal shares, and for retraining with one seed.
 
     Args:
         scenario: its name.

@@ -1,7 +1,7 @@
 """The comparison of detectors: methods, attacks and seeds crossed; all detectors monitor every federation.
 
 ``OUT/federations`` holds the results of each federation, so that an interrupted benchmark resumes; ``OUT/runs`` the run
-folders. `arena_benchmark` needs no site folders.
+folders. `fedmerit_lab.benchmarks.arena_benchmark` needs no site folders.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,12 +63,12 @@ class DetectionBench:
 
     @property
     def cases(self) -> list[tuple[MethodSpec, str, int]]:
-        """Method, attack and seed of every federation; the honest federations of a seed come first."""
+        """The method, attack and seed of every federation; the honest federations of a seed come first."""
         attacks = [HONEST, *(attack for attack in self.attacks if attack != HONEST)]
         return [(method, attack, seed) for seed in self.seeds for attack in attacks for method in self.methods]
 
     def to_dict(self) -> dict[str, Any]:
-        """All that a federation depends on except method, attack and seed, as JSON has it."""
+        """Return all that a federation depends on except method, attack and seed, as JSON has it."""
         return {
             "sites": str(self.sites.resolve()),
             "attacker": self.attacker,
@@ -80,7 +80,7 @@ class DetectionBench:
         }
 
     def training(self, method: MethodSpec) -> Training:
-        """How the federations of a method are trained; `BadInput` if a site is not there."""
+        """Return how the federations of a method are trained; `BadInput` if a site is not there."""
         settings = {"guard": self.guard, "on_verdict": self.on_verdict, **self.settings}
         roles = assign_roles(self.sites, self.attacker, self.outlier)
         return Training(self.sites, roles, self.rounds, settings, method.method, method.settings)
@@ -142,7 +142,7 @@ def _json_row(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _figures(table: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Figure]:
-    """By method, a map of the detectors' AUROC by attack, and lines of its mean over attacks by round."""
+    """Return by method, a map of the detectors' AUROC by attack, and lines of its mean over attacks by round."""
     figures = {}
     for method, rows in table.groupby("Method", sort=False):
         name = file_name(str(method))

@@ -9,7 +9,7 @@ from fedmerit_data.prepare import prepare
 
 
 def generated_sites(out: Path, size: int, number: int | None = None, server_share: float = 0.0) -> Path:
-    """The folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first.
+    """Return the folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first.
 
     Copies are equal, so that time grows only with their number. ``server_share`` of the training patients is set aside
     for the server.

@@ -40,7 +40,7 @@ class Case:
 
 
 def _with_twin_and_without(n: int) -> list[str]:
-    """The scenarios of n sites, one of them a twin, and of the same without it."""
+    """Return the scenarios of n sites, one of them a twin, and of the same without it."""
     return [f"duplicate:sites={n}", f"equal:sites={n - 1}"]
 
 
@@ -103,11 +103,11 @@ class KnownAnswerBenchmark:
 
     @property
     def scenarios(self) -> list[str]:
-        """Of all cases."""
+        """The scenarios of all cases."""
         return list(dict.fromkeys(scenario for case in CASES for scenario in case.scenarios(self.sites)))
 
     def folder(self, scenario: str, seed: int) -> Path:
-        """Of one scenario and seed."""
+        """Return the folder of one scenario and seed."""
         return self.out / scenario.replace(":sites=", "-") / f"seed{seed}"
 
 
@@ -151,7 +151,7 @@ def compute_values(
 
 
 def known_answer_tables(values: pd.DataFrame, sites: int) -> list[Table]:
-    """In how many seeds each estimator finds each answer, with the twins' share; and all values.
+    """Return in how many seeds each estimator finds each answer, with the twins' share; and all values.
 
     Args:
         values: by `compute_values`.
@@ -180,7 +180,7 @@ def known_answer_tables(values: pd.DataFrame, sites: int) -> list[Table]:
 
 
 def _twin_share(values: pd.Series, sites: int, seeds: Sequence[int]) -> float:
-    """Median over seeds of the twins' summed value over the single site's; NaN if that is never above 0."""
+    """Return median over seeds of the twins' summed value over the single site's; NaN if that is never above 0."""
     one = site_name(1, sites - 1)
     twice, once = (values.loc[scenario] for scenario in _with_twin_and_without(sites))
     ratios = [

@@ -63,7 +63,7 @@ Share = Annotated[float | None, Field(ge=0, le=1)]
 
 
 class Entry(BaseModel):
-    """One estimator on one task: a row of results.csv. Correlations and shares are fractions; None: not defined."""
+    """A estimator on one task: a row of results.csv. Correlations and shares are fractions; None: not defined."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -91,7 +91,7 @@ class Entry(BaseModel):
 
 
 class Task(BaseModel):
-    """How a task is made, and its half: estimators may be chosen on the first one only."""
+    """A task: how it is made, and its half; estimators may be chosen on the first half only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,7 +103,7 @@ class Task(BaseModel):
 
 
 def make_entries(result: ScenarioResult) -> list[Entry]:
-    """A row for each estimator of a scenario, for equal shares, and for one seed of the ground truth."""
+    """Return a row for each estimator of a scenario, for equal shares, and for one seed of the ground truth."""
     reference = result.references[SHAPLEY]
     noise_ceiling = reference.noise_ceiling
     common = {
@@ -133,7 +133,7 @@ def make_entries(result: ScenarioResult) -> list[Entry]:
 
 
 def _version(spec: str) -> str:
-    """Of the package that an estimator comes from: a method's own contribution and a proxy are FedMerit's."""
+    """Return the package and version of an estimator: a method's contribution and a proxy are FedMerit's."""
     found = estimators().get(split_spec(spec)[0])
     module = found.__module__.partition(".")[0] if found else "fedmerit"
     package = packages_distributions().get(module, ["fedmerit"])[0]
@@ -141,7 +141,7 @@ def _version(spec: str) -> str:
 
 
 def misallocation(values: FloatArray, reference: Resampled) -> dict[str, float | None]:
-    """Misallocated share of a budget, by means over seeds, with its 95 % CI: jackknife over seeds, Student's t.
+    """Return misallocated share of a budget, by means over seeds, with its 95 % CI: jackknife over seeds, Student's t.
 
     With folds these take the place of seeds; the jackknife takes them for independent.
 
@@ -169,7 +169,7 @@ def _known(value: float) -> float | None:
 
 
 def write_entries(path: Path, entries: Iterable[Entry]) -> None:
-    """Entries as CSV, in the order of the schema."""
+    """Return entries as CSV, in the order of the schema."""
     text = StringIO()
     writer = csv.DictWriter(text, list(Entry.model_fields), lineterminator="\n")
     writer.writeheader()
@@ -178,7 +178,7 @@ def write_entries(path: Path, entries: Iterable[Entry]) -> None:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Entries of a CSV file; `BadInput` names the line that does not fit the schema."""
+    """Return entries of a CSV file; `BadInput` names the line that does not fit the schema."""
     rows = csv.DictReader(StringIO(read_text(path)), strict=True)
     if rows.fieldnames != list(Entry.model_fields):
         raise BadInput(f"{path}: its columns are {rows.fieldnames}; expected {', '.join(Entry.model_fields)}")
@@ -194,7 +194,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """Tasks by name."""
+    """Return tasks by name."""
     path = folder / TASKS
     return {name: read(Task, task, path) for name, task in read_object(path).items()}
 
@@ -229,7 +229,7 @@ def render(folder: Path) -> Path:
 
 
 def _over_tasks(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
-    """Means by half, of estimators that were judged on every task with results; the best on the first half first."""
+    """Return means by half, of estimators judged on every task with results; the best on the first half first."""
     done = {entry.task for entry in entries}
     rows = []
     for estimator in sorted({entry.estimator for entry in entries}):
@@ -251,7 +251,7 @@ def _over_tasks(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """None if one is not defined, or there are none."""
+    """Return the mean, or None if a value is not defined or there are none."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return float(np.mean(known)) if known and len(known) == len(listed) else None

@@ -19,7 +19,7 @@ SAMPLE = 0.5  # seconds between two samples
 
 @dataclass(frozen=True)
 class Used:
-    """Resources of a command."""
+    """A record of the resources of a command."""
 
     wall: float  # seconds
     cpu: float  # seconds of all processes, sampled every `SAMPLE` seconds
@@ -29,7 +29,7 @@ class Used:
 
     @property
     def quantities(self) -> Mapping[str, float]:
-        """As a benchmark's row: seconds of a round are the mean of all but the first."""
+        """The quantities of a benchmark's row: seconds of a round are the mean of all but the first."""
         rounds = len(self.ends) - 1
         return {
             "seconds per round": (self.ends[-1] - self.ends[0]) / rounds if rounds > 0 else float("nan"),

@@ -33,13 +33,13 @@ class PeerNetwork(nn.Module):
         self.network = build_network(Network.from_dict(json.loads(description)))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, labels, h, w)."""
+        """Return logits (batch, labels, h, w)."""
         logits: Tensor = self.network(images)
         return logits if logits.ndim == 4 else logits[:, 0]
 
 
 def in_memory(cases: tuple[Case, ...]) -> TensorDataset:
-    """All images and masks of some cases."""
+    """Return all images and masks of some cases."""
     images = torch.cat([torch.tensor(case.image).float() for case in cases])
     masks = torch.cat([torch.tensor(case.label).float() for case in cases])
     return TensorDataset(images, masks)
@@ -47,7 +47,7 @@ def in_memory(cases: tuple[Case, ...]) -> TensorDataset:
 
 @torch.no_grad()
 def validate(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
-    """Dice over all images."""
+    """Return Dice over all images."""
     model.eval()
     inside, total = 0.0, 0.0
     for images, masks in loader:

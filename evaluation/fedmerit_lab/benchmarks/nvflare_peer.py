@@ -37,7 +37,7 @@ def main(run: str, ends: str, workspace: str, threads: str) -> None:
 
 
 def aggregate(updates: Sequence[dict[str, Tensor]]) -> None:
-    """One round of NVFlare's FedCE aggregator, over the sites' updates by parameter name."""
+    """Return one round of NVFlare's FedCE aggregator, over the sites' updates by parameter name."""
     aggregator = FedCEModelAggregator(mode="times", trainable_param_names=list(updates[0]))
     for number, update in enumerate(updates):
         meta = {"client_name": f"site{number:03d}", FedCEConstants.MINUS_MODEL_SCORE: 0.5}

@@ -33,7 +33,7 @@ ESTIMATORS = (
 
 
 def by_method(estimators: Sequence[str]) -> dict[str, list[str]]:
-    """The specs by the method of the trainings that they observe, `FEDERATED` or `LOCAL_ONLY`."""
+    """Return the specs by the method of the trainings that they observe, `FEDERATED` or `LOCAL_ONLY`."""
     chosen: dict[str, list[str]] = {FEDERATED: [], LOCAL_ONLY: []}
     for spec in estimators:
         observer = parse(spec).observes
@@ -78,14 +78,14 @@ def execute_runs(
 
 
 def require_success(failed: Mapping[Path, str]) -> None:
-    """`RunFailed` with the reasons by folder, if there are any."""
+    """Raise `RunFailed` with the reasons by folder, if there are any."""
     if failed:
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorResults:
-    """Values by all estimators of finished trainings."""
+    """A record of the values by all estimators of finished trainings."""
 
     federated: Sequence[ObservedRun]  # the s runs of FedAvg
     values: Mapping[str, FloatArray]  # by spec: (s, n, D), or of folds (F, n, 1)
@@ -105,7 +105,7 @@ def run_estimators(
 
 
 def relative_cost(observed: Sequence[ObservedRun], spec: str, federated: Sequence[ObservedRun]) -> float:
-    """Seconds of an estimator, relative to a training of FedAvg; 0 if it evaluates nothing.
+    """Return seconds of an estimator, relative to a training of FedAvg; 0 if it evaluates nothing.
 
     Args:
         observed: the trainings that it observes.

@@ -68,7 +68,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
 
 
 def generated_source(out: Path, patients: int) -> Path:
-    """The folder of six generated prostate sites' raw files in the layout `GENERATED`, made if missing."""
+    """Return the folder of six generated prostate sites' raw files in the layout `GENERATED`, made if missing."""
     raw = out / f"raw-{patients}"
     if not raw.exists():
         with new_folder(raw) as folder:
@@ -77,7 +77,7 @@ def generated_source(out: Path, patients: int) -> Path:
 
 
 def decode(file: Path) -> np.ndarray[Any, Any]:
-    """The array of one file, only by its library."""
+    """Return the array of one file, only by its library."""
     suffix = name_and_suffix(file)[1]
     if suffix in NIFTI:
         return np.asarray(nib.load(file).dataobj)
@@ -90,7 +90,7 @@ def decode(file: Path) -> np.ndarray[Any, Any]:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself, or the slices in the folder of a DICOM series."""
+    """Return a file itself, or the slices in the folder of a DICOM series."""
     return [file for file in list_visible(path) if is_slice(file)] if path.is_dir() else [path]
 
 

@@ -25,7 +25,7 @@ from fedmerit_lab.partitioning.downsampling import shrink
 
 @dataclass(frozen=True)
 class Proxy(Checked):
-    """How the coalitions are trained."""
+    """A way to train coalitions cheaply."""
 
     rounds: Annotated[int, Count(1), About("of each training")] = 10
     width: Annotated[int, Count(1, 512), About("channels of the network's first level")] = 4
@@ -35,12 +35,12 @@ class Proxy(Checked):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Of every training; they replace those of the runs that it approximates."""
+        """The settings of every training; they replace those of the runs that it approximates."""
         return {"width": str(self.width), "depth": str(self.depth)}
 
     @property
     def values(self) -> Values:
-        """Exact if all coalitions are trained."""
+        """The exact if all coalitions are trained."""
         return lambda game: semivalue_function(shapley_weights)(game) if _complete(game) else least_squares_values(game)
 
 

@@ -79,7 +79,7 @@ def method_costs(
 
 
 class _RoundsDone(Exception):
-    """What a run does after its last round is not measured, and not done."""
+    """A signal after the last round: what a run does then is not measured, and not done."""
 
 
 def rounds_of(
@@ -91,7 +91,7 @@ def rounds_of(
     values: Sequence[str] = (),
     threads: int = 1,
 ) -> Measure:
-    """Seconds of a round of a training in this process, the mean of all but the first; ``values`` are observed."""
+    """Return a measure of a round's seconds in this process, the mean of all but the first; ``values`` are observed."""
 
     def measured() -> Mapping[str, float]:
         shutil.rmtree(work, ignore_errors=True)
@@ -112,7 +112,7 @@ def rounds_of(
 
 
 def _steps_of(sites: Path, settings: Mapping[str, Any]) -> Measure:
-    """Seconds of `STEPS`, after a round of them that is not counted."""
+    """Return seconds of `STEPS`, after a round of them that is not counted."""
 
     def measured() -> Mapping[str, float]:
         folders, device = open_sites(sites), pick_device("auto", STEPS)
@@ -138,7 +138,7 @@ def _forget_gpu_memory() -> None:
 
 
 def _costs(ends: Sequence[tuple[float, float]]) -> Mapping[str, float]:
-    """Of a round, by the CPU and wall seconds at the end of each."""
+    """Return the costs of a round by the CPU and wall seconds at the end of each."""
     cpu, wall = ((last - first) / (len(ends) - 1) for first, last in zip(ends[0], ends[-1], strict=True))
     gpu = {GPU_MEMORY: torch.cuda.max_memory_reserved() / 1e6} if torch.cuda.is_available() else {}
     return {SECONDS: cpu, WALL: wall, **gpu}

@@ -37,7 +37,7 @@ class KnownAnswer:
 
 
 def site_name(number: int, sites: int) -> str:
-    """The name of a site of the partition."""
+    """Return the name of a site of the partition."""
     return f"site-{number:0{len(str(sites))}d}"
 
 
@@ -119,7 +119,7 @@ KINDS: Mapping[str, Callable[[int, int, list[str]], KnownAnswer]] = {
 
 
 def parse(spec: str) -> tuple[str, Scenario]:
-    """The kind and the scenario of a spec such as ``noise:sites=6``; `BadInput` if it is not one."""
+    """Return the kind and the scenario of a spec such as ``noise:sites=6``; `BadInput` if it is not one."""
     scenario: Scenario = parse_spec(spec, dict.fromkeys(KINDS, Scenario), "--scenarios")
     return split_spec(spec)[0], scenario
 
@@ -138,7 +138,7 @@ def make_if_missing(folder: Path, asked: Mapping[str, Any], make: Callable[[], o
 
 
 def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
-    """The generated hospitals whose patients scenarios partition; existing ones are reused.
+    """Return the generated hospitals whose patients scenarios partition; existing ones are reused.
 
     Raises:
         BadInput: existing ones are of another size, other patients or another seed.

@@ -91,13 +91,13 @@ class Bench:
 
     @property
     def local_only_seeds(self) -> list[int]:
-        """Of local-only runs: not those of the ground truth, whose coalitions of one site are such runs too."""
+        """The seeds of local-only runs: not those of the ground truth, which trains coalitions of one site."""
         return [max(self.seeds) + 1 + place for place in range(len(self.seeds))]
 
 
 @dataclass(frozen=True, eq=False)
 class ScenarioResult:
-    """One scenario: its reference values, and those of each estimator."""
+    """A scenario: its reference values, and those of each estimator."""
 
     scenario: str
     expected: str  # the known answer, in words
@@ -149,17 +149,17 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
 
 
 def scenario_folder(out: Path, scenario: str) -> Path:
-    """Of a scenario, in the benchmark's folder."""
+    """Return the folder of a scenario in the benchmark's folder."""
     return out / plain_name(scenario)
 
 
 def _site_dice(observed: Sequence[ObservedRun]) -> FloatArray:
-    """(s, n) test Dice of each site's own patients."""
+    """Return (s, n) test Dice of each site's own patients."""
     return np.concatenate([run.results.dice.by_site[run.sites].to_numpy(dtype=np.float64) for run in observed])
 
 
 def _plan(bench: Bench, sites: Path, out: Path) -> list[comparison.PlannedRun]:
-    """The runs of the methods."""
+    """Return the runs of the methods."""
     options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
     if not bench.methods:
         return []
@@ -167,7 +167,7 @@ def _plan(bench: Bench, sites: Path, out: Path) -> list[comparison.PlannedRun]:
 
 
 def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
-    """Reference values by name, and the (s, n) test Dice of each site's own model of local-only training."""
+    """Return reference values by name, and the (s, n) test Dice of each site's own model of local-only training."""
     names = [site.name for site in open_sites(sites)]
     grand = frozenset(names)
     asked = {*coalitions_to_train(names, bench.most, 0), *(grand - {name} for name in names)}
@@ -205,7 +205,7 @@ def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None
 
 
 def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[str, float]:
-    """Pearson, Spearman and disattenuated Pearson of means over seeds, with 95 % CI over seeds and patients of both.
+    """Return Pearson, Spearman and disattenuated Pearson of means over seeds, with 95 % CI over seeds and patients.
 
     ``disattenuated`` is the correlation of the true numbers: the error variance of both is subtracted, in draws, which
     have it twice, two times. ``..._low`` and ``..._high`` are the ends of its CI and of Spearman's, which like plain
@@ -234,7 +234,7 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
 
 
 def _error_variance(values: FloatArray) -> float:
-    """Mean error variance of means over seeds of (s, n, D) values, centred over sites."""
+    """Return mean error variance of means over seeds of (s, n, D) values, centred over sites."""
     centred = values - values.mean(axis=1, keepdims=True)
     s, n, _ = values.shape
     of_seeds = centred[..., 0].var(axis=0, ddof=1).mean() / s if s > 1 else 0.0
@@ -244,7 +244,7 @@ def _error_variance(values: FloatArray) -> float:
 
 
 def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
-    """Agreement of estimators by scenario, and for every scenario reliability, values, budget and rank flips."""
+    """Return agreement of estimators by scenario, and for every scenario reliability, values, budget and rank flips."""
     tables = [_agreements(name, judged) for name in REFERENCES]
     for one in judged:
         table, name = reliability_table(one.references), plain_name(one.scenario)
@@ -314,7 +314,7 @@ def _values(one: ScenarioResult) -> Table:
 def require_scenarios(
     specs: Sequence[str], estimators: Sequence[str], methods: Sequence[MethodSpec] = (), other: Path | None = None
 ) -> None:
-    """`BadInput` if a scenario, an estimator or a method cannot be used, before anything is trained."""
+    """Raise `BadInput` if a scenario, an estimator or a method cannot be used, before anything is trained."""
     if (other is not None) != any(split_spec(spec)[0] == "expert" for spec in specs):
         raise BadInput("--other-pool, --scenarios expert: belong together; give both or neither")
     for item in methods:

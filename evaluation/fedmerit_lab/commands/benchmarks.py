@@ -75,7 +75,7 @@ def values(
         int, typer.Option(min=8, help="Most coalitions of a ground truth; beyond, a regression on a sample.")
     ] = 256,
 ) -> None:
-    """Estimators of values against retraining, by scenario: agreement, its noise ceiling, cost, misallocation.
+    """Compare estimators of values with retraining, by scenario: agreement, noise ceiling, cost, misallocation.
 
     docs/studies/estimator-protocol.md has the protocol. Interrupted, the same command resumes.
     """
@@ -127,7 +127,7 @@ def known_answers(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
+    """Run estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
 
     Prints in how many seeds each estimator finds it. Interrupted, the same command resumes.
     """
@@ -174,7 +174,7 @@ def detection(
     attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
     outlier: Annotated[str | None, typer.Option(help="Honest site with images unlike the others'.")] = None,
 ) -> None:
-    """False alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
+    """Measure false alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
 
     Small trainings have 15 honest scenarios and 27 attacks; detectors of other packages see them, too. On networks
     detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
@@ -223,7 +223,7 @@ def detection(
 
 
 def parse_counts(text: str) -> list[int]:
-    """Numbers of sites, 3 to 100; `BadInput` if one is not."""
+    """Return numbers of sites, 3 to 100; raise `BadInput` for any other."""
     try:
         counts = [int(one) for one in text.split(",")]
     except ValueError:

@@ -26,14 +26,14 @@ takes_settings = run_options("recipe", "settings")
 
 
 def _sites(sites: Path | None, out: Path, size: int, server_share: float = 0.0) -> Path:
-    """The given sites, or generated ones below ``out`` with a share of their images set aside for the server."""
+    """Return the given sites, or generated ones below ``out`` with a share of images set aside for the server."""
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
 
     return sites or generated_sites(out, size, server_share=server_share)
 
 
 def _on_case(repetitions: int) -> Callable[[str, int], None]:
-    """Prints what is measured next."""
+    """Return a function that prints what is measured next."""
     return lambda case, repetition: console.print(f"{repetition + 1} of {repetitions}: {case}")
 
 
@@ -68,7 +68,7 @@ def speed(
     ] = "steps,local,sim,sim-2,peer,peer-1",
     to: Annotated[str, typer.Option(help="The case that ratios are to.")] = "peer-1",
 ) -> None:
-    """Seconds of a FedCE round: the engines, and NVFlare's own FedCE in two settings. Takes minutes.
+    """Measure seconds of a FedCE round: the engines, and NVFlare's own FedCE in two settings. Takes minutes.
 
     Interrupted, the same command resumes.
     """
@@ -91,7 +91,7 @@ def memory(
     ] = 500,
     repetitions: Repetitions = 1,
 ) -> None:
-    """Memory of the local engine over many rounds: the maximum, and the growth per round."""
+    """Measure memory of the local engine over many rounds: the maximum, and the growth per round."""
     from fedmerit_lab.benchmarks.growth import memory as measure
 
     folder, method, settings = _sites(sites, out, size), str(asked.method), asked.all_settings
@@ -109,7 +109,7 @@ def growth(
     rounds: Annotated[str, typer.Option(help="Numbers of rounds.")] = "10,50,200",
     repetitions: Repetitions = 5,
 ) -> None:
-    """Seconds and memory of a round by sites, network, image size and rounds, one at a time. Takes hours.
+    """Measure seconds and memory of a round by sites, network, image size and rounds. Takes hours.
 
     An empty option leaves its numbers out. Interrupted, the same command resumes.
     """
@@ -129,7 +129,7 @@ def aggregation(
     parameters: Annotated[int, typer.Option(min=1, help="Parameters of each update.")] = 7_800_000,
     repetitions: Repetitions = 7,
 ) -> None:
-    """The server's work on a round's updates, compared with reading them once and with NVFlare's aggregator."""
+    """Measure the server's work on updates, compared with reading them once and with NVFlare's aggregator."""
     from fedmerit_lab.benchmarks.aggregation import aggregation as measure
 
     found = measure(out, _split(methods), sites, parameters, repetitions, _on_case(repetitions))
@@ -150,7 +150,7 @@ def methods(
     repetitions: Repetitions = 5,
     threads: Annotated[int, typer.Option(min=1, help="Sites at work at a time.")] = 1,
 ) -> None:
-    """Seconds of a round by method, compared with FedAvg. Takes minutes; interrupted, the same command resumes.
+    """Measure seconds of a round by method, compared with FedAvg. Takes minutes; the same command resumes.
 
     CPU seconds; of several sites at a time, seconds of the clock.
     """
@@ -173,7 +173,7 @@ def prepare(
     jobs: Annotated[int, typer.Option(min=1, help="Processes of the parallel case.")] = 2,
     repetitions: Repetitions = 5,
 ) -> None:
-    """Preparation of site folders, with one process and several, compared with only decoding the same files."""
+    """Measure the preparation of site folders, with one process and several, compared with only decoding."""
     from fedmerit_data.preparation import Preparation
     from fedmerit_lab.benchmarks.preparation_costs import BASE, generated_source, preparation_costs
 
@@ -195,7 +195,7 @@ def estimators(
     rounds: Rounds = 4,
     repetitions: Repetitions = 5,
 ) -> None:
-    """CPU seconds of a FedAvg round in which values are observed, compared with one without, by number of sites.
+    """Measure CPU seconds of a FedAvg round with and without observed values, by number of sites.
 
     Takes minutes to hours; interrupted, the same command resumes.
     """

@@ -70,7 +70,7 @@ def partition(
         option_in(VARIANTS, "Prepared site whose images are inverted; may be repeated.", metavar="SITE"),
     ] = None,
 ) -> None:
-    """Repartition the patients of prepared sites into new site folders, as papers partition data sets."""
+    """Split the patients of prepared sites again into new site folders, as papers partition data sets."""
     from fedmerit_cli.printing import print_sites
     from fedmerit_lab.partitioning.partition import partition as partition_sites
     from fedmerit_lab.partitioning.scheme import Scheme
@@ -97,7 +97,7 @@ def shrink(
     out: Annotated[Path, typer.Option(help="Folder to write the smaller site folders into.")],
     by: Annotated[int, typer.Option(min=2, help="Downsampling factor; a divisor of height and width.")] = 2,
 ) -> None:
-    """Copies of prepared sites at a lower resolution, such as for cheap trainings of many coalitions."""
+    """Copy prepared sites at a lower resolution, such as for cheap trainings of many coalitions."""
     from fedmerit_cli.printing import print_sites
     from fedmerit_lab.partitioning.downsampling import shrink as shrink_sites
 
@@ -106,7 +106,7 @@ def shrink(
 
 
 def _levels(text: str | None) -> dict[str, float]:
-    """The noise level of each site, from --label-noise."""
+    """Return the noise level of each site, from --label-noise."""
     levels: dict[str, float] = {}
     for part in text.split(",") if text else ():
         site, _, level = part.partition("=")

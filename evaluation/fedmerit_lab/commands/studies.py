@@ -96,7 +96,7 @@ def paper(
 def _print_list(
     paper: "Paper", artefacts: "Sequence[Artefact]", asked: "Sequence[Artefact]", sites: Path | None, into: int
 ) -> None:
-    """Every artefact with its trainings per seed, all ``asked`` together, and what is not made."""
+    """Print every artefact with its trainings per seed, all ``asked`` together, and what is not made."""
     import pandas as pd
 
     from fedmerit.schema.site_folder import open_sites
@@ -173,7 +173,7 @@ def attacks(
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Simulated attacks of every site under every method: the gain from the attack, and its detection.
+    """Simulate attacks of every site under every method: the gain from the attack, and its detection.
 
     Prints the matrix of methods and attacks; writes tables, Figures 4 and 7 of the FedCE paper, and detection rates. Of
     one attack by one site under one method, compares the run with the honest one.
@@ -250,7 +250,7 @@ def protocols(
     names: Annotated[str, typer.Option("--protocols", metavar="all|NAME,NAME", help="As in docs/metrics.md.")] = "all",
     split: Annotated[Split, typer.Option(help="Cases to score.")] = "testing",
 ) -> None:
-    """Dice of a run's final models by the scoring protocols of papers."""
+    """Score a run's final models by the scoring protocols of papers."""
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.figures.tables import Table, with_headings
     from fedmerit_evaluation.results.evaluation import list_preparation_differences
@@ -291,7 +291,7 @@ def inversion(
     iterations: Annotated[int, typer.Option(min=8, help="Of the attacker's optimiser.")] = 200,
     variation: Annotated[float, typer.Option(min=0, help="Weight of the total variation.")] = 0.01,
 ) -> None:
-    """Gradient inversion: reconstruct training images from a site's update, and compare them with the images.
+    """Reconstruct training images from a site's update (gradient inversion), and compare them with the images.
 
     Writes only numbers. Takes minutes to hours; interrupted, the same command resumes.
     """

@@ -1,4 +1,4 @@
-"""The arena: federations of `small_trainings` under the product's own guard and methods, in memory."""
+"""The arena: federations of small trainings under the product's own guard and methods, in memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ HONEST = ArenaAttack("all sites are honest", sites=0, idles=False)
 
 @dataclass(frozen=True)
 class Case:
-    """One federation of the arena."""
+    """A federation of the arena."""
 
     method: str
     sites: int
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def attackers(self) -> range:
-        """Rows of the attackers: the last ones."""
+        """The rows of the attackers: the last ones."""
         return range(self.sites - self.attack.sites, self.sites)
 
 
@@ -64,7 +64,7 @@ class Played:
 
 
 class Federation:
-    """One federation, round by round."""
+    """A federation, round by round."""
 
     def __init__(self, case: Case):
         self.case, n = case, case.sites
@@ -106,7 +106,7 @@ class Federation:
         return sites, torch.tensor(claims, dtype=torch.float64)
 
     def _train(self, number: int, received: Tensor) -> Tensor:
-        """(n, d) honest updates; exact copies draw the same batches."""
+        """Return (n, d) honest updates; exact copies draw the same batches."""
         names = list(self.names)
         if self.case.attack.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
             names[-1] = names[-2]
@@ -121,7 +121,7 @@ class Federation:
         return present if present.sum() >= 2 else torch.ones_like(present)
 
     def play(self, number: int) -> Outcome:
-        """The next round: its outcome by site."""
+        """Return the next round: its outcome by site."""
         n, received = self.case.sites, self.models
         sent = received.expand(n, -1).contiguous()
         present, honest = self._present(number), self._train(number, sent)
@@ -173,7 +173,7 @@ class Federation:
         return updates
 
     def _claim(self, values: dict[str, Tensor], received: Tensor) -> None:
-        """What sites say of themselves, as far as methods ask: of the received model, and of that without the site."""
+        """Add what sites say of themselves, as far as methods ask."""
         if not values:
             return
         models = received.expand(self.case.sites, -1)
@@ -185,7 +185,7 @@ class Federation:
                 values[name] = error.where(torch.tensor(len(self.past) > 0), torch.nan)
 
     def _rate(self, wanted: Candidates) -> Ratings:
-        """Every site's accuracies of all candidates, and the histogram of wrong images."""
+        """Return every site's accuracies of all candidates, and the histogram of wrong images."""
         models = (wanted.mixtures @ wanted.models.double()).float()
         found = accuracies(models, self.data)
         ratings = {}
@@ -198,7 +198,7 @@ class Federation:
 
 
 def play(case: Case, see: Any = None) -> Played:
-    """All rounds of a federation; ``see`` gets each `MonitoredRound`."""
+    """Return all rounds of a federation; ``see`` gets each `MonitoredRound`."""
     federation, verdicts, weights, rewards = Federation(case), [], [], []
     for number in range(case.rounds):
         outcome = federation.play(number)

@@ -21,7 +21,7 @@ NO_BUFFERS: Mapping[str, Tensor] = {}
 
 @dataclass
 class AttackedRound:
-    """What an attacker of the arena knows as it has to send an update."""
+    """A view of what an attacker of the arena knows when it has to send an update."""
 
     number: int
     received: Tensor  # (d,)
@@ -33,12 +33,12 @@ class AttackedRound:
     memory: dict[str, Any]  # its own, from round to round
 
     def noise(self, norm: Tensor | float) -> Tensor:
-        """(d,) Gaussian noise of that norm."""
+        """Return (d,) Gaussian noise of that norm."""
         return scaled_noise(self.received, float(norm), self.random)
 
     @property
     def length(self) -> float:
-        """Norm of an honest update."""
+        """The norm of an honest update."""
         return float(self.honest.norm())
 
 
@@ -54,11 +54,11 @@ class ArenaAttack:
     idles: bool = True  # whether it saves work: a free rider
 
     def data(self, site: SiteData, place: int, random: Generator) -> SiteData:
-        """What it trains on; ``place``: of the attackers."""
+        """Return what it trains on; ``place``: of the attackers."""
         return site
 
     def update(self, view: AttackedRound) -> Tensor:
-        """(d,) what it sends."""
+        """Return (d,) what it sends."""
         return view.honest
 
 
@@ -72,7 +72,7 @@ class ByProduct(ArenaAttack):
         parse_attack(self.spec)  # before anything is played
 
     def update(self, view: AttackedRound) -> Tensor:
-        """By that attack, from its first round on."""
+        """Return by that attack, from its first round on."""
         attack: Attack = view.memory.setdefault("attack", parse_attack(self.spec))
         if view.number < attack.first:
             return view.honest
@@ -92,13 +92,13 @@ class ByProduct(ArenaAttack):
 
 @dataclass(frozen=True)
 class OldSteps(ArenaAttack):
-    """Sends a mixture of steps that the model took before, at an honest length, with noise."""
+    """An attack that sends a mixture of steps that the model took before, at an honest length, with noise."""
 
     noise: float = 0.3
     first: int = 2
 
     def update(self, view: AttackedRound) -> Tensor:
-        """Random sums of the last eight steps but one."""
+        """Return random sums of the last eight steps but one."""
         models = [*view.past, view.received]
         steps = [after - before for before, after in pairwise(models)][-9:-1]
         if not steps:
@@ -109,14 +109,14 @@ class OldSteps(ArenaAttack):
 
 @dataclass(frozen=True)
 class Parasite(ArenaAttack):
-    """Trains one round in ``every``; in the others it sends its last update of training, with noise."""
+    """An attack that trains one round in ``every``; in the others it sends its last update of training, with noise."""
 
     every: int = 5
     noise: float = 0.3
     first: int = 1
 
     def update(self, view: AttackedRound) -> Tensor:
-        """Honest, or the last honest one."""
+        """Return honest, or the last honest one."""
         if view.number % self.every == 0 or "kept" not in view.memory:
             view.memory["kept"] = view.honest
             return view.honest
@@ -125,88 +125,88 @@ class Parasite(ArenaAttack):
 
 @dataclass(frozen=True)
 class SecretDirection(ArenaAttack):
-    """Several sites send one secret vector of each round, with noise of their own."""
+    """An attack of several sites that send one secret vector of each round, with noise of their own."""
 
     sites: int = 2
     noise: float = 0.5
     first: int = 1
 
     def update(self, view: AttackedRound) -> Tensor:
-        """The vector at an honest length, and noise."""
+        """Return the vector at an honest length, and noise."""
         return view.secret * (view.length / float(view.secret.norm())) + view.noise(self.noise * view.length)
 
 
 @dataclass(frozen=True)
 class RatedOnly(ArenaAttack):
-    """Trains only in the rounds after which it is rated, every fifth; noise in the others."""
+    """An attack that trains only in the rounds after which it is rated, every fifth; noise in the others."""
 
     every: int = 5
     first: int = 1
 
     def update(self, view: AttackedRound) -> Tensor:
-        """Honest, or noise."""
+        """Return honest, or noise."""
         return view.honest if view.number % self.every == 0 else view.noise(view.length)
 
 
 @dataclass(frozen=True)
 class Drift(ArenaAttack):
-    """Turns slowly from its honest update to the reversed one."""
+    """An attack that turns slowly from its honest update to the reversed one."""
 
     rounds: int = 10
     idles: bool = False
 
     def update(self, view: AttackedRound) -> Tensor:
-        """A factor from 1 to -1."""
+        """Return a factor from 1 to -1."""
         return view.honest * (1 - 2 * min(view.number / self.rounds, 1.0))
 
 
 @dataclass(frozen=True)
 class WorksWhenJudged(ArenaAttack):
-    """Sends zeros for three rounds, then trains for three: lets verdicts be lifted."""
+    """An attack that sends zeros for three rounds, then trains for three: lets verdicts be lifted."""
 
     def update(self, view: AttackedRound) -> Tensor:
-        """Zeros or the honest one."""
+        """Return zeros or the honest one."""
         return view.honest if view.number // 3 % 2 else torch.zeros_like(view.honest)
 
 
 @dataclass(frozen=True)
 class FewImages(ArenaAttack):
-    """Trains on a few of its images and claims all."""
+    """An attack that trains on a few of its images and claims all."""
 
     images: int = 1
 
     def data(self, site: SiteData, place: int, random: Generator) -> SiteData:
-        """The first ones, as often as it has images."""
+        """Return the first ones, as often as it has images."""
         return site.pick(np.arange(site.count) % self.images)
 
 
 @dataclass(frozen=True)
 class WrongLabels(ArenaAttack):
-    """Trains on labels that are drawn."""
+    """An attack that trains on labels that are drawn."""
 
     idles: bool = False
 
     def data(self, site: SiteData, place: int, random: Generator) -> SiteData:
-        """Labels in another order."""
+        """Return labels in another order."""
         return replace(site, labels=random.permutation(site.labels))
 
 
 @dataclass(frozen=True)
 class Split(ArenaAttack):
-    """One site under two names, each with half of its images."""
+    """A site under two names, each with half of its images."""
 
     sites: int = 2
     idles: bool = False
     is_copy: bool = True
 
     def data(self, site: SiteData, place: int, random: Generator) -> SiteData:
-        """One half."""
+        """Return one half."""
         return site.pick(np.arange(place, site.count, 2))
 
 
 @dataclass(frozen=True)
 class NearCopies(ArenaAttack):
-    """One site under two names, each adds noise of its own."""
+    """A site under two names, each adds noise of its own."""
 
     sites: int = 2
     is_copy: bool = True
@@ -214,7 +214,7 @@ class NearCopies(ArenaAttack):
     noise: float = 0.55
 
     def update(self, view: AttackedRound) -> Tensor:
-        """Its update, under noise."""
+        """Return the honest update under noise."""
         return view.honest + view.noise(self.noise * view.length)
 
 

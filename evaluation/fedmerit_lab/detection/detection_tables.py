@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class DetectorResult:
-    """One detector on one federation."""
+    """A detector on one federation."""
 
     federation: MonitoredFederation
     detector: str
@@ -36,25 +36,25 @@ class DetectorResult:
     flagged: Rows
 
     def auroc(self, round: int) -> float:
-        """AUROC of a round; NaN before the attack, or if no suspicion is known."""
+        """Return AUROC of a round; NaN before the attack, or if no suspicion is known."""
         return auroc(*self._split(self.suspicion, round)) if round >= self.federation.first else float("nan")
 
     def f1(self, round: int) -> float:
-        """F1 of the flags of a round; NaN before the attack, 0 if no site is flagged."""
+        """Return F1 of the flags of a round; NaN before the attack, 0 if no site is flagged."""
         if round < self.federation.first or not self.federation.attackers:
             return float("nan")
         attackers, honest = (np.nansum(values) for values in self._split(self.flagged, round))
         return float(2 * attackers / (attackers + honest + len(self.federation.attackers)))
 
     def _split(self, rows: Rows, round: int) -> tuple[list[float], list[float]]:
-        """Attackers' values and honest sites' values."""
+        """Return attackers' values and honest sites' values."""
         both: tuple[list[float], list[float]] = ([], [])
         for site, value in zip(self.federation.sites, rows[round], strict=True):
             both[site not in self.federation.attackers].append(value)
         return both
 
     def is_detected(self, until: int) -> float:
-        """1 if every attacker was flagged in some round of the attack up to ``until``; NaN without an attacker."""
+        """Return 1 if every attacker was flagged in some round of the attack up to ``until``; NaN without attackers."""
         if not self.federation.attackers:
             return float("nan")
         columns = [self.federation.sites.index(site) for site in self.federation.attackers]
@@ -62,13 +62,13 @@ class DetectorResult:
         return float(seen.any(axis=0).all())
 
     def false_positives(self) -> dict[str, bool]:
-        """By honest site, whether it was flagged in any round."""
+        """Return by honest site, whether it was flagged in any round."""
         flagged = dict(zip(self.federation.sites, np.array(self.flagged).sum(axis=0) > 0, strict=True))
         return {site: bool(flag) for site, flag in flagged.items() if site not in self.federation.attackers}
 
 
 def detector_results(federations: Sequence[MonitoredFederation]) -> list[DetectorResult]:
-    """Every detector on every federation: the round detectors, and those of `DETECTORS` that need only evidence."""
+    """Return every detector on every federation: round detectors, and those of `DETECTORS` that need only evidence."""
     found = [
         DetectorResult(one, name, one.suspicion[name], one.flagged[name])
         for one in federations
@@ -99,7 +99,7 @@ def _detect_by_evidence(
 
 
 def _evidence(federations: Sequence[MonitoredFederation]) -> Results:
-    """The evidence as rows of results; a run's name is the federation's place."""
+    """Return the evidence as rows of results; a run's name is the federation's place."""
     parts = []
     for number, one in enumerate(federations):
         for quantity in EVIDENCE:
@@ -113,12 +113,12 @@ def _evidence(federations: Sequence[MonitoredFederation]) -> Results:
 
 
 def last_scored_round(federation: MonitoredFederation, after: int) -> int:
-    """The round in which detection is scored: the ``after``-th of the attack, or the last there is."""
+    """Return the round in which detection is scored: the ``after``-th of the attack, or the last there is."""
     return min(federation.first + after, federation.rounds) - 1
 
 
 def detection_table(found: Sequence[DetectorResult], after: int) -> Table:
-    """Method, attack, detector: AUROC, F1 and detected attackers within ``after`` rounds of the attack."""
+    """Return method, attack, detector: AUROC, F1 and detected attackers within ``after`` rounds of the attack."""
     measures: Mapping[str, tuple[float, Callable[[DetectorResult], float]]] = {  # by name, with the unit
         "AUROC": (1, lambda one: one.auroc(last_scored_round(one.federation, after))),
         "F1": (1, lambda one: one.f1(last_scored_round(one.federation, after))),
@@ -142,7 +142,7 @@ def detection_table(found: Sequence[DetectorResult], after: int) -> Table:
 
 
 def false_positive_table(found: Sequence[DetectorResult]) -> Table:
-    """Method, detector: honest sites flagged in any round, in honest federations and in all; the outlier separately."""
+    """Return by method and detector the honest sites flagged in any round; the outlier separately."""
     rows = []
     for (method, detector), group in _by(found, lambda one: (one.federation.method, one.detector)).items():
         row: dict[str, object] = {"Method": method, "Detector": detector}
@@ -164,7 +164,7 @@ def _percent(flags: Sequence[bool]) -> float:
 
 
 def results_by_round(found: Sequence[DetectorResult]) -> pd.DataFrame:
-    """Method, attack, detector, round: AUROC and F1, means over seeds with the ends of their CI."""
+    """Return method, attack, detector, round: AUROC and F1, means over seeds with the ends of their CI."""
     rows = []
     for key, group in _by(_attacked(found), _key).items():
         for round in range(min(one.federation.rounds for one in group)):
@@ -179,7 +179,7 @@ def results_by_round(found: Sequence[DetectorResult]) -> pd.DataFrame:
 
 
 def attack_reward_table(federations: Sequence[MonitoredFederation], after: int) -> Table:
-    """Method, attack: the gain from the attack, its cost to the others, and the guard's detections.
+    """Return method, attack: the gain from the attack, its cost to the others, and the guard's detections.
 
     Differences are to the honest run of the same method and seed. If a site takes part under two names, their weights
     are summed.
@@ -230,7 +230,7 @@ def _attack_rewards(pairs: Sequence[tuple[MonitoredFederation, MonitoredFederati
 
 
 def _attackers_when_honest(one: MonitoredFederation, honest: MonitoredFederation) -> set[str]:
-    """The attackers' names in the honest run: site4 for site4-a and site4-b, or for site4 and site4-copy."""
+    """Return the attackers' names in the honest run: site4 for site4-a and site4-b, or for site4 and site4-copy."""
     absent = {site for site in honest.sites if site not in one.sites}
     return absent | {site for site in one.attackers if site in honest.sites} or {honest.sites[-1]}
 
@@ -240,7 +240,7 @@ def _sum(one: MonitoredFederation, values: Sequence[float], sites: Sequence[str]
 
 
 def mean_over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of the known values, 0 to 1, and the ends of its CI over seeds; NaN ends with fewer than two values."""
+    """Return the mean of the known values, 0 to 1, and the ends of its CI over seeds; NaN with fewer than two."""
     known = np.array([value for value in values if np.isfinite(value)])
     if len(known) < 2:
         return (float(known.mean()) if len(known) else float("nan"), float("nan"), float("nan"))

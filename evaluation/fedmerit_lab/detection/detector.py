@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class MonitoredRound:
-    """One round before the method receives it; rows in site order."""
+    """A round before the method receives it; rows in site order."""
 
     number: int
     received: Tensor  # (n, d) where each site started
@@ -40,7 +40,7 @@ class Detection:
 
     @classmethod
     def unknown(cls, sites: int) -> "Detection":
-        """No suspicion of any site: there are no data yet."""
+        """Return no suspicion of any site: there are no data yet."""
         return cls(torch.full((sites,), torch.nan, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
 
 
@@ -49,14 +49,14 @@ class RoundDetector(Protocol):
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """The in tables."""
 
     def see(self, round: MonitoredRound) -> Detection:
         """Judge the next round."""
 
 
 def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor:
-    """(n,) how far each of ``values`` (n,) is above the others' median, in median absolute deviations of the others.
+    """Return (n,) distances of ``values`` (n,) above the others' median, in the others' median absolute deviations.
 
     A deviation counts as ``least`` at least. NaN for absent sites, and with fewer than two others.
     """
@@ -72,5 +72,5 @@ def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor
 
 
 def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection]:
-    """Each detector's result of a round, by name."""
+    """Return each detector's result of a round, by name."""
     return {detector.name: detector.see(round) for detector in detectors}

@@ -18,7 +18,7 @@ from fedmerit_lab.detection.std_dagmm import StdDagmm
 
 @dataclass
 class TrustedRoot:
-    """Suspicion: minus the cosine to the trusted site's update; flagged at 0 and above, where FLTrust's weight is 0.
+    """A detector by minus the cosine to the trusted site's update; flagged at 0 and above (FLTrust's weight 0).
 
     Source: Cao, Fang, Liu and Gong, FLTrust, NDSS 2021: trust is ReLU of the cosine to the update that the server
     trains on a clean root set of its own. Here a site known to be honest replaces that set, and is not judged.
@@ -28,7 +28,7 @@ class TrustedRoot:
     name: str = "trusted root"
 
     def see(self, round: MonitoredRound) -> Detection:
-        """Cosines of the round."""
+        """Return cosines of the round."""
         n = len(round.updates)
         if not round.present[self.site]:
             return Detection.unknown(n)
@@ -42,7 +42,7 @@ class TrustedRoot:
 
 @dataclass
 class ChallengeImages:
-    """Suspicion: loss of a site's model on its own challenge images, minus the mean loss of the others' models on them.
+    """A detector by the loss of a site's model on its challenge images, minus the mean of the others' models on them.
 
     A site that trained on its images lowers their loss more than others do, so an honest site is below 0. Flagged at
     0 and above.
@@ -55,7 +55,7 @@ class ChallengeImages:
     name: str = "challenge images"
 
     def see(self, round: MonitoredRound) -> Detection:
-        """Losses of the round."""
+        """Return losses of the round."""
         if round.challenge is None:
             return Detection.unknown(len(round.updates))
         others = round.present[:, None] & ~torch.eye(len(round.updates), dtype=torch.bool)
@@ -96,12 +96,12 @@ DETECTORS: Catalogue[Callable[[], RoundDetector]] = Catalogue(
 
 
 def others_detectors() -> dict[str, RoundDetector]:
-    """New detectors of other packages, by name."""
+    """Return new detectors of other packages, by name."""
     return {name: make() for name, make in DETECTORS.items()}
 
 
 def all_detectors(trusted: int) -> list[RoundDetector]:
-    """New detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
+    """Return new detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
     return [
         GuardDetector(), StdDagmm(), TrustedRoot(trusted), EvolvingWeights(), PredictedUpdates(), ChallengeImages(),
         *others_detectors().values(),

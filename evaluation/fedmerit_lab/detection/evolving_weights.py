@@ -16,7 +16,7 @@ APART = 5.0
 
 @dataclass
 class EvolvingWeights:
-    """Suspicion: distance of a site's pattern from the others', or its similarity to one simulated from the last steps.
+    """A detector by distance of a site's pattern from the others', or similarity to one simulated from last steps.
 
     Both are in median absolute deviations of the other sites; the larger counts.
 
@@ -32,7 +32,7 @@ class EvolvingWeights:
     steps: list[Tensor] = field(default_factory=list, repr=False)
 
     def see(self, round: MonitoredRound) -> Detection:
-        """Both scores of the round."""
+        """Return both scores of the round."""
         if round.last_step is not None:
             self.steps = [*self.steps, round.last_step][-STEPS:]
         n, present = len(round.updates), round.present
@@ -46,7 +46,7 @@ class EvolvingWeights:
 
 
 def correlations(rows: Sequence[Tensor]) -> Tensor:
-    """(m, m) correlations of the patterns of ``rows``, (d,) each; 0 for an empty pattern."""
+    """Return (m, m) correlations of the patterns of ``rows``, (d,) each; 0 for an empty pattern."""
     patterns = torch.stack([(row.abs() > row.abs().mean()).float() for row in rows])
     patterns -= patterns.mean(dim=1, keepdim=True)
     products = gram(patterns)

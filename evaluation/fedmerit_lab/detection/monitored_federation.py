@@ -55,18 +55,18 @@ class MonitoredFederation:
     dice: list[float] = field(default_factory=list)  # of the final models
 
     def to_json(self) -> dict[str, Any]:
-        """The argument of `from_json`; NaN is null."""
+        """Return the argument of `from_json`; NaN is null."""
         content: dict[str, Any] = _without_nan(asdict(self))
         return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MonitoredFederation":
-        """The federation that `to_json` wrote."""
+        """Return the federation that `to_json` wrote."""
         return cls(**_with_nan(dict(content)))
 
     @property
     def rounds(self) -> int:
-        """Number of rounds."""
+        """The number of rounds."""
         return len(self.verdicts)
 
 
@@ -88,7 +88,7 @@ def _with_nan(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Training:
-    """How the monitored federations are trained."""
+    """A description of how the monitored federations are trained."""
 
     sites: Path  # folder of site folders
     roles: Roles
@@ -161,12 +161,12 @@ class DetectorLog:
             self.evidence[name].append(found[name].tolist())
 
     def add_to(self, federation: MonitoredFederation) -> MonitoredFederation:
-        """The federation with the detectors' results."""
+        """Return the federation with the detectors' results."""
         return replace(federation, suspicion=self.suspicion, flagged=self.flagged, evidence=self.evidence)
 
 
 def _add_results(federation: MonitoredFederation, run: Path) -> MonitoredFederation:
-    """The federation with its run's verdicts, weights, rewards and Dice."""
+    """Return the federation with its run's verdicts, weights, rewards and Dice."""
     results = open_run(run).results
     results = replace(results, rows=results.rows.assign(run=run.name))
 
@@ -189,7 +189,7 @@ def _add_results(federation: MonitoredFederation, run: Path) -> MonitoredFederat
 
 
 class _Monitor:
-    """Collects the exchanges of a local run into the rounds that detectors see.
+    """A collector of the exchanges of a local run as rounds that detectors see.
 
     Args:
         folders: the sites.
@@ -247,7 +247,7 @@ class _Monitor:
         self.see(self.last)
 
     def _challenge_losses(self, models: Tensor, replies: Mapping[str, Reply]) -> Tensor:
-        """(n, n) mean loss of each row's model on the images of each column's site; NaN for absent sites."""
+        """Return (n, n) mean loss of each row's model on the images of each column's site; NaN for absent sites."""
         n = len(self.sites)
         losses = torch.full((n, n), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
@@ -259,7 +259,7 @@ class _Monitor:
 
 
 def _challenge(folder: SiteFolder) -> Case:
-    """`CHALLENGE` of a site's training images with a mask that is not empty, of one case, evenly spaced."""
+    """Return `CHALLENGE` of a site's training images with a mask that is not empty, of one case, evenly spaced."""
     cases = [case for case in folder.cases("training") if case.label.any()]
     case = cases[len(cases) // 2]
     shown = [place for one, place in Slices([case]).index if one.label[place].any()]

@@ -15,7 +15,7 @@ REFERENCES = 20  # uniform samples of the gap statistic
 
 @dataclass
 class PredictedUpdates:
-    """Suspicion: distance of the update from its prediction, as a share of all sites' distances; mean over rounds.
+    """A detector by distance of the update from its prediction, as a share of all sites' distances, mean over rounds.
 
     The prediction is g_i + H (w_t - w_{t-1}), with g_i the site's last update and H by L-BFGS of the model's last
     steps and the changes of the mean update. If the gap statistic (Tibshirani, Walther and Hastie 2001) finds two or
@@ -31,7 +31,7 @@ class PredictedUpdates:
     distances: list[Tensor] = field(default_factory=list, repr=False)  # (n,) each
 
     def see(self, round: MonitoredRound) -> Detection:
-        """Scores of the round."""
+        """Return scores of the round."""
         last, self.before = self.before, round
         n = len(round.updates)
         if last is None:
@@ -60,7 +60,7 @@ def _mean(rows: Tensor, which: Tensor) -> Tensor:
 
 
 def curvature_times(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
-    """(d,) B v for ``vector`` v (d,), B the L-BFGS matrix of ``moves`` (m, d) and ``changes`` (m, d) of the gradient.
+    """Return (d,) B v for ``vector`` v (d,), B the L-BFGS matrix of ``moves`` (m, d) and gradient ``changes`` (m, d).
 
     The compact form of Byrd, Nocedal and Schnabel 1994, Theorem 2.3.
     """
@@ -78,7 +78,7 @@ def curvature_times(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
 
 
 def two_clusters(scores: Tensor, seed: int) -> Tensor:
-    """(n,) bool: the cluster of larger ``scores`` (n,), if there are two; NaN is in none."""
+    """Return (n,) bool: the cluster of larger ``scores`` (n,), if there are two; NaN is in none."""
     known = scores.isfinite()
     values = scores[known].numpy()
     flagged = torch.zeros_like(known)
@@ -95,7 +95,7 @@ def two_clusters(scores: Tensor, seed: int) -> Tensor:
 
 
 def _cut(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> int:
-    """How many of the smallest are the first of two clusters: those with the least squares within clusters."""
+    """Return how many of the smallest are the first of two clusters: those with the least squares within clusters."""
     ordered = np.sort(values)
     sums = [ordered[:cut].var() * cut + ordered[cut:].var() * (len(ordered) - cut) for cut in range(1, len(ordered))]
     return int(np.argmin(sums)) + 1

@@ -13,7 +13,7 @@ Change = Callable[[SiteData, Generator], SiteData]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the honest sites of a federation are like."""
+    """A scenario: what the honest sites of a federation have in common, and what is odd about one."""
 
     card: str  # in a sentence
     odd: Change = lambda site, random: site  # what is done to the data of the first site
@@ -27,7 +27,7 @@ class Scenario:
 
 
 def _noisy(level: float) -> Change:
-    """White noise of ``level`` times that which images have."""
+    """Return white noise of ``level`` times that which images have."""
 
     def change(site: SiteData, random: Generator) -> SiteData:
         more = (level**2 - 1) ** 0.5
@@ -44,7 +44,7 @@ def _inverted(site: SiteData, random: Generator) -> SiteData:
 
 
 def _scanner(site: SiteData, random: Generator) -> SiteData:
-    """Every pixel is mixed with all others."""
+    """Return every pixel is mixed with all others."""
     mixed = np.eye(PIXELS) + 0.3 * random.normal(size=(PIXELS, PIXELS))
     mix = np.linalg.qr(mixed)[0].astype(np.float32)
     return replace(site, images=site.images @ mix, validation=site.validation @ mix)
@@ -56,7 +56,7 @@ def _one_class(site: SiteData, random: Generator) -> SiteData:
 
 
 def _styles(site: SiteData, random: Generator) -> SiteData:
-    """Every other class is called by the next one's name."""
+    """Return every other class is called by the next one's name."""
 
     def renamed(labels: "np.typing.NDArray[np.int64]") -> "np.typing.NDArray[np.int64]":
         return np.where(labels % 2 == 0, (labels + 1) % CLASSES, labels)

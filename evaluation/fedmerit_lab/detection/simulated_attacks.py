@@ -1,4 +1,4 @@
-"""The attacks that the comparison of detectors simulates: which site follows which attack of `fedmerit.attacks`."""
+"""The attacks that the comparison of detectors simulates: which site follows which attack on site folders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ HONEST = "honest"
 
 @dataclass(frozen=True)
 class Roles:
-    """Which site does what."""
+    """A division of roles among the sites."""
 
     attacker: str
     partner: str  # of two that collude
@@ -21,7 +21,7 @@ class Roles:
 
 
 def assign_roles(sites: Path, attacker: str | None = None, outlier: str | None = None) -> Roles:
-    """Roles by name: the last site except the outlier attacks; of the others the first is partner, the second trusted.
+    """Return roles by name: the last site except the outlier attacks; the first others are partner and trusted.
 
     Raises:
         BadInput: a named site is not there, or fewer than three sites are left.

@@ -23,7 +23,7 @@ VALIDATION = 40  # images of each site
 
 @dataclass(frozen=True)
 class SiteData:
-    """Images of one site, training ones first."""
+    """A site's images, training ones first."""
 
     images: NDArray[np.float32]  # (images, PIXELS)
     labels: NDArray[np.int64]  # (images,)
@@ -33,16 +33,16 @@ class SiteData:
 
     @property
     def count(self) -> int:
-        """Training images."""
+        """The training images."""
         return len(self.labels)
 
     def pick(self, chosen: NDArray[np.int64]) -> "SiteData":
-        """With these training images only."""
+        """Return with these training images only."""
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
 
 def smooth_fields(count: int, random: Generator) -> NDArray[np.float64]:
-    """(count, PIXELS) random images of low frequencies, of variance 1."""
+    """Return (count, PIXELS) random images of low frequencies, of variance 1."""
     places = (np.arange(SIDE) + 0.5) * np.pi / SIDE
     waves = np.cos(np.outer(np.arange(WAVES), places))
     fields = np.einsum("nuv,ui,vj->nij", random.normal(size=(count, WAVES, WAVES)), waves, waves)
@@ -52,7 +52,7 @@ def smooth_fields(count: int, random: Generator) -> NDArray[np.float64]:
 
 
 def generate_sites(counts: Sequence[int], concentration: float, random: Generator) -> list[SiteData]:
-    """Sites of so many training images; ``concentration`` of the Dirichlet distribution of their classes."""
+    """Return sites of so many training images; ``concentration`` of the Dirichlet distribution of their classes."""
     templates = smooth_fields(CLASSES, random)
     return [_generate(templates, count, random.dirichlet(np.full(CLASSES, concentration)), random) for count in counts]
 
@@ -68,7 +68,7 @@ def _generate(templates: NDArray[np.float64], count: int, mix: NDArray[np.float6
 
 @dataclass(frozen=True)
 class Recipe:
-    """Local training of a round."""
+    """A recipe of the local training of a round."""
 
     steps: int = 10
     lr: float = 0.1
@@ -76,7 +76,7 @@ class Recipe:
 
 
 def initial_model(random: Generator) -> Tensor:
-    """(d,) the model that all sites begin with."""
+    """Return (d,) the model that all sites begin with."""
     first = random.normal(size=SIZES[0]) / PIXELS**0.5
     second = random.normal(size=SIZES[2]) / HIDDEN**0.5
     return torch.from_numpy(np.concatenate([first, np.zeros(SIZES[1]), second, np.zeros(SIZES[3])])).float()
@@ -88,13 +88,13 @@ def _split(models: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def logits(models: Tensor, images: Tensor) -> Tensor:
-    """(k, images, CLASSES) of ``models`` (k, d) on ``images`` (images, PIXELS) or (k, images, PIXELS)."""
+    """Return (k, images, CLASSES) of ``models`` (k, d) on ``images`` (images, PIXELS) or (k, images, PIXELS)."""
     first, bias, second, last = _split(models)
     return torch.relu(images @ first + bias) @ second + last
 
 
 def _gradients(models: Tensor, images: Tensor, targets: Tensor, share: Tensor) -> Tensor:
-    """(n, d) of the mean cross-entropy; ``share`` (n, batch, 1) of each image in its site's mean."""
+    """Return (n, d) of the mean cross-entropy; ``share`` (n, batch, 1) of each image in its site's mean."""
     first, bias, second, last = _split(models)
     hidden = torch.relu(images @ first + bias)
     errors = (torch.softmax(hidden @ second + last, dim=2) - targets) * share
@@ -104,7 +104,7 @@ def _gradients(models: Tensor, images: Tensor, targets: Tensor, share: Tensor) -
 
 
 def train(start: Tensor, sites: Sequence[SiteData], recipe: Recipe, randoms: Sequence[Generator]) -> Tensor:
-    """(n, d) float32 updates of all sites from ``start`` (n, d); each draws its batches by its own generator."""
+    """Return (n, d) float32 updates of all sites from ``start`` (n, d); each draws its batches by its own generator."""
     models, largest = start.clone(), max(site.batch_size for site in sites)
     mean, square = torch.zeros_like(start), torch.zeros_like(start)
     picks = [
@@ -130,7 +130,7 @@ def train(start: Tensor, sites: Sequence[SiteData], recipe: Recipe, randoms: Seq
 
 
 def accuracies(models: Tensor, sites: Sequence[SiteData]) -> Tensor:
-    """(n, k) float64 share of each site's validation images that each of ``models`` (k, d) classifies rightly."""
+    """Return (n, k) float64 accuracies of ``models`` (k, d) on each site's validation images."""
     images = torch.from_numpy(np.concatenate([site.validation for site in sites]))
     labels = torch.from_numpy(np.concatenate([site.validation_labels for site in sites]))
     right = (logits(models.float(), images).argmax(dim=2) == labels).double()

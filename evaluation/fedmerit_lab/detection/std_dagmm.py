@@ -18,7 +18,7 @@ APART = 5.0  # median absolute deviations from the others' energy
 
 @dataclass
 class StdDagmm:
-    """Energy of the update under a mixture fitted to the other sites' updates of the last rounds.
+    """A detector by the energy of the update under a mixture fitted to the other sites' updates of the last rounds.
 
     Source: Lin, Du and Liu 2019 (arXiv 1911.12560), who add the standard deviation of an update's entries to the
     features of DAGMM (Zong et al. 2018): an autoencoder's code, its reconstruction error and cosine. They train a
@@ -31,7 +31,7 @@ class StdDagmm:
     seen: list[Tensor] = field(default_factory=list, repr=False)  # (n, 3) each; NaN rows for absent sites
 
     def see(self, round: MonitoredRound) -> Detection:
-        """Energies of the round."""
+        """Return energies of the round."""
         self.seen = [*self.seen, features(round.updates, round.present)][-WINDOW:]
         n = len(round.updates)
         energies = torch.full((n,), torch.nan, dtype=torch.float64)
@@ -44,7 +44,7 @@ class StdDagmm:
 
 
 def features(updates: Tensor, present: Tensor) -> Tensor:
-    """(n, 3) log of the entries' standard deviation over the median one, relative reconstruction error, its cosine.
+    """Return (n, 3) features: log relative standard deviation of entries, relative reconstruction error, its cosine.
 
     The reconstruction is by the mean and the `CODE` first principal components of the ``present`` (n,) rows of
     ``updates`` (n, d); everything follows from their Gram matrix.
@@ -68,7 +68,7 @@ def features(updates: Tensor, present: Tensor) -> Tensor:
 
 
 def energy(one: Tensor, others: Tensor) -> float:
-    """-log density of ``one`` (f,) under a mixture of Gaussians with diagonal covariances fitted to ``others`` (m, f).
+    """Return -log density of ``one`` (f,) under Gaussians with diagonal covariances fitted to ``others`` (m, f).
 
     The fit is by expectation maximisation and starts from the halves above and below the median of the feature that
     varies most.
@@ -89,6 +89,6 @@ def energy(one: Tensor, others: Tensor) -> float:
 
 
 def _log_densities(samples: Tensor, means: Tensor, variances: Tensor, priors: Tensor) -> Tensor:
-    """(m, components)."""
+    """Return (m, components)."""
     away = (samples[:, None] - means).square() / variances
     return priors.log() - 0.5 * (away + (2 * torch.pi * variances).log()).sum(dim=2)

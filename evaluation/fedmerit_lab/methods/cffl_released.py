@@ -17,7 +17,7 @@ FADE = 0.8  # of the old reputation
 
 @dataclass(frozen=True)
 class CFFLReleased(CFFL):
-    """CFFL with each of the released readings as a parameter.
+    """A method, CFFL with each of the released readings as a parameter.
 
     Raises:
         ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
@@ -39,12 +39,12 @@ class CFFLReleased(CFFL):
             raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
 
     def strength(self, state: CFFLState, reports: Reports) -> float:
-        """α of the round."""
+        """Return α of the round."""
         growth = 1 + min(float(state.round) / self.alpha_growth, 1.0) if self.alpha_growth else 1.0
         return super().strength(state, reports) * growth
 
     def unnormalised_reputation(self, state: CFFLState, shares: Tensor, reports: Reports) -> Tensor:
-        """(n,) c before it is normalised and sites are removed; ``shares`` (n,) of this round's utility."""
+        """Return (n,) c before it is normalised and sites are removed; ``shares`` (n,) of this round's utility."""
         if self.reputation == "sinh_first":
             return super().unnormalised_reputation(state, shares, reports)
         return torch.sinh(self.strength(state, reports) * (FADE * state.reputation + (1 - FADE) * shares))
@@ -52,7 +52,7 @@ class CFFLReleased(CFFL):
     def rewarded(
         self, models: Tensor, clipped: Tensor, uploads: Tensor, quota: Tensor, remaining: Tensor, reports: Reports
     ) -> tuple[Tensor, Tensor]:
-        """As `CFFL.rewarded`."""
+        """Return what `fedmerit.methods.cffl.CFFL.rewarded` does, by the released rules."""
         present, ones = reports.present, remaining.double()
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]

@@ -14,7 +14,7 @@ from fedmerit.schema.rules import About, Choice
 
 @dataclass(frozen=True, kw_only=True)
 class FedCENVFlare(FedCE):
-    """Weights by the running means of both terms, the cosine being that of this round's updates."""
+    """A method with weights by the running means of both terms; the cosine is that of this round's updates."""
 
     error: Annotated[str, Choice(("absolute", "relative")), About("of the model without the site")] = "absolute"
     joining: Annotated[str, Choice(("zero",)), About("its first round counts whole in the running means")] = "zero"
@@ -27,7 +27,7 @@ class FedCENVFlare(FedCE):
     needs: ClassVar[Needs] = Needs()
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """Running means of the sites' errors and of the cosines of this round's updates."""
+        """Return running means of the sites' errors and of the cosines of this round's updates."""
         present = reports.present
         seen = int(state.weights.isfinite().sum())
         unseen = 1 / (seen + 1) if seen else 1 / float(present.sum())
@@ -56,5 +56,5 @@ class FedCENVFlare(FedCE):
 
 
 def share_floored(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) shares of the present sites after raising every amount to `EPSILON`."""
+    """Return (n,) shares of the present sites after raising every amount to `EPSILON`."""
     return share(amounts.clamp(min=EPSILON), present)

@@ -28,7 +28,7 @@ SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 
 
 def weigh(model: Tensor, known: Tensor, values: Tensor, updates: Tensor, reports: Reports) -> Outcome:
-    """The aggregate weighted by the positive ``known`` (n,), over rounds; by sample shares while there are none.
+    """Return the aggregate weighted by the positive ``known`` (n,), over rounds; by sample shares while there are none.
 
     ``values`` (n,) are the round's, ``updates`` (n, d) the sites', ``model`` (d,) what they trained from.
     """
@@ -40,23 +40,23 @@ def weigh(model: Tensor, known: Tensor, values: Tensor, updates: Tensor, reports
 
 @dataclass(frozen=True)
 class ContributionIndex(RemembersSites, EvaluatesCandidates):
-    """What both methods share: the coalitions whose aggregates are evaluated. They are those of the present sites."""
+    """A base of both methods: the coalitions whose aggregates are evaluated, those of the present sites."""
 
     remembered: ClassVar[str] = "index"
     truncation: Annotated[float, Number(0), About("a round with |U(all) - U(none)| up to it counts 0; TMR: 0.01")] = 0.0
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates:
-        """The server's model plus the mean update of every coalition of the present sites."""
+        """Return the server's model plus the mean update of every coalition of the present sites."""
         return coalition_candidates(state.model, updates, reports)
 
     def most_candidates(self, sites: int) -> int:
-        """One of each coalition."""
+        """Return one of each coalition."""
         return 1 << sites
 
 
 @dataclass(frozen=True)
 class FedCIState:
-    """What FedCI remembers."""
+    """A state of FedCI."""
 
     model: Tensor  # (d,)
     index: Tensor  # (n,) Σ_t CI_i
@@ -64,7 +64,7 @@ class FedCIState:
 
 @dataclass(frozen=True)
 class FedCI(ContributionIndex):
-    """Weights are the contribution indices so far, this round's included; sample shares while none is positive.
+    """A method with weights by the contribution indices so far; by sample shares while none is positive.
 
     Coalitions and weights are those of the sites present; absent ones keep their index.
     """
@@ -78,12 +78,12 @@ class FedCI(ContributionIndex):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCIState:
-        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
         require_coalitions(num_sites)
         return FedCIState(model, torch.zeros(num_sites, dtype=torch.float64))
 
     def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
-        """``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
+        """Return ``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
         values = coalition_values(reports, self.truncation)
         index = state.index + values.where(reports.present, 0.0)
         outcome = weigh(state.model, index, values, updates, reports)
@@ -92,7 +92,7 @@ class FedCI(ContributionIndex):
 
 @dataclass(frozen=True)
 class ECIState:
-    """What ECI remembers."""
+    """A state of ECI."""
 
     model: Tensor  # (d,) the server's model, of which coalitions are valued
     models: Tensor  # (n, d) the sites' models
@@ -101,7 +101,7 @@ class ECIState:
 
 @dataclass(frozen=True)
 class ECI(ContributionIndex):
-    """Sites download by the contribution index so far; everything while no present site's is positive.
+    """A method in which sites download by the contribution index so far; everything while none is positive.
 
     By default a site keeps what it trained in entries that it does not earn; the baseline is ``unrewarded="nothing"``.
     Coalitions, weights and maxima are those of the sites present; absent ones keep index and model.
@@ -117,12 +117,12 @@ class ECI(ContributionIndex):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ECIState:
-        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: more than 12 sites."""
         require_coalitions(num_sites)
         return ECIState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.float64))
 
     def round(self, state: ECIState, updates: Tensor, reports: Reports) -> tuple[ECIState, Outcome]:
-        """``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""
+        """Return ``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""
         present, weights = reports.present, reports.data_share
         values = coalition_values(reports, self.truncation)
         index = state.index + values.where(present, 0.0)
@@ -138,7 +138,7 @@ class ECI(ContributionIndex):
 
 @dataclass(frozen=True)
 class FedValueState:
-    """What FedValue remembers."""
+    """A state of FedValue."""
 
     model: Tensor  # (d,)
     memory: Tensor  # (n,) r
@@ -146,7 +146,7 @@ class FedValueState:
 
 @dataclass(frozen=True)
 class FedValue(RemembersSites, EvaluatesCandidates):
-    """r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0); sample shares while no r is positive.
+    """A method: r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0), of samples while no r is positive.
 
     Coalitions and weights are those of the sites present; absent ones keep their memory.
     """
@@ -163,22 +163,22 @@ class FedValue(RemembersSites, EvaluatesCandidates):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedValueState:
-        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites, of Shapley values."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: more than 12 sites, of Shapley values."""
         if self.kind == SHAPLEY:
             require_coalitions(num_sites)
         return FedValueState(model, torch.zeros(num_sites, dtype=torch.float64))
 
     def candidates(self, state: FedValueState, updates: Tensor, reports: Reports) -> Candidates:
-        """The aggregates of all coalitions of the present sites, or of each all but one, and of all."""
+        """Return the aggregates of all coalitions of the present sites, or of each all but one, and of all."""
         members = None if self.kind == SHAPLEY else all_but_one(int(reports.present.sum()))
         return coalition_candidates(state.model, updates, reports, members)
 
     def most_candidates(self, sites: int) -> int:
-        """One of each coalition, or of each all but one, and of all."""
+        """Return one of each coalition, or of each all but one, and of all."""
         return 1 << sites if self.kind == SHAPLEY else sites + 1
 
     def round(self, state: FedValueState, updates: Tensor, reports: Reports) -> tuple[FedValueState, Outcome]:
-        """``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
+        """Return ``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
         values = coalition_values(reports, truncation=0.0 if self.kind == SHAPLEY else None)
         memory = remember(state.memory, values, self.alpha, reports.present)
         outcome = weigh(state.model, memory, values, updates, reports)

@@ -21,7 +21,7 @@ PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
 
 @dataclass(frozen=True)
 class ShapFedState:
-    """What ShapFed remembers."""
+    """A state of ShapFed."""
 
     models: Tensor  # (n, d) one per site; (d,) with reward="global"
     gamma: Tensor  # (n,) γ of the last round; 0 before a site's first
@@ -32,7 +32,7 @@ class ShapFedState:
 
 @dataclass(frozen=True)
 class ShapFed(Method):
-    """Class-specific Shapley values (CSSV), weighted aggregation (ShapFed-WA), personal models.
+    """A method with class-specific Shapley values (CSSV), weighted aggregation (ShapFed-WA), personal models.
 
     The value of a class is, as in the authors' code, the cosine of a site's update and the sum of all by share of
     images, in that class's parameters of the output layer: weights and bias of the last convolution, with heads for
@@ -61,20 +61,20 @@ class ShapFed(Method):
 
     @property
     def has_site_models(self) -> bool:
-        """Of every reward but one model for all."""
+        """Whether each site has a model of its own: for every reward except one model for all."""
         return self.reward != "global"
 
     @property
     def sums_updates(self) -> bool:
-        """With one model for all."""
+        """The with one model for all."""
         return self.reward == "global"
 
     def parts(self, state: ShapFedState) -> Tensor:
-        """The output layer's parameters, class by class."""
+        """Return the output layer's parameters, class by class."""
         return state.outputs
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
-        """The state before round 0; ``model`` is (d,). ValueError: the network has no output layer to compare."""
+        """Return the state before round 0 for ``model`` (d,); raise ValueError if it has no output layer to compare."""
         if not len(layout.outputs):
             raise ValueError("the network has no convolution that makes its logits, whose updates ShapFed compares")
         return ShapFedState(
@@ -86,7 +86,7 @@ class ShapFed(Method):
         )
 
     def round(self, state: ShapFedState, updates: Tensor, reports: Reports) -> tuple[ShapFedState, Outcome]:
-        """``updates`` (n, d), each relative to its site's model: γ, w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g."""
+        """Return the round of ``updates`` (n, d): γ, w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g."""
         present, seed = reports.present, int(state.round)
         products = part_products(updates, reports, state.outputs)
         values = [self.class_values(of_class, reports, seed) for of_class in products]
@@ -107,7 +107,7 @@ class ShapFed(Method):
         return state, Outcome(psi, gamma, weights, models)
 
     def class_values(self, products: Tensor, reports: Reports, seed: int) -> Tensor:
-        """(n,) of one class; ``products`` (n, n) of the updates of its parameters; NaN for absent sites."""
+        """Return (n,) of one class; ``products`` (n, n) of the updates of its parameters; NaN for absent sites."""
         present = reports.present
         if self.contribution == "exact":
             values, _ = cosine_values(products, reports.data_share, PERMUTATIONS, seed, present)

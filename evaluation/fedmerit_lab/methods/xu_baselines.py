@@ -21,7 +21,7 @@ COINCIDES = 1e-12  # a squared distance this small relative to its terms is roun
 
 @dataclass(frozen=True)
 class DataWeighted(Method):
-    """Weights and contribution are sample shares among the sites present, and so are the downloads; absent ones keep
+    """A method in which weights, contribution and downloads are sample shares among the sites present; absent ones keep
     their model.
     """
 
@@ -35,7 +35,7 @@ class DataWeighted(Method):
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
-        """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
+        """Return ``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
         weights = reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
         quota = fractions_of_largest(weights, reports.present) if self.ratio == "max" else weights
@@ -45,7 +45,7 @@ class DataWeighted(Method):
 
 @dataclass(frozen=True)
 class Euclidean(Method):
-    """Downloads in proportion to closeness; weights are sample shares.
+    """A method with downloads in proportion to closeness; weights are sample shares.
 
     Xu et al. 2021 make downloads "proportional to the negative distance" d_i; the score here is positive,
     (1 - d_i / Σ d) / (N - 1), and sums to 1 over the N sites present. A single present site has score 1.
@@ -61,7 +61,7 @@ class Euclidean(Method):
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
-        """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets what its score earns (Eq. 5, Xu et al. 2021)."""
+        """Return the round of ``updates`` (n, d): u_N = Σ p_i Δ_i, of which sites get what they earn (Eq. 5)."""
         present, weights = reports.present, reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
         distance_share = share(distances_to_sum(inner_products(updates, reports), weights), present)
@@ -74,7 +74,7 @@ class Euclidean(Method):
 
 
 def distances_to_sum(products: Tensor, weights: Tensor) -> Tensor:
-    """(n,) ||Δ_i - Σ_j p_j Δ_j|| from the (n, n) Gram matrix of the updates and (n,) weights p."""
+    """Return (n,) ||Δ_i - Σ_j p_j Δ_j|| from the (n, n) Gram matrix of the updates and (n,) weights p."""
     inner = products @ weights
     terms = products.diagonal() + weights @ inner
     squared = terms - 2 * inner
@@ -92,7 +92,7 @@ class RoundRobinState:
 
 @dataclass(frozen=True)
 class RoundRobin(Method):
-    """Weights are sample shares of the sites present; contributions are zero. Absent ones keep their model and turn."""
+    """A method with sample shares as weights and no contributions. Absent sites keep their model and turn."""
 
     turns: Annotated[
         str,
@@ -106,20 +106,20 @@ class RoundRobin(Method):
 
     @property
     def reveals_updates(self) -> bool:
-        """With turns in a round: a site downloads what the ones before it added, the second only the first's."""
+        """The with turns in a round: a site downloads what the ones before it added, the second only the first's."""
         return self.turns == "pass"
 
     @property
     def has_private_models(self) -> bool:
-        """Likewise: each model differs from another by one update."""
+        """Whether models differ by one update: with turns in a round."""
         return self.turns == "pass"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:
-        """All start from one model (d,)."""
+        """Return all start from one model (d,)."""
         return RoundRobinState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.long))
 
     def round(self, state: RoundRobinState, updates: Tensor, reports: Reports) -> tuple[RoundRobinState, Outcome]:
-        """``updates`` (n, d): the turns of the present sites; with "one", of the site that waits longest."""
+        """Return ``updates`` (n, d): the turns of the present sites; with "one", of the site that waits longest."""
         present, weights = reports.present, reports.data_share
         server, models, served = state.server, state.models.clone(), state.served.clone()
         here = present.nonzero().flatten().tolist()

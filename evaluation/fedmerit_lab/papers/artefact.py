@@ -26,7 +26,7 @@ CELL = r"(?P<value>-?[\d.]+(?:e-?\d+)?)(?:±(?P<spread>[\d.]+)|\((?P<highest>[\d
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """One printed table."""
+    """A printed table."""
 
     where: str  # Table 1
     what: str  # with the unit
@@ -34,7 +34,7 @@ class Published:
 
     @property
     def first(self) -> str:
-        """Heading of the first column."""
+        """The heading of the first column."""
         return str(self.cells.columns[0])
 
     @property
@@ -43,11 +43,11 @@ class Published:
         return list(dict.fromkeys(_split(heading)[1] for heading in self.cells.columns[1:]))
 
     def group(self, group: str) -> Table:
-        """The columns of one group under their own names; a mean with the highest gives two."""
+        """Return the columns of one group under their own names; a mean with the highest gives two."""
         return self._table({group: ""})
 
     def table(self, name: str, groups: Sequence[str] | None = None) -> Table:
-        """All columns, or those of some groups, each with the name of its group."""
+        """Return all columns, or those of some groups, each with the name of its group."""
         chosen = self.groups if groups is None else groups
         return self._table({group: f", {group}" * bool(group) for group in chosen}, name)
 
@@ -67,13 +67,13 @@ class Published:
 
 @cache
 def published(name: str) -> Published:
-    """The printed table of that name: ``fedce-table2``."""
+    """Return the printed table of that name: ``fedce-table2``."""
     caption = _read("captions").set_index("table").loc[name]
     return Published(str(caption["where"]), str(caption["what"]), _read(name))
 
 
 def names() -> list[str]:
-    """The printed tables there are."""
+    """Return the printed tables there are."""
     return list(_read("captions")["table"])
 
 
@@ -83,13 +83,13 @@ def _read(name: str) -> pd.DataFrame:
 
 
 def _split(heading: str) -> tuple[str, str]:
-    """A column's own name, and its group."""
+    """Return a column's own name, and its group."""
     column, _, group = heading.partition(" | ")
     return column, group
 
 
 def _parts(cells: "pd.Series[str]") -> pd.DataFrame:
-    """``value, spread, highest`` of each cell, NaN if missing; `ValueError` if one is not a number."""
+    """Return ``value, spread, highest`` of each cell, NaN if missing; `ValueError` if one is not a number."""
     parts = cells.str.extract(f"^{CELL}$")
     if wrong := list(cells[parts["value"].isna() & (cells != "")]):
         raise ValueError(f"cell {wrong[0]!r} of a published table is not a number")
@@ -130,7 +130,7 @@ class Artefact:
 
     @property
     def cost(self) -> str:
-        """Trainings of one seed, where N is the number of sites."""
+        """The trainings of one seed, where N is the number of sites."""
         return " + ".join(need.cost for need in self.needs) or "0"
 
 
@@ -181,7 +181,7 @@ BY_LOCAL_ONLY = ":contributions=standalone"  # in a label: rewards by local-only
 
 
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
-    """Our table with the paper's columns of the same headings added, for our methods.
+    """Return our table with the paper's columns of the same headings added, for our methods.
 
     Args:
         ours: its first column has methods; `KEEP_OWN` and `BY_LOCAL_ONLY` are ignored when they are looked up.
@@ -207,12 +207,12 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
 
 
 def every(group: str) -> bool:
-    """All of the paper's columns."""
+    """Return all of the paper's columns."""
     return True
 
 
 def printed(name: str, published: Sequence[Published], groups: Callable[[str], bool] = every) -> list[Table]:
-    """The paper's own tables, named after the artefact, with the columns of the wanted groups."""
+    """Return the paper's own tables, named after the artefact, with the columns of the wanted groups."""
     tables = []
     for number, one in enumerate(published, start=1):
         if wanted := [group for group in one.groups if groups(group)]:
@@ -221,5 +221,5 @@ def printed(name: str, published: Sequence[Published], groups: Callable[[str], b
 
 
 def renamed(table: Table, name: str) -> Table:
-    """The same table with another name for its files."""
+    """Return the table with another name for its files."""
     return replace(table, name=name)

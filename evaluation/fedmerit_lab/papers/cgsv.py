@@ -61,7 +61,7 @@ CHEAP = 2**28  # largest 2^N D for which whole updates are summed, in one or two
 
 
 def grid(largest_sites: int) -> list[tuple[int, int]]:
-    """(N, D) of the figure: N to ``largest_sites`` at D = 1024, D from 2^6 to 2^18 at N = 10 or less.
+    """Return (N, D) of the figure: N to ``largest_sites`` at D = 1024, D from 2^6 to 2^18 at N = 10 or less.
 
     Raises:
         BadInput: ``largest_sites`` is not in 4 to 24.
@@ -76,7 +76,7 @@ def grid(largest_sites: int) -> list[tuple[int, int]]:
 
 
 def compare(cells: Sequence[tuple[int, int]], *, repeats: int = 10, seed: int = 0) -> pd.DataFrame:
-    """Mean errors and median times of ``repeats`` draws; the errors of a cell repeat for a seed.
+    """Return mean errors and median times of ``repeats`` draws; the errors of a cell repeat for a seed.
 
     Args:
         cells: (N, D) pairs.
@@ -105,7 +105,7 @@ def compare(cells: Sequence[tuple[int, int]], *, repeats: int = 10, seed: int = 
 
 
 def whole_update_game(updates: Tensor) -> Tensor:
-    """(2^n,) float64 v(S) = cos(u_S, u_N) of every coalition from its summed (d,) update, the paper's O(2^n d).
+    """Return (2^n,) float64 v(S) = cos(u_S, u_N) of every coalition from its summed (d,) update, the paper's O(2^n d).
 
     Args:
         updates: (n, d) float64. Entry S of the result is of the sites whose bits are set in S; entry 0 is 0.
@@ -123,7 +123,7 @@ def whole_update_game(updates: Tensor) -> Tensor:
 
 
 def _sums(updates: Tensor) -> Tensor:
-    """(2^n, d) sums of ``updates`` over all coalitions, bit i for row i."""
+    """Return (2^n, d) sums of ``updates`` over all coalitions, bit i for row i."""
     sums = torch.zeros(1, updates.shape[1], dtype=updates.dtype)
     for update in updates:
         sums = torch.cat([sums, sums + update])
@@ -131,7 +131,7 @@ def _sums(updates: Tensor) -> Tensor:
 
 
 def _draw(sites: int, dimensions: int, seed: int, repeat: int) -> list[dict[str, Any]]:
-    """One draw of updates and every evaluation of it: rows of `compare`, before means are taken."""
+    """Return one draw of updates and every evaluation of it: rows of `compare`, before means are taken."""
     state = np.random.SeedSequence([seed, sites, dimensions, repeat]).generate_state(1)
     generator = torch.Generator().manual_seed(int(state[0]))
     updates = torch.randn(sites, dimensions, generator=generator, dtype=torch.float64)
@@ -154,7 +154,7 @@ def _draw(sites: int, dimensions: int, seed: int, repeat: int) -> list[dict[str,
 
 
 def errors(exact: Tensor, values: Tensor) -> dict[str, float]:
-    """``l1``, ``l2`` and ``pearson`` between two (n,) vectors of values, each normalised to sum 1."""
+    """Return ``l1``, ``l2`` and ``pearson`` between two (n,) vectors of values, each normalised to sum 1."""
     exact, values = exact / exact.sum(), values / values.sum()
     difference = exact - values
     return {
@@ -165,7 +165,7 @@ def errors(exact: Tensor, values: Tensor) -> dict[str, float]:
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Error, correlation and time of `compare`'s table over N at D = 1024 (left) and over D at one N (right)."""
+    """Return error, correlation and time of `compare`'s table over N at D = 1024 (left) and over D at one N (right)."""
     fixed = min(SITES, table.index.get_level_values("sites").max())
     halves = {
         f"Sites N, at D = {DIMENSIONS}": table.xs(DIMENSIONS, level="dimensions"),
@@ -204,7 +204,7 @@ FILE = "testing-losses-{}.csv"  # by a digest of the sites
 
 
 def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
-    """By site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
+    """Return by site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
 
     Args:
         run: a finished run folder; the result is stored in its folder ``evaluation``.
@@ -258,7 +258,7 @@ def _all_accuracies(study: Study, artefact: Artefact) -> Made:
 
 
 def _approximation(study: Study, artefact: Artefact) -> Made:
-    """Figure 1; it is computed once, since times would differ."""
+    """Return Figure 1; it is computed once, since times would differ."""
     path = study.out / "figures" / f"{artefact.name}.csv"
     index = ["sites", "dimensions", "evaluation"]
     computed = pd.read_csv(path).set_index(index) if path.exists() else None
@@ -267,7 +267,7 @@ def _approximation(study: Study, artefact: Artefact) -> Made:
 
 
 def _overhead(study: Study, artefact: Artefact) -> Made:
-    """Table 3: the time that a round takes beyond local-only training; sites one after the other, then the server."""
+    """Make Table 3: the time that a round takes beyond local-only training; sites in turn, then the server."""
     (need,) = partitioned_needs(artefact)
     rounds = study.results(need).plain.rounds
     sites = rounds.of("seconds").sum(axis=1).groupby(level="method").median()
@@ -288,7 +288,7 @@ def _overhead(study: Study, artefact: Artefact) -> Made:
 
 
 def _with_losses(study: Study, artefact: Artefact) -> Made:
-    """Final Dice of each site by method, its test loss and its training loss of the last round."""
+    """Return final Dice of each site by method, its test loss and its training loss of the last round."""
     drawn = list(bars(study, artefact).drawn)
     for need in partitioned_needs(artefact):
         sites, found = study.open_partition(require_partition(need)), {}
@@ -309,7 +309,7 @@ def _with_losses(study: Study, artefact: Artefact) -> Made:
 
 
 def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
-    """Table 4; it takes no training."""
+    """Return Table 4; it takes no training."""
     paper = PRESETS["cgsv"]
     presets = {"--preset paper": (paper.training, paper.rounds), "the default": (asdict(Training()), ROUNDS)}
     rows = [

@@ -40,7 +40,7 @@ DEEP = 0.5  # from here on text is white
 
 
 def _write_numbers(panel: Axes, cells: NDArray[np.float64]) -> None:
-    """The numbers of ``cells``, white where the colour is deep; nothing for NaN."""
+    """Return the numbers of ``cells``, white where the colour is deep; nothing for NaN."""
     for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
             ink = "white" if abs(value) > DEEP else "#1b1e23"
@@ -48,7 +48,7 @@ def _write_numbers(panel: Axes, cells: NDArray[np.float64]) -> None:
 
 
 def reputations(results: Results) -> Figure:
-    """Ratings of sites by each other, 0 to 1, in the first, a middle and the last round (Figures 4, 5 and 8 of CYCle).
+    """Draw ratings of sites by each other, 0 to 1, in the first, a middle and the last round (Figures 4, 5 and 8).
 
     One panel per method and round; a row per rater, mean over seeds. The lowest row is the mean over raters and all
     rounds.
@@ -80,7 +80,7 @@ def reputations(results: Results) -> Figure:
 
 
 def _first_middle_last(rounds: pd.Index) -> list[int]:
-    """Of the rounds of a run, three; fewer where there are no more."""
+    """Return three of the rounds of a run; fewer if there are no more."""
     return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})
 
 
@@ -94,7 +94,7 @@ TAUS = ("tau_opt", "tau_max")  # of Eq. 5, Tastan et al. 2025
 
 
 def gains(study: Study, artefact: Artefact) -> Made:
-    """Mean Dice, mean gain over local-only training and its spread, by method and partition."""
+    """Return mean Dice, mean gain over local-only training and its spread, by method and partition."""
     columns = _measured(study, artefact)
     there = artefact_methods(artefact, columns)
     frame = pd.DataFrame(
@@ -107,7 +107,7 @@ def gains(study: Study, artefact: Artefact) -> Made:
 
 
 def gain_and_spread(study: Study, artefact: Artefact) -> Made:
-    """Gain and spread of every method on every partition, a point each."""
+    """Return gain and spread of every method on every partition, a point each."""
     columns = _measured(study, artefact)
     gain_of = {name.split(", ", 1)[1]: column for name, column in columns.items() if name.startswith("MCG")}
     parts = [
@@ -124,7 +124,7 @@ def gain_and_spread(study: Study, artefact: Artefact) -> Made:
 
 
 def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
-    """`gains` of one partition, as two maps over `TAUS`, for the labels that set both."""
+    """Return `gains` of one partition, as two maps over `TAUS`, for the labels that set both."""
     made = gains(study, artefact)
     frame = made.tables[0].frame
     set_by = pd.DataFrame([parameters_of(label) for label in frame["Method"]], frame.index, list(TAUS)).dropna()
@@ -141,7 +141,7 @@ def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
 
 
 def gains_by_site(study: Study, artefact: Artefact) -> Made:
-    """Gain of each site over local-only training, and the sites that lost."""
+    """Return gain of each site over local-only training, and the sites that lost."""
     tables = []
     for need in partitioned_needs(artefact):
         local_only, final = local_only_and_final(study.results(need))
@@ -159,7 +159,7 @@ def gains_by_site(study: Study, artefact: Artefact) -> Made:
 
 
 def _measured(study: Study, artefact: Artefact) -> dict[str, pd.Series]:
-    """By "MVA [%], Homogeneous" and so on, each method's mean over seeds."""
+    """Return by "MVA [%], Homogeneous" and so on, each method's mean over seeds."""
     columns: dict[str, pd.Series] = {}
     for need in partitioned_needs(artefact):
         local_only, final = local_only_and_final(study.results(need))
@@ -175,7 +175,7 @@ def _measured(study: Study, artefact: Artefact) -> dict[str, pd.Series]:
 
 
 def reputation_heat_maps(study: Study, artefact: Artefact) -> Made:
-    """Reputations of sites with each other, a figure for each partition."""
+    """Return reputations of sites with each other, a figure for each partition."""
     drawn = []
     for need in partitioned_needs(artefact):
         partition = require_partition(need).name
@@ -185,7 +185,7 @@ def reputation_heat_maps(study: Study, artefact: Artefact) -> Made:
 
 
 def dice_of_two_wrong(study: Study, artefact: Artefact) -> Made:
-    """Table 8: Dice of each site if the last two have wrong masks."""
+    """Return Table 8: Dice of each site if the last two have wrong masks."""
     rows = []
     for need in partitioned_needs(artefact):
         dice = 100 * site_dice(study.results(need)).groupby(level="method").mean()
@@ -201,7 +201,7 @@ def dice_of_two_wrong(study: Study, artefact: Artefact) -> Made:
 
 
 def dice_by_share(study: Study, artefact: Artefact) -> Made:
-    """Final Dice of each site by the share of wrong masks of the last one, and its reputation with the others."""
+    """Make the final Dice of each site by the share of wrong masks of the last one, and its reputation."""
     rows = []
     (local_only,) = partitioned_needs(artefact)
     by_kind = {STANDALONE: study.results(local_only)} | _wrong_masks(study, artefact)
@@ -222,13 +222,13 @@ def dice_by_share(study: Study, artefact: Artefact) -> Made:
 
 
 def reputations_by_share(study: Study, artefact: Artefact) -> Made:
-    """Reputations of sites with each other by the share of wrong masks of the last one, in one figure."""
+    """Return reputations of sites with each other by the share of wrong masks of the last one, in one figure."""
     results = Results(pd.concat([one.rows for one in _wrong_masks(study, artefact).values()], ignore_index=True))
     return Made(drawn=[_reputations(artefact.name, artefact.what, results)])
 
 
 def _wrong_masks(study: Study, artefact: Artefact) -> dict[str, Results]:
-    """By kind of wrong masks, the results of the runs; without wrong masks first."""
+    """Return by kind of wrong masks, the results of the runs; without wrong masks first."""
     (need,) = (need for need in artefact.needs if isinstance(need, WrongMasks))
     done: Sequence[AttackedRun] = study.done(need)
     rows = study.results(need).rows
@@ -239,7 +239,7 @@ def _wrong_masks(study: Study, artefact: Artefact) -> dict[str, Results]:
 
 
 def _last_reputations(results: Results, others: Sequence[str], site: str) -> tuple[float, float]:
-    """Mean reputation of ``site``, and of ``others``, with ``others`` after the last round; NaN if there is none."""
+    """Return mean reputations of ``site`` and ``others`` with ``others`` after the last round, or NaN."""
     found = results.rounds.pairs("peer_reputation")
     if found.empty:
         return math.nan, math.nan
@@ -260,7 +260,7 @@ UNI, DIR = Partition("Homogeneous", "uniform"), Partition("Dirichlet (0.5)", "di
 
 
 def imbalanced(kappa: float, holders: int) -> Partition:
-    """The first ``holders`` sites have a share ``kappa`` each, the others the rest."""
+    """Return the first ``holders`` sites have a share ``kappa`` each, the others the rest."""
     return Partition(f"Imbalanced ({kappa:g}, {holders})", "imbalanced", kappa=kappa, holders=holders)
 
 

@@ -45,7 +45,7 @@ FREE_RIDING = FreeRiding("fedce")
 
 
 def _dice(study: Study, artefact: Artefact) -> Made:
-    """Table 1 or 6 for every label, with the paper's means."""
+    """Return Table 1 or 6 for every label, with the paper's means."""
     labels = [name for name in ALL.labels if study.can_train(name)]
     tables = comparison_tables(study.results(ALL), labels, study.seeds)
     chosen = [table for table in tables if table.name.startswith(artefact.name)]
@@ -71,7 +71,7 @@ def _detected(found: Fairness, name: str, lacking: str) -> Table:
 
 
 def _performance(study: Study, artefact: Artefact) -> Made:
-    """Table 2."""
+    """Return Table 2."""
     lacking = "no seed has both a method and local-only training; run the same command again"
     table = _detected(_fairness(study), "fairness-performance", lacking)
     (theirs,) = artefact.published
@@ -79,7 +79,7 @@ def _performance(study: Study, artefact: Artefact) -> Made:
 
 
 def _collaboration(study: Study, artefact: Artefact) -> Made:
-    """Table 3: aggregation weights and leave-one-out values."""
+    """Return Table 3: aggregation weights and leave-one-out values."""
     trained = study.results(LEAVE_ONE_OUT)
     ground_truth = GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), study.names, study.seeds))
     found = _fairness(study, ground_truth)
@@ -101,14 +101,14 @@ def _rows(table: Table, wanted: "pd.Series[bool]") -> Table:
 
 
 def _leave_one_out(study: Study, artefact: Artefact) -> Made:
-    """Tables 4 and 5."""
+    """Return Tables 4 and 5."""
     first, second = leave_one_out_tables(study.results(LEAVE_ONE_OUT))
     tables = [renamed(first, artefact.name), renamed(second, f"{artefact.name}-by-site")]
     return Made([*tables, *printed(artefact.name, artefact.published)])
 
 
 def _intensities(study: Study, artefact: Artefact) -> Made:
-    """Figure 2."""
+    """Return Figure 2."""
     figure = intensities(open_sites(study.sites))
     curves = [
         pd.DataFrame({"site": str(line.get_label()), "intensity": line.get_xdata(), "density": line.get_ydata()})
@@ -118,7 +118,7 @@ def _intensities(study: Study, artefact: Artefact) -> Made:
 
 
 def _convergence(study: Study, artefact: Artefact) -> Made:
-    """Figure 3."""
+    """Return Figure 3."""
     results = study.results(ALL)
     by_round = results.rounds.validation.groupby(level=["method", "round"], observed=True).mean().mean(axis=1)
     numbers = (100 * by_round).rename("validation Dice [%]").reset_index()
@@ -126,7 +126,7 @@ def _convergence(study: Study, artefact: Artefact) -> Made:
 
 
 def _free_riders(study: Study, artefact: Artefact) -> Made:
-    """Figure 4 or 7."""
+    """Return Figure 4 or 7."""
     attacks = study.trainings[FREE_RIDING]
     results = study.results(FREE_RIDING)
     values = accumulated(free_rider_values(results))
@@ -144,7 +144,7 @@ def _free_riders(study: Study, artefact: Artefact) -> Made:
 
 
 def _change(study: Study, artefact: Artefact) -> Made:
-    """Figure 5: FedCE's weights of the sites that remain, with and without one, re-normalised."""
+    """Return Figure 5: FedCE's weights of the sites that remain, with and without one, re-normalised."""
     if len(study.names) < 3:
         raise BadInput(f"{len(study.names)} sites: too few to leave one out and compare; 3 or more are needed")
     all_sites = study.results(FEDCE).rounds.contributions["weight"].groupby(level="site").mean()
@@ -171,7 +171,7 @@ def _change(study: Study, artefact: Artefact) -> Made:
 
 
 def _share_bars(shares: pd.DataFrame) -> Figure:
-    """As Figure 5 of Jiang et al. 2023: a panel for each site left out, the others' values with and without it.
+    """Draw Figure 5 of Jiang et al. 2023: a panel for each site left out, the others' values with and without it.
 
     Args:
         shares: ``without, site`` x ``with_all, without_it``, percent, of the sites that remain; each pair sums to 100.
@@ -205,7 +205,7 @@ def _share_bars(shares: pd.DataFrame) -> Figure:
 
 
 def _ablation(study: Study, artefact: Artefact) -> Made:
-    """Figure 6."""
+    """Return Figure 6."""
     results = study.results(ABLATION)
     tables = comparison_tables(results, list(ABLATION.labels), study.seeds)
     chosen = [renamed(table, table.name.replace("table6", artefact.name)) for table in tables if "table6" in table.name]
@@ -223,7 +223,7 @@ def _ablation(study: Study, artefact: Artefact) -> Made:
 
 
 def _segmentations(study: Study, artefact: Artefact) -> Made:
-    """Figures 8 and 9."""
+    """Return Figures 8 and 9."""
     runs: list[Run] = open_runs([run.folder for run in study.done(ALL)])
     shown = make_overlays(runs, study.sites)
     numbers = [{"site": one.site, "which": one.which, "method": one.method, "dice": one.dice} for one in shown]

@@ -45,7 +45,7 @@ BETAS = (STANDALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=2
 
 
 def _scatter(study: Study, artefact: Artefact) -> Made:
-    """The highest Dice over fairness, a point for each method and partition, means over seeds."""
+    """Return the highest Dice over fairness, a point for each method and partition, means over seeds."""
     parts = []
     for need in partitioned_needs(artefact):
         local_only, final = local_only_and_final(study.results(need))

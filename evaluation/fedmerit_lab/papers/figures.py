@@ -25,7 +25,7 @@ from fedmerit_evaluation.figures.drawing import (
 
 
 def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
-    """A panel for each table, a line for each site.
+    """Return a panel for each table, a line for each site.
 
     Args:
         tables: by the titles of their panels, rounds x sites; sites may differ from panel to panel.
@@ -49,7 +49,7 @@ def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapp
 
 
 def site_marks(table: pd.DataFrame, title: str) -> Figure:
-    """Any quantity per site and method: a row per site, a mark in the method's colour.
+    """Return any quantity per site and method: a row per site, a mark in the method's colour.
 
     Args:
         table: methods x sites.
@@ -69,7 +69,7 @@ def site_marks(table: pd.DataFrame, title: str) -> Figure:
 
 
 def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
-    """A map for each other column of ``numbers`` over the two that hold parameters, the first of them upwards."""
+    """Draw a map for each other column of ``numbers`` over two columns of parameters, the first of them upwards."""
     up, across = parameters
     shown = [str(name) for name in numbers if name not in parameters]
     with style.context(STYLE):

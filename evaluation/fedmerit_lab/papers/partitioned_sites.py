@@ -29,24 +29,24 @@ Make = Callable[[Study, Artefact], Made]
 
 
 def require_partition(need: Compared) -> Partition:
-    """The partition of a comparison's sites."""
+    """Return the partition of a comparison's sites."""
     assert need.partition is not None
     return need.partition
 
 
 def partitioned_needs(artefact: Artefact) -> list[Compared]:
-    """The comparisons of an artefact, one for each partition."""
+    """Return the comparisons of an artefact, one for each partition."""
     return [need for need in artefact.needs if isinstance(need, Compared)]
 
 
 def artefact_methods(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | Mapping[str, pd.Series]) -> list[str]:
-    """The methods with a number in some column, in the artefact's order."""
+    """Return the methods with a number in some column, in the artefact's order."""
     labels = dict.fromkeys(label for need in partitioned_needs(artefact) for label in need.labels)
     return [label for label in labels if any(label in column.index for column in columns.values())]
 
 
 def parameters_of(label: str) -> dict[str, str]:
-    """The parameters in a method's label: ``cgsv:beta=2`` sets beta to 2."""
+    """Return the parameters in a method's label: ``cgsv:beta=2`` sets beta to 2."""
     return dict(part.split("=") for part in label.split(":")[1:])
 
 
@@ -56,7 +56,7 @@ def site_dice(results: Results) -> pd.DataFrame:
 
 
 def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
-    """Methods x partitions: mean over sites of their Dice and the highest; or only the highest."""
+    """Return methods x partitions: mean over sites of their Dice and the highest; or only the highest."""
     columns: dict[str, pd.DataFrame] = {}
     for need in partitioned_needs(artefact):
         dice = 100 * site_dice(study.results(need))
@@ -72,7 +72,7 @@ def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool =
 
 
 def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Dice of local-only training, repeated for every other method, and of the method."""
+    """Return Dice of local-only training, repeated for every other method, and of the method."""
     dice = site_dice(results)
     if STANDALONE not in dice.index.get_level_values("method"):
         raise BadInput("no local-only training is finished; run the same command again")
@@ -82,12 +82,12 @@ def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def highest_dice(study: Study, artefact: Artefact) -> Made:
-    """Methods x partitions: the highest Dice of any site, with all the paper's columns."""
+    """Return methods x partitions: the highest Dice of any site, with all the paper's columns."""
     return accuracies(study, artefact, every, mean=False)
 
 
 def reputations(results: Results) -> pd.DataFrame:
-    """r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
+    """Return r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
 
     For CGSV as recorded; for others from the cosine of each update to their weighted mean.
     """
@@ -101,7 +101,7 @@ def reputations(results: Results) -> pd.DataFrame:
 
 
 def _remembered(cosines: pd.DataFrame) -> pd.Series:
-    """Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
+    """Return Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
     reputation = np.zeros(cosines.shape[1])
     for psi in cosines.fillna(0).to_numpy():
         reputation = np.maximum(ALPHA * reputation + (1 - ALPHA) * psi, FLOOR)
@@ -110,25 +110,25 @@ def _remembered(cosines: pd.DataFrame) -> pd.Series:
 
 
 def reputation_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`reputations`, and Dice of each site's final model."""
+    """Return `reputations`, and Dice of each site's final model."""
     return reputations(results), site_dice(results)
 
 
 def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`reputations`, and the negative training loss of each site's last round."""
+    """Return `reputations`, and the negative training loss of each site's last round."""
     losses = results.plain.rounds.of("train_loss").groupby(level=["method", "seed"]).last()
     return reputations(results), -losses
 
 
 def last_round_values(results: Results, quantity: str) -> pd.DataFrame:
-    """What was recorded in the last round: ``(method, seed)`` x sites."""
+    """Return what was recorded in the last round: ``(method, seed)`` x sites."""
     return results.plain.rounds.of(quantity).groupby(level=["method", "seed"]).last()
 
 
 def correlate(
     vectors: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]], groups: Callable[[Study], Groups] = lambda _: every
 ) -> Make:
-    """A maker of a table, methods x partitions: 100 x Pearson over sites of two vectors, mean over seeds.
+    """Return a maker of a table, methods x partitions: 100 x Pearson over sites of two vectors, mean over seeds.
 
     Args:
         vectors: from results, both vectors: ``(method, seed)`` x sites each.
@@ -152,7 +152,7 @@ fairness = correlate(local_only_and_final)
 
 
 def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
-    """A point for each row of ``points``, coloured by its "method"; each axis is a column and its title."""
+    """Return a point for each row of ``points``, coloured by its "method"; each axis is a column and its title."""
     with style.context(STYLE):
         figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
         panel = figure.subplots()
@@ -165,7 +165,7 @@ def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], u
 
 
 def lines(**titles: str) -> Make:
-    """A maker of one figure for each quantity, with a panel for each method and partition and a line for each site.
+    """Return a maker of one figure for each quantity: a panel for each method and partition, a line for each site.
 
     Lines go over rounds and are means over seeds.
 
@@ -187,7 +187,7 @@ def lines(**titles: str) -> Make:
 
 
 def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
-    """By method and partition, rounds x sites; `BadInput` if no run records the quantity."""
+    """Return by method and partition, rounds x sites; `BadInput` if no run records the quantity."""
     panels: dict[str, pd.DataFrame] = {}
     for need in partitioned_needs(artefact):
         rounds = study.results(need).plain.rounds
@@ -202,21 +202,21 @@ def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.Dat
 
 
 def _panel_table(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The numbers of `fedmerit_lab.papers.figures.lines_over_rounds` as one table: ``panel, round`` and the sites."""
+    """Return the numbers of `fedmerit_lab.papers.figures.lines_over_rounds` as a table: ``panel, round`` and sites."""
     return pd.concat(
         {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
     ).reset_index()
 
 
 def on_union(results: Results) -> Results:
-    """The same results, with the test cases of all sites instead of each site's own."""
+    """Return the results with the test cases of all sites instead of each site's own."""
     rows = results.rows
     rest = rows[~rows["split"].isin([OWN, UNION])]
     return Results(pd.concat([rest, rows[rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
 
 
 def bars(study: Study, artefact: Artefact) -> Made:
-    """Final Dice of each site by method, a figure for each partition."""
+    """Return final Dice of each site by method, a figure for each partition."""
     drawn = []
     for need in partitioned_needs(artefact):
         results = study.results(need)
@@ -247,7 +247,7 @@ def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], ca
 
 
 def keep_own(labels: Sequence[str]) -> tuple[str, ...]:
-    """The same methods; under those with one model each site keeps the model that it trains in the last round.
+    """Return the methods; under those with one model each site keeps the model that it trains in the last round.
 
     In the papers every agent trains once more at the end, since fairness is undefined for one model.
     """
@@ -255,10 +255,10 @@ def keep_own(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def agents(study: Study) -> Groups:
-    """The paper's columns of as many agents as the partition has sites."""
+    """Return the paper's columns of as many agents as the partition has sites."""
     return lambda group: group.endswith(f", {study.into} agents")
 
 
 def needs(labels: Sequence[str], partitions: Sequence[Partition]) -> tuple[Compared, ...]:
-    """The same methods on several partitions."""
+    """Return the needs of some methods on several partitions."""
     return tuple(Compared(tuple(labels), partition) for partition in partitions)

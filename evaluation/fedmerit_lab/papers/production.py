@@ -42,14 +42,14 @@ class Shown:
 
 
 def find_paper(name: str) -> Paper:
-    """The paper of that name; `BadInput` if there is none."""
+    """Return the paper of that name; `BadInput` if there is none."""
     if name in PAPERS:
         return PAPERS[name]
     raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
 
 
 def chosen(paper: Paper, only: str | None) -> list[Artefact]:
-    """The artefacts named in ``table1,figure3``, in the paper's order; None: all except those on demand.
+    """Return the artefacts named in ``table1,figure3``, in the paper's order; None: all except those on demand.
 
     Raises:
         BadInput: one is unknown; the message has the reason if the paper has it.
@@ -66,17 +66,17 @@ def chosen(paper: Paper, only: str | None) -> list[Artefact]:
 
 
 def _short(place: str) -> list[str]:
-    """`Table 5, Table 6` as `table5`, `table6`."""
+    """Return "Table 5, Table 6" as "table5", "table6"."""
     return [part.strip().lower().replace(" ", "") for part in place.split(",")]
 
 
 def list_needs(artefacts: Sequence[Artefact]) -> list[Need]:
-    """Every need once, in the order of the artefacts."""
+    """Return every need once, in the order of the artefacts."""
     return list(dict.fromkeys(need for artefact in artefacts for need in artefact.needs))
 
 
 def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str], into: int) -> int:
-    """Number of trainings of one seed of all artefacts; shared trainings count once."""
+    """Return number of trainings of one seed of all artefacts; shared trainings count once."""
     return len({key for need in list_needs(artefacts) for key in need.keys(sites, into)})
 
 
@@ -143,7 +143,7 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
 
 
 def _left_out(artefact: Artefact, study: Study) -> str:
-    """A note if methods cannot be trained on these sites, else ""."""
+    """Return a note if methods cannot be trained on these sites, else ""."""
     labels = [label for need in artefact.needs for label in need.labels]
     lacking = list(dict.fromkeys(label for label in labels if not study.can_train(label)))
     if not lacking:

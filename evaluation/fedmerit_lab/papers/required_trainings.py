@@ -20,26 +20,26 @@ FREE_RIDE = "repeat"  # the free rider of FedCE's study: it repeats one image
 
 @dataclass(frozen=True)
 class Compared:
-    """Every method on the given sites or a partition; methods that lack their server set are left out."""
+    """A method on the given sites or a partition; methods that lack their server set are left out."""
 
     labels: tuple[str, ...]
     partition: Partition | None = None
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
-        """One for each method."""
+        """Return one for each method."""
         where = self.partition.folder(into) if self.partition else "given sites"
         return [f"{label} on {where}" for label in self.labels]
 
     @property
     def cost(self) -> str:
-        """Number of methods."""
+        """The number of methods."""
         if self.partition is None:
             return f"{len(self.labels)}"
         sites = f" of {self.partition.into}" if self.partition.into else ""
         return f"{len(self.labels)} on {self.partition.name}{sites}"
 
     def prepare(self, study: Study) -> list[PlannedRun]:
-        """A run folder for each method and seed."""
+        """Return a run folder for each method and seed."""
         labels = [label for label in self.labels if study.can_train(label)]
         if not labels:
             return []
@@ -52,7 +52,7 @@ class Compared:
         return comparison.execute_runs(trainings, workers, on_end, after=attacked_runs.forget)
 
     def results(self, trainings: Sequence[PlannedRun]) -> Results:
-        """Column ``method`` has labels, in their order."""
+        """Return results whose column ``method`` has labels, in their order."""
         return comparison.collect_results(trainings, self.labels)
 
 
@@ -73,16 +73,16 @@ class WithoutOne(_OneMethod):
     with_all: bool = True
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
-        """One for each site left out."""
+        """Return one for each site left out."""
         return [f"{self.label} without {site}" for site in ("none", *sites)[not self.with_all :]]
 
     @property
     def cost(self) -> str:
-        """Number of sites, and one with all."""
+        """The number of sites, and one with all."""
         return "N + 1" if self.with_all else "N"
 
     def prepare(self, study: Study) -> list[coalitions.Training]:
-        """A run folder for each coalition and seed."""
+        """Return a run folder for each coalition and seed."""
         asked = required_coalitions(study.names, leave_one_out_weights)
         chosen = [coalition for coalition in asked if self.with_all or len(coalition) < len(study.names)]
         (item,) = study.items(self.labels)
@@ -94,7 +94,7 @@ class WithoutOne(_OneMethod):
         return coalitions.execute_trainings(trainings, workers, on_end)
 
     def results(self, trainings: Sequence[coalitions.Training]) -> Results:
-        """Column ``coalition`` has the sites that trained."""
+        """Return results whose column ``coalition`` has the sites that trained."""
         return coalitions.collect_results(trainings)
 
 
@@ -107,7 +107,7 @@ class _Attacked(_OneMethod):
         return attacked_runs.execute_runs(trainings, workers, on_end)
 
     def results(self, trainings: Sequence[attacked_runs.AttackedRun]) -> Results:
-        """Column ``run`` has run folders."""
+        """Return results whose column ``run`` has run folders."""
         return attacked_runs.collect_results(trainings)
 
 
@@ -116,16 +116,16 @@ class FreeRiding(_Attacked):
     """A method with each site in turn a free rider that repeats one image, and with none."""
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
-        """One for each free rider."""
+        """Return one for each free rider."""
         return [f"{self.label}, free rider {site}" for site in ("none", *sites)]
 
     @property
     def cost(self) -> str:
-        """Number of sites, and one honest."""
+        """The number of sites, and one honest."""
         return "N + 1"
 
     def prepare(self, study: Study) -> list[attacked_runs.AttackedRun]:
-        """A run folder for each free rider and seed."""
+        """Return a run folder for each free rider and seed."""
         out, options = study.out / "attacks", study.options(study.sites)
         return attacked_runs.prepare(out, study.items(self.labels), [FREE_RIDE], study.names, study.seeds, {}, options)
 
@@ -138,16 +138,16 @@ class WrongMasks(_Attacked):
     kinds: tuple[str, ...]  # specs of `fedmerit.attacks`
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
-        """One for each kind, and one without."""
+        """Return one for each kind, and one without."""
         return [f"{self.label} on {self.partition.folder(into)}, {kind}" for kind in ("honest", *self.kinds)]
 
     @property
     def cost(self) -> str:
-        """Number of kinds, and one honest."""
+        """The number of kinds, and one honest."""
         return f"{len(self.kinds) + 1} on {self.partition.name}"
 
     def prepare(self, study: Study) -> list[attacked_runs.AttackedRun]:
-        """A run folder for each kind and seed."""
+        """Return a run folder for each kind and seed."""
         sites = study.open_partition(self.partition)
         last = [folder.name for folder in open_sites(sites)][-1:]
         out, items = study.out / "attacks" / sites.name, study.items(self.labels)

@@ -44,7 +44,7 @@ class Scored:
 
     @cached_property
     def tested(self) -> "Slices":
-        """All slices of the split, as the model predicts them."""
+        """The all slices of the split, as the model predicts them."""
         return Slices.of(self.site.cases(self.split)).predicted(self.network, self.amp)
 
     @cached_property
@@ -54,31 +54,31 @@ class Scored:
 
     @property
     def all_patients(self) -> "Slices":
-        """All slices of the site, not yet predicted."""
+        """The all slices of the site, not yet predicted."""
         return Slices.of([case for cases in self.site.splits.values() for case in cases])
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices of some cases, in order, and their confusion counts."""
+    """A sequence of slices of some cases, and their confusion counts."""
 
     places: Sequence[tuple[Case, int]]
     counts: Counts | None = None
 
     @classmethod
     def of(cls, cases: Sequence[Case]) -> "Slices":
-        """All slices."""
+        """Return all slices."""
         return cls([(case, position) for case in cases for position in range(len(case.image))])
 
     def drawn(self, share: float, seed: int) -> "Slices":
-        """Some, at random, at least one."""
+        """Return some, at random, at least one."""
         number = max(1, round(share * len(self.places)))
         chosen = np.random.default_rng(seed).choice(len(self.places), number, replace=False)
         return Slices([self.places[place] for place in sorted(chosen.tolist())])
 
     @torch.inference_mode()
     def predicted(self, network: nn.Module, amp: bool) -> "Slices":
-        """With counts; a network of slices predicts batches of nearly equal size, and stays in its mode."""
+        """Return with counts; a network of slices predicts batches of nearly equal size, and stays in its mode."""
         if patch_size(network):
             return self._predicted_in_volumes(network, amp)
         device = next(network.parameters()).device
@@ -96,7 +96,7 @@ class Slices:
 
     @torch.inference_mode()
     def _predicted_in_volumes(self, network: nn.Module, amp: bool) -> "Slices":
-        """Likewise, of whole cases, in evaluation mode."""
+        """Return the slices with counts of predictions of whole cases, in evaluation mode."""
         device = next(network.parameters()).device
         masks: dict[Case, Tensor] = {}
         found = []
@@ -111,21 +111,21 @@ class Slices:
 
     @property
     def with_reference(self) -> "Slices":
-        """Only slices whose reference has the label count for it."""
+        """The only slices whose reference has the label count for it."""
         counts = self._counts
         there = (counts[..., 0] + counts[..., 2] > 0)[..., None]
         return Slices(self.places, np.where(there, counts, 0))
 
     @property
     def volume_dice(self) -> float:
-        """Of whole cases: the mean over cases of the mean over labels."""
+        """The Dice of whole cases: the mean over cases of the mean over labels."""
         of_cases: dict[Case, list[int]] = {}
         for row, (case, _) in enumerate(self.places):
             of_cases.setdefault(case, []).append(row)
         return _mean(_dice(np.stack([self._counts[rows].sum(axis=0) for rows in of_cases.values()])))
 
     def slice_dice(self, both_empty: float = math.nan) -> float:
-        """Of single slices: the mean over all of the mean over labels.
+        """Return Dice of single slices: the mean over all of the mean over labels.
 
         Args:
             both_empty: Dice of a slice without the label in reference and prediction; NaN: it does not count.
@@ -140,26 +140,26 @@ class Slices:
 
 
 def _dice(counts: Counts) -> NDArray[np.float64]:
-    """2 TP / (2 TP + FP + FN); NaN where all are 0."""
+    """Return 2 TP / (2 TP + FP + FN); NaN where all are 0."""
     twice = 2 * counts[..., 0]
     size = (twice + counts[..., 1] + counts[..., 2]).astype(np.float64)
     return np.asarray(twice / np.where(size > 0, size, np.nan))
 
 
 def _mean(dice: NDArray[np.float64]) -> float:
-    """Of (cases or slices, labels): the mean over labels, then over the others, without what is NaN."""
+    """Return the mean over labels, then over cases or slices, of (cases or slices, labels) without NaN."""
     return float(pd.DataFrame(dice).mean(axis=1).mean())
 
 
 def _batch_norms(network: nn.Module) -> list[nn.Module]:
-    """Its layers that keep running statistics; none of a network of volumes, of which no batch of slices is made."""
+    """Return the layers that keep running statistics; none of a network of volumes."""
     if patch_size(network):
         return []
     return [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
 
 
 def _batch_statistics(one: Scored) -> float:
-    """On a copy: layers in training mode also change their running statistics."""
+    """Return on a copy: layers in training mode also change their running statistics."""
     if not _batch_norms(one.network):
         return one.tested.volume_dice
     network = copy.deepcopy(one.network)
@@ -178,14 +178,14 @@ def _as_used(one: Scored) -> float:
 
 
 def _average_models(overlaps: Sequence[Overlap], quantity: str) -> float:
-    """The mean over cases of the mean over labels; NaN: none has it."""
+    """Return the mean over cases of the mean over labels; NaN: none has it."""
     found = pd.Series({(one.case, one.label): one.scores.get(quantity) for one in overlaps}, dtype=float)
     return float(found.groupby(level=0).mean().mean())
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How Dice, a fraction, is taken."""
+    """A way to take Dice, a fraction."""
 
     text: str
     score: Callable[[Scored], float]
@@ -214,7 +214,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing", seed: int = 0) -> pd.DataFrame:
-    """Dice [%] of a run's final model, or models, by protocol: ``Protocol``, ``What is scored``, sites, ``Mean``.
+    """Return Dice [%] of a run's final models by protocol: ``Protocol``, ``What is scored``, sites, ``Mean``.
 
     For ``as-used`` also the mean over sites of the `SURFACES` that can be measured.
 

@@ -35,7 +35,7 @@ RECORD = "paper.json"  # options of the folder's trainings
 
 @dataclass(frozen=True)
 class Partition:
-    """How the patients of all sites are split into new sites, by `fedmerit_lab.partitioning.scheme`."""
+    """A split of the patients of all sites into new sites, by `fedmerit_lab.partitioning.scheme`."""
 
     name: str  # as the papers call it
     by: str
@@ -48,20 +48,20 @@ class Partition:
 
     @property
     def heading(self) -> str:
-        """Heading of its column."""
+        """The heading of its column."""
         return self.title or self.name
 
     def folder(self, into: int) -> str:
-        """Folder name of the new sites; ``into`` is their number if the partition has none."""
+        """Return folder name of the new sites; ``into`` is their number if the partition has none."""
         return f"{file_name(self.name)}-{self.into or into}"
 
 
 class Training(Protocol):
-    """One run folder, planned."""
+    """A run folder, planned."""
 
     @property
     def folder(self) -> Path:
-        """Its path."""
+        """The path of the run folder."""
 
     @property
     def finished(self) -> bool:
@@ -69,14 +69,14 @@ class Training(Protocol):
 
 
 class Need(Protocol):
-    """Trainings behind an artefact."""
+    """A set of trainings behind an artefact."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Their methods with settings: ``fedsac:beta=2``."""
+        """The methods with settings: ``fedsac:beta=2``."""
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
-        """A name for each training of one seed; the same training has the same name in every need.
+        """Return a name for each training of one seed; the same training has the same name in every need.
 
         Args:
             sites: their names.
@@ -86,7 +86,7 @@ class Need(Protocol):
 
     @property
     def cost(self) -> str:
-        """Number of trainings of one seed, in terms of N sites."""
+        """The number of trainings of one seed, in terms of N sites."""
 
     def prepare(self, study: "Study") -> Sequence[Any]:
         """Check every training, then create the missing run folders."""
@@ -95,7 +95,7 @@ class Need(Protocol):
         """Execute unfinished trainings; the failed run folders with the reason."""
 
     def results(self, trainings: Sequence[Any]) -> Results:
-        """Results of finished trainings; methods in the order of ``labels``."""
+        """Return results of finished trainings; methods in the order of ``labels``."""
 
 
 @dataclass(eq=False)
@@ -129,14 +129,14 @@ class Study:
         self.has_server_set = self.server_sites is not None or all(folder.cases(SERVER_SPLIT) for folder in folders)
 
     def require_known(self, labels: Collection[str]) -> None:
-        """`BadInput` if a setting belongs to none of the methods of ``labels``."""
+        """Raise `BadInput` if a setting belongs to none of the methods of ``labels``."""
         methods = sorted({label.split(":")[0] for label in labels})
         for name in self.settings:
             if not any(name in _settable(method) for method in methods):
                 raise BadInput(f"--set {name}: not a parameter of {', '.join(methods)}, nor of training or network")
 
     def items(self, labels: Sequence[str]) -> list[MethodSpec]:
-        """The methods of ``labels``, each with the settings that it has; its label takes precedence."""
+        """Return the methods of ``labels``, each with the settings that it has; its label takes precedence."""
         return [
             replace(item, settings={**self._known(item.method), **item.settings})
             for item in parse_methods(",".join(labels))
@@ -147,7 +147,7 @@ class Study:
         return {name: value for name, value in self.settings.items() if name in names}
 
     def require_same(self) -> None:
-        """`BadInput` if the folder belongs to other sites, rounds or settings, or the sites were prepared again since.
+        """Raise `BadInput` if the folder has other sites, rounds or settings, or the sites were prepared again.
 
         Partitions are not made again, so theirs would be the old images.
         """
@@ -168,22 +168,22 @@ class Study:
         return asked | {name: str(value) for name, value in self.given.items()}
 
     def prepare(self, need: Need) -> None:
-        """Plan the trainings of a need: create missing run folders, train nothing."""
+        """Return plan the trainings of a need: create missing run folders, train nothing."""
         self.trainings[need] = need.prepare(self)
 
     def left(self, need: Need) -> list[Any]:
-        """The unfinished trainings."""
+        """Return the unfinished trainings."""
         return [training for training in self.trainings[need] if not training.finished]
 
     def done(self, need: Need) -> list[Any]:
-        """The finished trainings; `BadInput` if there is none."""
+        """Return the finished trainings; `BadInput` if there is none."""
         finished = [training for training in self.trainings[need] if training.finished]
         if not finished:
             raise BadInput(f"none of its trainings is finished ({need.cost} a seed); run the same command again")
         return finished
 
     def open_partition(self, new: Partition | None) -> Path:
-        """The folder of site folders; a missing partition is made.
+        """Return the folder of site folders; a missing partition is made.
 
         Raises:
             BadInput: there are too few patients.
@@ -197,15 +197,15 @@ class Study:
         return folder
 
     def options(self, sites: Path) -> dict[str, Any]:
-        """Options of `fedmerit.engines.runs.create` for every training on these sites."""
+        """Return options of `fedmerit.engines.runs.create` for every training on these sites."""
         return {"sites": sites, "rounds": self.rounds, "engine": "local", **self.given}
 
     def can_train(self, label: str) -> bool:
-        """Whether a method can be trained: some need images set aside for the server."""
+        """Return whether a method can be trained: some need images set aside for the server."""
         return self.has_server_set or not capabilities(METHODS[label.split(":")[0]]()).candidates
 
     def results(self, need: Need) -> Results:
-        """The results of the finished trainings of a need, read once as long as no other finishes.
+        """Return the results of the finished trainings of a need, read once as long as no other finishes.
 
         Raises:
             BadInput: no training is finished.

@@ -20,7 +20,7 @@ QUANTILES = 4
 
 @dataclass(frozen=True)
 class PooledCase:
-    """One prepared case, its source site, and its name in the partition."""
+    """A prepared case, its source site, and its name in the partition."""
 
     name: str
     source: SiteFolder
@@ -44,7 +44,7 @@ class Patient:
 
 
 def pool_patients(sources: Sequence[SiteFolder], classes: str) -> list[Patient]:
-    """Every patient of the sources, sorted by name.
+    """Return every patient of the sources, sorted by name.
 
     Raises:
         BadInput: a patient is in two splits or sites, two cases would get one name, or classes are by ``labels`` and
@@ -75,7 +75,7 @@ def pool_patients(sources: Sequence[SiteFolder], classes: str) -> list[Patient]:
 
 
 def _classify(patients: Mapping[str, Sequence[PooledCase]], classes: str) -> dict[str, str]:
-    """The class of every patient: its source, or its quarter of all patients."""
+    """Return the class of every patient: its source, or its quarter of all patients."""
     if classes == "source":
         return {name: cases[0].source.name for name, cases in patients.items()}
     measure = {"size": _size, "intensity": _intensity, "labels": _last_label_fraction}[classes]
@@ -85,19 +85,19 @@ def _classify(patients: Mapping[str, Sequence[PooledCase]], classes: str) -> dic
 
 
 def _size(case: Case) -> float:
-    """The largest cross-section of the labelled organ, as a share of the frame."""
+    """Return the largest cross-section of the labelled organ, as a share of the frame."""
     return float(load_array(case.label_file).any(axis=1).mean(axis=(1, 2)).max())
 
 
 def _last_label_fraction(case: Case) -> float:
-    """The fraction of labelled pixels that the last label covers, such as the cup in the disc; 0 without a label."""
+    """Return the fraction of labelled pixels that the last label covers, as the cup in the disc; 0 without a label."""
     label = load_array(case.label_file)
     labelled = int(label.any(axis=1).sum())
     return float(label[:, -1].sum()) / labelled if labelled else 0.0
 
 
 def _intensity(case: Case) -> float:
-    """The mean intensity within the organ, in an image of mean 0 and standard deviation 1; 0 without a label."""
+    """Return the mean intensity within the organ, in an image of mean 0 and standard deviation 1; 0 without a label."""
     organ = load_array(case.label_file).any(axis=1)
     return float(load_array(case.image_file).mean(axis=1, dtype=np.float64)[organ].mean()) if organ.any() else 0.0
 
@@ -107,7 +107,7 @@ COMMON_SPLITS = ("testing", SERVER_SPLIT)  # what evaluates all: split evenly, t
 
 
 def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
+    """Return ``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
 
     Sites whose proportional part is below one get one, and the others share what is left in proportion; equal
     remainders (to nine digits, as sums of shares are rounded) go to the first. ``total`` is at least the number of
@@ -129,7 +129,7 @@ def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def assign_sites(classes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `Scheme.shares`.
+    """Return the site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `Scheme.shares`.
 
     The size of each site is `apportion` of its expectation. Its patients are those at which the expectation,
     accumulated along the row of patients, passes halves: every class is split as its shares say, as near as whole
@@ -157,7 +157,7 @@ class Share:
 def assign_patients(
     sites: Path, patients: Sequence[Patient], scheme: Scheme, duplicate: Sequence[str], split_site: Sequence[str]
 ) -> dict[str, Share]:
-    """The patients of every site, by its name."""
+    """Return the patients of every site, by its name."""
     names = [f"site-{number:0{len(str(scheme.into))}d}" for number in range(1, scheme.into + 1)]
     require_sites("duplicate", duplicate, names)
     require_sites("split site", split_site, names)
@@ -210,7 +210,7 @@ def assign_patients(
 def _assign(
     patients: Sequence[Patient], shares: Mapping[str, NDArray[np.float64]], sites: Sequence[str]
 ) -> Iterator[tuple[Patient, str]]:
-    """`assign_sites` for named classes and sites; ``shares`` of each class are (sites,)."""
+    """Return `assign_sites` for named classes and sites; ``shares`` of each class are (sites,)."""
     rows = {name: row for row, name in enumerate(shares)}
     classes = np.array([rows[patient.patient_class] for patient in patients])
     for patient, site in zip(patients, assign_sites(classes, np.stack([*shares.values()])), strict=True):
@@ -218,7 +218,7 @@ def _assign(
 
 
 def require_sites(what: str, asked: Iterable[str], known: Iterable[str]) -> None:
-    """`BadInput` unless all sites ``asked`` for are known and named once; ``what`` is the option that names them."""
+    """Raise `BadInput` unless all sites ``asked`` for are known and named once; ``what`` is the option's name."""
     for site, times in Counter(asked).items():
         if site not in known or times > 1:
             problem = "named twice" if times > 1 else "no such site"
@@ -226,7 +226,7 @@ def require_sites(what: str, asked: Iterable[str], known: Iterable[str]) -> None
 
 
 def _require_enough(sites: Path, patients: Sequence[Patient], needed: Mapping[str, int]) -> None:
-    """`BadInput` unless there is a patient of each split for every site; the server's split may be empty."""
+    """Raise `BadInput` unless there is a patient of each split for every site; the server's split may be empty."""
     there = Counter(patient.split for patient in patients)
     for split, number in needed.items():
         if there[split] < number and (there[split] or split in SPLITS):

@@ -65,7 +65,7 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
 
 
 def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
-    """(..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
+    """Return (..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
     *rest, height, width = array.shape
     blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
     return np.asarray(blocks.mean(axis=(-3, -1)))

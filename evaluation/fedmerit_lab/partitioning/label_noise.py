@@ -33,17 +33,17 @@ class Disturbed:
 
 
 def shift(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Moved in a random direction by half of its own extent there."""
+    """Return moved in a random direction by half of its own extent there."""
     return _moved(mask, rng.uniform(0, 2 * np.pi))
 
 
 def offset(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Moved by as much, always towards higher columns: a site whose masks are all off in one way."""
+    """Return moved by as much, always towards higher columns: a site whose masks are all off in one way."""
     return _moved(mask, 0.0)
 
 
 def _moved(mask: Mask, angle: float) -> Mask:
-    """By half of its own extent in a direction, in radians."""
+    """Return by half of its own extent in a direction, in radians."""
     rows, columns = np.nonzero(mask.any(axis=0))
     extent = np.array([np.ptp(rows) + 1, np.ptp(columns) + 1])
     step = np.array([np.sin(angle), np.cos(angle)]) * extent / 2
@@ -53,7 +53,7 @@ def _moved(mask: Mask, angle: float) -> Mask:
 
 
 def resize(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Dilated or eroded, as drawn, all labels by a quarter of the smallest one's radius, at least one pixel."""
+    """Return dilated or eroded, as drawn, all labels by a quarter of the smallest one's radius, at least one pixel."""
     areas = mask.sum(axis=(1, 2))
     radius = max(1.0, RESIZED_BY * float(np.sqrt(areas[areas > 0].min() / np.pi)))
     grows = rng.random() < 0.5 and not mask.all()  # what fills the frame cannot grow
@@ -61,12 +61,12 @@ def resize(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
 
 
 def invert(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Organ and background exchanged, label by label."""
+    """Return organ and background exchanged, label by label."""
     return np.subtract(1, mask, dtype=np.uint8)
 
 
 def swap(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """That of a training slice of another patient of the site, one that differs."""
+    """Return the mask of a training slice of another patient of the site, one that differs."""
     return other
 
 
@@ -76,7 +76,7 @@ RULES: Mapping[str, Rule] = {"shift": shift, "offset": offset, "resize": resize,
 def disturb(
     site: str, masks: Sequence[TrainingMasks], share: float, rule: str, seed: Sequence[int]
 ) -> dict[str, Disturbed]:
-    """The cases that change, by name: ``share`` of all training slices that show a label get a wrong mask.
+    """Return the cases that change, by name: ``share`` of all training slices that show a label get a wrong mask.
 
     Their number is the nearest whole one. For one ``seed``, the slices of a smaller share are among those of a
     larger one, and wrong in the same way. Slices without a label are unchanged.

@@ -110,14 +110,14 @@ def partition(
 
 
 def _usual_classes(by: str, sources: Sequence[SiteFolder]) -> str:
-    """The default of `Scheme.classes`."""
+    """Return the default of `Scheme.classes`."""
     if by == "variety":
         return "labels" if len(sources[0].labels) > 1 else "size"
     return "source" if len(sources) > 1 or by != "dirichlet" else "size"
 
 
 def _training_on(others: Sequence[SiteFolder], site: str, share: Share) -> Share:
-    """A site that trains on its cases as other folders have them; without those that they lack."""
+    """Return a site that trains on its cases as other folders have them; without those that they lack."""
     cases = {item.name: item for patient in pool_patients(others, "source") for item in patient.cases}
     patients = []
     for patient in share.patients:
@@ -132,7 +132,7 @@ def _training_on(others: Sequence[SiteFolder], site: str, share: Share) -> Share
 
 
 def _training_masks(patients: Iterable[Patient]) -> list[TrainingMasks]:
-    """What a site trains on, sorted by case: noise does not depend on the order of its patients."""
+    """Return what a site trains on, sorted by case: noise does not depend on the order of its patients."""
     cases = [(item, patient.name) for patient in patients if patient.split == "training" for item in patient.cases]
     masks = []
     for item, patient in sorted(cases, key=lambda pair: pair[0].name):

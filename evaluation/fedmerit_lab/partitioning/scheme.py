@@ -90,7 +90,7 @@ class Scheme:
 
     @property
     def _imbalance(self) -> tuple[float, int]:
-        """κ and m."""
+        """The values of κ and m."""
         return KAPPA if self.kappa is None else self.kappa, self.holders or HOLDERS
 
     @property
@@ -105,7 +105,7 @@ class Scheme:
         return {}
 
     def class_shares(self, classes: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """`shares` by the names of the classes; the classes in ``outlier`` go to the last site.
+        """Return `shares` by the names of the classes; the classes in ``outlier`` go to the last site.
 
         Raises:
             BadInput: no patient is of a class of ``outlier``, or all are.
@@ -124,7 +124,7 @@ class Scheme:
         return {**dict(zip(others, np.pad(rest, ((0, 0), (0, 1))), strict=True)), **dict.fromkeys(self.outlier, last)}
 
     def shares(self, classes: int) -> NDArray[np.float64]:
-        """(classes, sites) float64: the share of each class that each site gets; rows sum to 1."""
+        """Return (classes, sites) float64: the share of each class that each site gets; rows sum to 1."""
         if self.by == "banded":
             ends, cuts = np.linspace(0, 1, classes + 1), np.linspace(0, 1, self.into + 1)
             overlap = np.minimum(ends[1:, None], cuts[1:]) - np.maximum(ends[:-1, None], cuts[:-1])
@@ -143,7 +143,7 @@ class Scheme:
 
 
 def _variety(classes: int, sites: int) -> NDArray[np.float64]:
-    """(classes, sites) shares of sites of equal size, from the fewest possible classes to all, in a ring.
+    """Return (classes, sites) shares of sites of equal size, from the fewest possible classes to all, in a ring.
 
     Each site's classes begin where those of the one before end; proportional fitting makes sites and classes even.
     """

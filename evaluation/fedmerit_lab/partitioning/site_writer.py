@@ -124,7 +124,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def _origin(patients: Sequence[Patient], sources: Mapping[str, SiteFolder]) -> list[dict[str, Any]]:
-    """How many patients of each split come from which site."""
+    """Return how many patients of each split come from which site."""
     there = Counter((patient.source.name, patient.split) for patient in patients)
     return [
         {
@@ -137,7 +137,7 @@ def _origin(patients: Sequence[Patient], sources: Mapping[str, SiteFolder]) -> l
 
 
 def _stated_checksum(source: SiteFolder, file: Path) -> str:
-    """The checksum that site.json has of an array, so `check` finds whether the array changed since."""
+    """Return the checksum that site.json has of an array, so ``fedmerit check`` finds later changes."""
     name = file.relative_to(source.path).as_posix()
     try:
         return str(source.info["checksums"][name])
@@ -146,7 +146,7 @@ def _stated_checksum(source: SiteFolder, file: Path) -> str:
 
 
 def _merge_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields that the sources' site.json share: None if they differ; `CREDITS` are listed one after the other."""
+    """Return the fields that the sources share: None if they differ; `CREDITS` are listed one after the other."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for info in infos for name in info if name not in SITE_FIELDS):
         values: list[Any] = []

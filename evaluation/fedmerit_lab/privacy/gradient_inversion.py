@@ -36,7 +36,7 @@ class LocalSteps:
     rate: float
 
     def update(self, batches: Batches, smoothing: float = 0.0) -> Tensor:
-        """(d,) trained minus received, from the network's weights, differentiable with respect to images.
+        """Return (d,) trained minus received, from the network's weights, differentiable with respect to images.
 
         ``smoothing`` is added to Adam's denominator, in parts of the gradient's root mean square: the first step of
         Adam is the gradient's sign, which has no derivative.
@@ -60,7 +60,7 @@ class LocalSteps:
 
 @dataclass(frozen=True)
 class ImageSearch:
-    """How images are optimised: Adam of rate 0.1 on the sign of the derivative, the rate falling to a tenth thrice.
+    """A search of images: Adam of rate 0.1 on the sign of the derivative, the rate falling to a tenth thrice.
 
     Args:
         iterations: of the optimiser of images.
@@ -80,7 +80,7 @@ class ImageSearch:
         masks: Sequence[Tensor],
         span: Sequence[float],
     ) -> tuple[list[Tensor], float]:
-        """Images of every step, (batch, channels, h, w) each, and the cosine distance that they reach, 0 to 2.
+        """Return images of every step, (batch, channels, h, w) each, and the cosine distance that they reach, 0 to 2.
 
         Args:
             steps: of the site.
@@ -109,12 +109,12 @@ class ImageSearch:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours in rows plus that in columns."""
+    """Return mean absolute difference of neighbours in rows plus that in columns."""
     return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
 
 
 def read_first_layer(network: nn.Module, update: Tensor) -> Tensor:
-    """(inputs,) what a fully connected first layer, ``network``'s, saw in one step of plain SGD on one image.
+    """Return (inputs,) what a fully connected first layer, ``network``'s, saw in one step of plain SGD on one image.
 
     The change of a row is the change of its bias times the input; of the row whose bias changed most.
     """

@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Case:
-    """How a site trains in its round, and what the attacker knows of it."""
+    """A case: how a site trains in its round, and what the attacker knows of it."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the training, instead of the defaults
     connected: bool = False  # instead of the default network one whose first layer is fully connected
@@ -62,7 +62,7 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """One site's round, as it was done."""
+    """A site's round, as it was done."""
 
     steps: LocalSteps
     update: Tensor  # (d,)
@@ -72,7 +72,7 @@ class LocalTraining:
 
 
 def train_round(case: Case, folder: SiteFolder, seed: int) -> LocalTraining:
-    """The first round of the product's own local training, by a case's settings."""
+    """Return the first round of the product's own local training, by a case's settings."""
     config = make_configuration(
         "fedavg", folder.task, 100, seed, {"in_channels": folder.channels, "labels": folder.labels}, case.settings
     )
@@ -94,7 +94,7 @@ def train_round(case: Case, folder: SiteFolder, seed: int) -> LocalTraining:
 
 
 def _other_images(folder: SiteFolder, samples: Slices, used: Batches) -> Tensor:
-    """(m, channels, h, w) of patients none of whose images was in a batch, of all splits."""
+    """Return (m, channels, h, w) of patients none of whose images was in a batch, of all splits."""
     seen = {image.numpy().tobytes() for images, _ in used for image in images}
     trained = {case.patient for case, place in samples.index if case.image[place].tobytes() in seen}
     images = Slices([case for split in SPLITS for case in folder.cases(split) if case.patient not in trained])
@@ -102,7 +102,7 @@ def _other_images(folder: SiteFolder, samples: Slices, used: Batches) -> Tensor:
 
 
 def connected_network(images: Tensor, masks: Tensor, seed: int) -> nn.Sequential:
-    """The network of a hostile plan: from images (batch, channels, h, w) to logits like masks (batch, labels, h, w)."""
+    """Build the network of a hostile plan: from images (batch, channels, h, w) to logits like masks."""
     pixels, (labels, h, w) = images[0].numel(), masks.shape[1:]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -113,7 +113,7 @@ def connected_network(images: Tensor, masks: Tensor, seed: int) -> nn.Sequential
 def attack(
     case: Case, training: LocalTraining, update: str, start: str, how: ImageSearch, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """One row for each image of the round: how like it the reconstruction is, the start, and the nearest other patient.
+    """Yield a row for each image: how like it the reconstruction, the start and the nearest other patient are.
 
     Args:
         case: of the training.
@@ -146,7 +146,7 @@ def attack(
 
 
 def best_likeness(image: Tensor, candidates: Sequence[Tensor]) -> dict[str, float]:
-    """The highest correlation, SSIM and PSNR [dB] with an image (channels, h, w), each after the best scale and shift.
+    """Return the highest correlation, SSIM and PSNR [dB] with an image (channels, h, w) after scale and shift.
 
     A norm behind the first convolution takes scale and shift away, so an attacker is not asked for them.
     """
@@ -176,7 +176,7 @@ def measure(
     how: ImageSearch,
     on_begin: Callable[[str], None],
 ) -> pd.DataFrame:
-    """Attack every case of every seed, seed by seed; of each seed another site. All rows, also written to ``out``.
+    """Measure every case of every seed, of each seed another site; return all rows, also written to ``out``.
 
     What is in the table there is not measured again.
 
@@ -204,7 +204,7 @@ def measure(
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """By case, update and start: numbers of images, seeds and matches; means of distance and likeness, the best SSIM.
+    """Return by case, update and start the numbers of images and seeds, means of distance and likeness, best SSIM.
 
     A match is an image whose reconstruction has a higher SSIM than its start and than every other patient's image.
     """

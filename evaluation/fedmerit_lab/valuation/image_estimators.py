@@ -34,35 +34,35 @@ def _in_all_draws(values: Sequence[float], run: ObservedRun) -> FloatArray:
 
 @dataclass(frozen=True)
 class LabelVolume(Estimator):
-    """Labelled pixels of the training slices, all labels together."""
+    """An estimator by labelled pixels of the training slices, all labels together."""
 
     about: ClassVar[str] = "labelled pixels of the training slices"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) pixels."""
+        """Return (n, D) pixels."""
         return _in_all_draws([float(sum(masks.sum() for _, masks in _training(one))) for one in run.folders], run)
 
 
 @dataclass(frozen=True)
 class LabelDistance(Estimator):
-    """Minus the Wasserstein distance of the site's organ sizes from those of all others' training slices."""
+    """An estimator by minus the Wasserstein distance of the site's organ sizes from all others'."""
 
     about: ClassVar[str] = "nearness of its organ sizes to the others'"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) minus shares of the frame."""
+        """Return (n, D) minus shares of the frame."""
         sizes = [np.array([float(masks.mean()) for _, masks in _training(one)]) for one in run.folders]
         return _in_all_draws(_nearness(sizes), run)
 
 
 @dataclass(frozen=True)
 class IntensityDistance(Estimator):
-    """Minus the Wasserstein distance of the site's intensities, by their percentiles, from the others'."""
+    """An estimator by minus the Wasserstein distance of the site's intensity percentiles from the others'."""
 
     about: ClassVar[str] = "nearness of its intensities to the others'"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) minus standard deviations of an image."""
+        """Return (n, D) minus standard deviations of an image."""
         percentiles = np.linspace(0, 100, 101)
         found = [
             np.concatenate([np.percentile(image.numpy(), percentiles) for image, _ in _training(one)])
@@ -81,7 +81,7 @@ def _nearness(of_sites: Sequence[FloatArray]) -> list[float]:
 
 @dataclass(frozen=True)
 class KNNShapley(Estimator):
-    """Shapley values of training slices in a K-nearest-neighbour model of validation slices, summed by site.
+    """An estimator by Shapley values of training slices in a K-nearest-neighbour model of validation slices.
 
     Distances are of features of the final model; the utility of a neighbour is the Dice of its mask, resized to 16
     pixels a side, with that of the validation slice. Means over the sites' validation slices, site by site.
@@ -92,7 +92,7 @@ class KNNShapley(Estimator):
     about: ClassVar[str] = "K-nearest-neighbour Shapley values on features of the final model"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) fractions of Dice."""
+        """Return (n, D) fractions of Dice."""
         model_of = final_models(run.path)
         trained = [_described(model_of(one), Slices(one.cases("training"))) for one in run.folders]
         owners = np.repeat(np.arange(len(trained)), [len(features) for features, _ in trained])
@@ -108,7 +108,7 @@ class KNNShapley(Estimator):
 
 
 def knn_shapley(use: FloatArray, order: np.ndarray, k: int) -> FloatArray:
-    """(q, m) Shapley values of m training points for each of q questions (Theorem 1, Jia et al. 2019).
+    """Return (q, m) Shapley values of m training points for each of q questions (Theorem 1, Jia et al. 2019).
 
     v(S) is the sum of ``use`` over the K nearest in S, by K. With the points by distance α_1, ..., α_m:
     s_{α_m} = u_{α_m} min(K, m) / (K m) and s_{α_i} = s_{α_{i+1}} + (u_{α_i} - u_{α_{i+1}}) min(K, i) / (K i).
@@ -131,7 +131,7 @@ def knn_shapley(use: FloatArray, order: np.ndarray, k: int) -> FloatArray:
 
 
 def mask_dice(masks: Tensor, others: Tensor) -> Tensor:
-    """(q, m) soft Dice of (q, p) masks with (m, p) others, float64 in [0, 1]; 1 where both are empty."""
+    """Return (q, m) soft Dice of (q, p) masks with (m, p) others, float64 in [0, 1]; 1 where both are empty."""
     masks, others = masks.double(), others.double()
     sums = masks.sum(dim=1)[:, None] + others.sum(dim=1)
     return torch.where(sums > 0, 2 * masks @ others.T / sums.where(sums > 0, 1.0), 1.0).clamp(max=1)
@@ -139,7 +139,7 @@ def mask_dice(masks: Tensor, others: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _described(network: nn.Module, slices: Slices) -> tuple[Tensor, Tensor]:
-    """(m, c) features of slices, the means over the image of the network's deepest level, and (m, p) resized masks."""
+    """Return (m, c) features of slices, means over the deepest level of the network, and (m, p) resized masks."""
     if patch_size(network):
         raise BadInput("knn_shapley: compares slices, but the run's network is for volumes; leave it out of --values")
     deepest: list[Tensor] = []

@@ -98,7 +98,7 @@ def test_lab_run_records_attacks_and_resumes_with_the_same(fedmerit, sites, tmp_
         runs.execute(run, lambda record: None)
 
 
-def test_no_deployed_machine_can_be_told_to_attack(tmp_path, monkeypatch):
+def test_no_deployed_machine_can_be_made_to_attack(tmp_path, monkeypatch):
     """Options, manifests and jobs have no place for an attack, and no site allows the executor of the laboratory."""
     with pytest.raises(BadInput, match="unknown option attacks"):
         RunOptions.read({"attacks": {"site1": "zero"}})
