@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detection_scores, detectors
+from fedmerit_lab.attacks import detection_scores
 
 SITES = ("A", "B", "C", "D")
 HONEST = {
@@ -59,4 +59,4 @@ def flagged(results, since=None):
 
 
 def flags(detector, results):
-    return detectors.flags(detector, detector.suspicion(results))
+    return detector.see(results).flagged

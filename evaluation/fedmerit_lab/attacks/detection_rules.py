@@ -12,10 +12,10 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detection_scores import auroc
-from fedmerit_lab.attacks.detectors import DETECTORS, Detector, of_rounds
+from fedmerit_lab.attacks.detectors import DETECTORS, JointDetector, ThresholdDetector, of_rounds
+from fedmerit_lab.detection.detector import Detection, Detector
 
 RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
 WINDOW = 5  # rounds of a mean
@@ -39,7 +39,7 @@ def cosine_drops(results: Results) -> pd.DataFrame:
 
 
 VALUE = next(detector for detector in DETECTORS if detector.name == "free-rider value")
-DROP = Detector(
+DROP = ThresholdDetector(
     "cosine drop",
     "the cosine to the mean update dropped by 0.1 more than the sites' median, and by twice any other's drop",
     "Figure 7, Jiang et al. 2023, which has no threshold",
@@ -58,7 +58,7 @@ def low_losses(results: Results) -> pd.DataFrame:
     return 1 - recent.div(recent.median(axis=1), axis=0)
 
 
-LOSS = Detector(
+LOSS = ThresholdDetector(
     "training loss",
     "the training loss is below 0.6 of the median site's",
     "none of the papers; the threshold by six generated hospitals, seeds 0 to 2",
@@ -67,29 +67,7 @@ LOSS = Detector(
 )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A rule flags the sites that all of its detectors flag."""
-
-    name: str
-    detectors: tuple[Detector, ...]
-
-    def flags(self, results: Results) -> pd.DataFrame:
-        """Return whether each site is flagged in each round: ``(run, round)`` x sites, bool."""
-        first, *others = (detectors.flags(one, one.suspicion(results)) for one in self.detectors)
-        for other in others:
-            first = first & other.reindex_like(first).fillna(False).astype(bool)
-        return first
-
-    def suspicion(self, results: Results) -> pd.DataFrame:
-        """Return the product of the detectors' suspicions, negative ones as 0; of one detector, its suspicion."""
-        first, *others = (one.suspicion(results) for one in self.detectors)
-        for other in others:
-            first = first.clip(lower=0) * other.clip(lower=0)
-        return first
-
-
-RULES = (Rule(VALUE.name, (VALUE,)), Rule(DROP.name, (DROP,)), Rule("both", (VALUE, DROP)), Rule(LOSS.name, (LOSS,)))
+RULES: tuple[Detector[Results, pd.DataFrame], ...] = (VALUE, DROP, JointDetector("both", VALUE, DROP), LOSS)
 
 
 def detection_rates(attacks: Sequence[AttackedRun], results: Results, after: Sequence[int]) -> Table:
@@ -104,14 +82,14 @@ def detection_rates(attacks: Sequence[AttackedRun], results: Results, after: Seq
         BadInput: the results have no Dice of the models that sites trained.
     """
     there = [attack for attack in attacks if attack.folder.name in set(results.rows["run"])]
-    by_rule = {rule.name: (rule.flags(results), rule.suspicion(results)) for rule in RULES}
+    by_rule = {rule.name: rule.see(results) for rule in RULES}
     rows = []
     for label, kind in dict.fromkeys((one.label, one.kind) for one in there if one.kind != HONEST):
         attacked = [one for one in there if (one.label, one.kind) == (label, kind)]
         honest = [one for one in there if (one.label, one.kind) == (label, HONEST)]
         for rounds in after:
-            for rule, (flags, suspicion) in by_rule.items():
-                found = [_detect(one, flags, suspicion, rounds) for one in (*attacked, *honest)]
+            for rule, detection in by_rule.items():
+                found = [_detect(one, detection, rounds) for one in (*attacked, *honest)]
                 if any(one is None for one in found[: len(attacked)]):
                     continue
                 rows.append(
@@ -133,9 +111,9 @@ class _Detected:
     suspicions: "pd.Series[float]"  # by site
 
 
-def _detect(attack: AttackedRun, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds: int) -> _Detected | None:
+def _detect(attack: AttackedRun, detection: Detection[pd.DataFrame], rounds: int) -> _Detected | None:
     """Return detection in a run after a number of rounds; None if it has fewer."""
-    place = (attack.folder.name, rounds - 1)
+    place, flags, suspicion = (attack.folder.name, rounds - 1), detection.flagged, detection.suspicion
     if place not in flags.index:
         return None
     flagged = flags.columns[flags.loc[[place]].to_numpy(bool)[0]]

@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.stats import mannwhitneyu
 
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.detectors import DETECTORS, flags, participants
+from fedmerit_lab.attacks.detectors import DETECTORS, participants
 
 
 def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.DataFrame:
@@ -20,7 +20,7 @@ def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.
     """
     found = []
     for detector in DETECTORS:
-        flagged = flags(detector, detector.suspicion(results))
+        flagged = detector.see(results).flagged
         rows, columns = flagged.to_numpy().nonzero()
         for (run, round), site in zip(flagged.index[rows], flagged.columns[columns], strict=True):
             if round >= (since or {}).get(run, 0):

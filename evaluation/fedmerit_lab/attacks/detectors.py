@@ -12,16 +12,17 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.detection.detector import Detection
 
 ROUND = ["run", "round"]
 NEAR = math.cos(math.radians(30))  # 0.866; the last step with noise of half its norm is at 26.6 degrees, 0.894
 
 
 @dataclass(frozen=True)
-class Detector:
-    """A detector flags a site in a round if its suspicion is above the threshold.
+class ThresholdDetector:
+    """A detector of free riders in results: it flags a site in a round if its suspicion is above the threshold.
 
-    ``lead``: and at least this many times the next highest of the round; 0: the others do not matter.
+    With a ``lead``, also only if the suspicion is that many times the next highest of the round.
     """
 
     name: str
@@ -30,6 +31,31 @@ class Detector:
     suspicion: Callable[[Results], pd.DataFrame]
     threshold: float
     lead: float = 0.0
+
+    def see(self, results: Results) -> Detection[pd.DataFrame]:
+        """Return suspicions and flags, ``(run, round)`` x sites."""
+        suspicion = self.suspicion(results)
+        flagged = suspicion > self.threshold
+        if self.lead:
+            others = {site: suspicion.drop(columns=site).max(axis=1) for site in suspicion}
+            highest = pd.DataFrame(others, index=suspicion.index, columns=suspicion.columns).fillna(0)
+            flagged &= suspicion >= self.lead * highest.clip(lower=0)
+        return Detection(suspicion, flagged)
+
+
+@dataclass(frozen=True)
+class JointDetector:
+    """A detector that flags the sites that two detectors flag; its suspicion is the product of both, from 0."""
+
+    name: str
+    first: ThresholdDetector
+    second: ThresholdDetector
+
+    def see(self, results: Results) -> Detection[pd.DataFrame]:
+        """Return suspicions and flags, ``(run, round)`` x sites."""
+        first, second = self.first.see(results), self.second.see(results)
+        also = second.flagged.reindex_like(first.flagged).fillna(False).astype(bool)
+        return Detection(first.suspicion.clip(lower=0) * second.suspicion.clip(lower=0), first.flagged & also)
 
 
 def of_rounds(results: Results, quantity: str) -> pd.DataFrame:
@@ -107,7 +133,7 @@ def participants(results: Results) -> pd.DataFrame:
 
 
 DETECTORS = (
-    Detector(
+    ThresholdDetector(
         "free-rider value",
         "mean over rounds of the cosine to the mean times the growth of the own error",
         "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, a free rider's over 5 times as high",
@@ -115,71 +141,56 @@ DETECTORS = (
         threshold=0.03,
         lead=5.0,
     ),
-    Detector(
+    ThresholdDetector(
         "small norm",
         "norm of the update under a tenth of the median",
         "plain free riders, Fraboni et al. 2021; a tenth leaves room for sites of few images",
         lambda results: -_relative_norm(results),
         threshold=-0.1,
     ),
-    Detector(
+    ThresholdDetector(
         "large norm",
         "norm of the update over 3 times the median",
         "the bound at which norms are clipped, after Sun et al. 2019",
         _relative_norm,
         threshold=3.0,
     ),
-    Detector(
+    ThresholdDetector(
         "previous step",
         "the update is within 30 degrees of the mean update of the round before",
         "delta weights, Lin et al. 2019",
         lambda results: of_rounds(results, "cosine_to_previous"),
         threshold=NEAR,
     ),
-    Detector(
+    ThresholdDetector(
         "near duplicate",
         "the update is within 30 degrees of another site's",
         "sybils, Fung et al. 2020",
         lambda results: of_rounds(results, "largest_pair_cosine"),
         threshold=NEAR,
     ),
-    Detector(
+    ThresholdDetector(
         "repeated",
         "the very update was sent before, or by another site",
         "digests of the run's ledger",
         lambda results: of_rounds(results, "repeated"),
         threshold=0.5,
     ),
-    Detector(
+    ThresholdDetector(
         "opposed",
         "the mean over rounds of the cosine to the mean is negative",
         "Figure 7, Jiang et al. 2023; the sign of Xu and Lyu 2021",
         lambda results: -accumulated(of_rounds(results, "cosine_to_mean")),
         threshold=0.0,
     ),
-    Detector(
+    ThresholdDetector(
         "low contribution",
         "the method's contribution, mean over rounds, is under a third of the mean over sites",
         "the threshold of Xu and Lyu 2021",
         _contribution,
         threshold=-1 / 3,
     ),
-    Detector(
+    ThresholdDetector(
         "server", "flagged, rejected or expelled in the round", "the method and the server's checks", _by_server, 0.5
     ),
 )
-
-
-def flags(detector: Detector, suspicion: pd.DataFrame) -> pd.DataFrame:
-    """Return whether each site is flagged in each round: ``(run, round)`` x sites, bool.
-
-    Args:
-        detector: has the threshold.
-        suspicion: the detector's.
-    """
-    flagged = suspicion > detector.threshold
-    if detector.lead:
-        others = {site: suspicion.drop(columns=site).max(axis=1) for site in suspicion}
-        highest = pd.DataFrame(others, index=suspicion.index, columns=suspicion.columns).fillna(0)
-        flagged &= suspicion >= detector.lead * highest.clip(lower=0)
-    return flagged

@@ -210,6 +210,19 @@ class SignFlip(Scaled):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drift(Attack):
+    """An attack that turns slowly from its honest update to the reversed one."""
+
+    rounds: Annotated[int, Count(1), About("rounds until the update is reversed")] = 10
+
+    def update(self, view: AttackerView) -> Learned:
+        """Return the honest update times a factor that falls from 1 to -1."""
+        honest = view.train()
+        update = honest.update * (1 - 2 * min(view.task.round / self.rounds, 1.0))
+        return replace(honest, update=update, trained=view.received + update)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HalfFlip(Attack):
     """An attack that sends its honest update with the sign of every other entry reversed, always of the same ones."""
 

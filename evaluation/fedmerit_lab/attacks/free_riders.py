@@ -64,6 +64,7 @@ class IntermittentRider(Attack):
 
     every: Annotated[int, Count(2), About("rounds of a turn")] = 3
     works: Annotated[int, Count(1), About("of them in which it trains, the first ones")] = 1
+    after: Annotated[int, Count(), About("rounds of the first turn that it rests before it works")] = 0
     sends: Annotated[
         str,
         Choice(("zero", "noise", "last")),
@@ -80,7 +81,7 @@ class IntermittentRider(Attack):
 
     def update(self, view: AttackerView) -> Tensor | Learned:
         """Return the honest one, or (d,) of a resting round."""
-        rests = view.task.round % self.every >= self.works
+        rests = (view.task.round - self.after) % self.every >= self.works
         if not rests or (self.sends != "zero" and "last" not in view.kept):
             learned = view.train()
             view.kept["last"] = learned.update

@@ -19,10 +19,9 @@ from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.statistics.resampling import LEVEL
 from fedmerit_evaluation.studies.study import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark
-from fedmerit_lab.detection.arena import HONEST, Case, play
-from fedmerit_lab.detection.arena_attacks import ATTACKS, ArenaAttack, ByProduct
+from fedmerit_lab.detection.arena import Case, play
 from fedmerit_lab.detection.detectors import others_detectors
-from fedmerit_lab.detection.scenarios import SCENARIOS
+from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, Scenario, attacked
 
 USUAL = "usual"  # the scenario of attacks
 RUN_GUARD = "guard"
@@ -52,32 +51,30 @@ class ArenaBench:
     @property
     def cases(self) -> list[tuple[str, str, str, Case]]:
         """The method, scenario and attack by name, and the case; seed by seed."""
-        honest = [(name, "", HONEST) for name in SCENARIOS]
+        honest = [(name, "", scenario) for name, scenario in SCENARIOS.items()]
         named = [*honest, *((USUAL, name, find_attack(name)) for name in self.attacks)]
         return [
-            (method.label, scenario, name, case)
+            (method.label, name, attack, self._case(method, sites, scenario, seed))
             for seed in self.seeds
             for sites in self.sizes
             for method in self.methods
-            for scenario, name, attack in named
-            if attack.sites < 2 or 2 * attack.sites < sites
-            for case in [self._case(method, sites, scenario, attack, seed)]
+            for name, attack, scenario in named
+            if scenario.attackers < 2 or 2 * scenario.attackers < sites
         ]
 
-    def _case(self, method: MethodSpec, sites: int, scenario: str, attack: ArenaAttack, seed: int) -> Case:
-        found = SCENARIOS[scenario]
-        return Case(method.method, sites, found, attack, seed, self.rounds, method.settings, self.guard)
+    def _case(self, method: MethodSpec, sites: int, scenario: Scenario, seed: int) -> Case:
+        return Case(method.method, sites, scenario, seed, self.rounds, method.settings, self.guard)
 
 
-def find_attack(name: str) -> ArenaAttack:
+def find_attack(name: str) -> Scenario:
     """Return one of `ATTACKS`, or that of a spec of an attack; `BadInput` if it is neither."""
     if name in ATTACKS:
         return ATTACKS[name]
     try:
-        attack = ByProduct("by its spec", spec=name)
+        scenario = attacked("by its spec", name)
     except BadInput:
         raise BadInput(f"--attacks {name}: unknown; there are {'; '.join(ATTACKS)}, and specs of attacks") from None
-    return attack
+    return scenario
 
 
 def play_all(bench: ArenaBench, out: Path, on_case: Callable[[str, int, int], None] = lambda *_: None) -> list[Row]:
@@ -180,7 +177,7 @@ def _rewards(honest: pd.DataFrame, attacked: pd.DataFrame) -> Table:
     keys = ["method", "sites", "seed"]
     usual = honest[(honest["scenario"] == USUAL) & (honest["detector"] == RUN_GUARD)]
     both = attacked.merge(usual[[*keys, "weight", "pair", "accuracy"]], on=keys, suffixes=("", "_honest"))
-    several = both["attack"].map(lambda name: find_attack(name).sites > 1 and not find_attack(name).is_copy)
+    several = both["attack"].map(lambda name: find_attack(name).attackers > 1 and not find_attack(name).is_copy)
     both["gain"] = 100 * (both["weight"] - both["weight_honest"].where(~several, both["pair_honest"]))
     both["harm"] = 100 * (both["accuracy"] - both["accuracy_honest"])
     rows = [

@@ -28,7 +28,7 @@ from fedmerit_lab.detection.detection_tables import (
     results_by_round,
 )
 from fedmerit_lab.detection.monitored_federation import MonitoredFederation, Training, monitor
-from fedmerit_lab.detection.simulated_attacks import ATTACKS, HONEST, assign_roles
+from fedmerit_lab.detection.scenarios import HONEST, SITE_ATTACKS, assign_roles
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DetectionBench:
     Args:
         sites: folder of site folders.
         methods: of every federation.
-        attacks: names of `ATTACKS`.
+        attacks: names of `SITE_ATTACKS`.
         seeds: of every federation.
         after: rounds of an attack after which detection is scored.
         guard: "on" or "off".
@@ -100,8 +100,8 @@ def federations(
         BadInput: an option cannot be used, or ``out`` holds federations of other options.
     """
     for attack in bench.attacks:
-        if attack not in ATTACKS:
-            raise BadInput(f"--attacks {attack}: unknown; there are {'; '.join(ATTACKS)}")
+        if attack not in SITE_ATTACKS:
+            raise BadInput(f"--attacks {attack}: unknown; there are {'; '.join(SITE_ATTACKS)}")
     assign_roles(bench.sites, bench.attacker, bench.outlier)  # before anything is written
     record = out / "federations" / "options.json"
     options = bench.to_dict()

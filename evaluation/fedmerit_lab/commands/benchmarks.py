@@ -184,8 +184,7 @@ def detection(
     from fedmerit_lab.benchmarks import arena_benchmark as arena
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
-    from fedmerit_lab.detection.arena_attacks import ATTACKS as SMALL
-    from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
+    from fedmerit_lab.detection.scenarios import ATTACKS, SITE_ATTACKS, WORST
 
     if sites and generated:
         raise BadInput("--sites, --generated: give only one of them")
@@ -197,14 +196,14 @@ def detection(
         console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
 
     if folder is None:
-        named = {"all": tuple(SMALL)}.get(attacks, tuple(attacks.split(";")))
+        named = {"all": tuple(ATTACKS)}.get(attacks, tuple(attacks.split(";")))
         guard = read(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings", texts=True)
         small = arena.ArenaBench(
             chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
         )
         show(arena.arena_tables(small, arena.play_all(small, out, on_case), out), out)
     else:
-        named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
+        named = {"all": tuple(SITE_ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
         wanted = bench.DetectionBench(
             folder,
             chosen,

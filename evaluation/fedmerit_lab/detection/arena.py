@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.round_inputs import Rating, Ratings, pool_ratings
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.server.run_guard import RunGuard
-from fedmerit_lab.detection.arena_attacks import ArenaAttack, AttackedRound
+from fedmerit.trainers.memory import Learned, Memory
+from fedmerit_lab.attacks.attack import AttackerView
 from fedmerit_lab.detection.detector import MonitoredRound
 from fedmerit_lab.detection.scenarios import Scenario
 from fedmerit_lab.detection.small_trainings import (
@@ -31,7 +33,7 @@ from fedmerit_lab.detection.small_trainings import (
     train,
 )
 
-HONEST = ArenaAttack("all sites are honest", sites=0, idles=False)
+NO_BUFFERS: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,6 @@ class Case:
     method: str
     sites: int
     scenario: Scenario
-    attack: ArenaAttack = HONEST
     seed: int = 0
     rounds: int = 20
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Case:
     @property
     def attackers(self) -> range:
         """The rows of the attackers: the last ones."""
-        return range(self.sites - self.attack.sites, self.sites)
+        return range(self.sites - self.scenario.attackers, self.sites)
 
 
 @dataclass(frozen=True)
@@ -91,24 +92,23 @@ class Federation:
         return np.random.default_rng(random_seed(self.case.seed, *what))
 
     def _data(self) -> tuple[list[SiteData], Tensor]:
-        scenario, n, attack = self.case.scenario, self.case.sites, self.case.attack
+        scenario, n = self.case.scenario, self.case.sites
         counts = [scenario.counts[row % len(scenario.counts)] for row in range(n)]
         sites = generate_sites(counts, scenario.concentration, self._random("data"))
         sites = [scenario.all(site, self._random("all", row)) for row, site in enumerate(sites)]
         sites[0] = scenario.odd(sites[0], self._random("odd"))
         claims = [float(site.count) for site in sites]
-        for place, row in enumerate(self.case.attackers):
-            source = self.case.attackers[0] if attack.is_copy else row
-            if place == 0 or not attack.is_copy:
-                origin = sites[source]
-            sites[row] = attack.data(origin, place, self._random("attack", row))
-            claims[row] = sites[row].count * attack.counts
+        origins = {row: sites[self.case.attackers[0] if scenario.is_copy else row] for row in self.case.attackers}
+        for place, (row, origin) in enumerate(origins.items()):
+            change = scenario.data[place % len(scenario.data)]
+            sites[row] = change(origin, self._random("attack", row))
+            claims[row] = sites[row].count * scenario.claims
         return sites, torch.tensor(claims, dtype=torch.float64)
 
     def _train(self, number: int, received: Tensor) -> Tensor:
         """Return (n, d) honest updates; exact copies draw the same batches."""
         names = list(self.names)
-        if self.case.attack.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
+        if self.case.scenario.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
             names[-1] = names[-2]
         return train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
 
@@ -160,16 +160,20 @@ class Federation:
         return outcome
 
     def _attacked(self, number: int, sent: Tensor, honest: Tensor) -> Tensor:
-        attack = self.case.attack
-        if number < attack.first or not attack.sites:
-            return honest
-        updates, secret = honest.clone(), self._random("secret", number).standard_normal(honest.shape[1])
-        for row in self.case.attackers:
-            view = AttackedRound(
-                number, sent[row], honest[row], [one[row] for one in self.past], [one[row] for one in self.own],
-                torch.from_numpy(secret).float(), self._random("attacker", row, number), self.memories[row],
+        attack, updates = self.case.scenario.attack, honest.clone()
+        for row in self.case.attackers if number >= attack.first else ():
+            received, update, kept = sent[row], honest[row], self.memories[row]
+            before = self.past[-1][row] if self.past else received
+            if number == attack.first and self.past:
+                kept |= attack.keep(Memory(before, before + self.own[-1][row], NO_BUFFERS), received)
+            learned = Learned(update, received + update, NO_BUFFERS, 0.0)
+            task = cast(Any, SimpleNamespace(round=number))
+            view = AttackerView(
+                task, received, received - before, kept, lambda learned=learned: learned,  # type: ignore[misc]
+                self._random("attacker", row, number),
             )  # fmt: skip
-            updates[row] = attack.update(view)
+            result = attack.update(view)
+            updates[row] = result.update if isinstance(result, Learned) else result
         return updates
 
     def _claim(self, values: dict[str, Tensor], received: Tensor) -> None:

@@ -16,9 +16,9 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import LEVEL, draw_over_seeds
 from fedmerit_lab.attacks.detection_scores import auroc
-from fedmerit_lab.attacks.detectors import DETECTORS, Detector, flags
+from fedmerit_lab.attacks.detectors import DETECTORS, ThresholdDetector
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
-from fedmerit_lab.detection.simulated_attacks import HONEST
+from fedmerit_lab.detection.scenarios import HONEST
 
 BY_EVIDENCE = ("small norm", "large norm", "previous step", "near duplicate", "opposed")  # of `DETECTORS`
 KEY = ["Method", "Attack", "Detector"]
@@ -83,10 +83,10 @@ def detector_results(federations: Sequence[MonitoredFederation]) -> list[Detecto
 
 
 def _detect_by_evidence(
-    detector: Detector, federations: Sequence[MonitoredFederation], results: Results
+    detector: ThresholdDetector, federations: Sequence[MonitoredFederation], results: Results
 ) -> Iterator[DetectorResult]:
-    suspicion = detector.suspicion(results)
-    tables = suspicion, flags(detector, suspicion).astype(float)
+    found = detector.see(results)
+    tables = found.suspicion, found.flagged.astype(float)
     for number, one in enumerate(federations):
         own, flagged = (
             table[table.index.get_level_values("run") == str(number)]

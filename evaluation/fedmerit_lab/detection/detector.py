@@ -5,10 +5,13 @@ Every federation gets a new detector. It sees the rounds in order and knows neit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+Evidence = TypeVar("Evidence", contravariant=True)
+Judged = TypeVar("Judged")  # a tensor (n,), or a table of runs and rounds x sites
 
 
 @dataclass(frozen=True)
@@ -27,32 +30,35 @@ class MonitoredRound:
 
 
 @dataclass(frozen=True)
-class Detection:
+class Detection(Generic[Judged]):
     """A detector's result in a round."""
 
-    suspicion: Tensor  # (n,) float64, higher is more suspicious; NaN: unknown
-    flagged: Tensor  # (n,) bool
+    suspicion: Judged  # by site, higher is more suspicious; NaN: unknown
+    flagged: Judged  # by site, bool
 
-    @classmethod
-    def above(cls, suspicion: Tensor, threshold: float) -> "Detection":
+    @staticmethod
+    def above(suspicion: Tensor, threshold: float) -> "Detection[Tensor]":
         """Flag the sites above a threshold."""
-        return cls(suspicion, suspicion > threshold)
+        return Detection(suspicion, suspicion > threshold)
 
-    @classmethod
-    def unknown(cls, sites: int) -> "Detection":
+    @staticmethod
+    def unknown(sites: int) -> "Detection[Tensor]":
         """Return no suspicion of any site: there are no data yet."""
-        return cls(torch.full((sites,), torch.nan, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
+        return Detection(torch.full((sites,), torch.nan, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
 
 
-class RoundDetector(Protocol):
-    """A detector; it may remember earlier rounds."""
+class Detector(Protocol[Evidence, Judged]):
+    """A detector. Evidence is a round, of which it may remember earlier ones, or the results of finished runs."""
 
     @property
     def name(self) -> str:
-        """The in tables."""
+        """The name in tables."""
 
-    def see(self, round: MonitoredRound) -> Detection:
-        """Judge the next round."""
+    def see(self, evidence: Evidence, /) -> Detection[Judged]:
+        """Judge the next evidence."""
+
+
+RoundDetector = Detector[MonitoredRound, Tensor]
 
 
 def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor:
@@ -71,6 +77,6 @@ def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor
     return distance
 
 
-def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection]:
+def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection[Tensor]]:
     """Return each detector's result of a round, by name."""
     return {detector.name: detector.see(round) for detector in detectors}

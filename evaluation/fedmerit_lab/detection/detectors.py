@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedmerit.contract.method import Reports
 from fedmerit.guard.guard import Enrolled, Guard
@@ -27,7 +28,7 @@ class TrustedRoot:
     site: int
     name: str = "trusted root"
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Return cosines of the round."""
         n = len(round.updates)
         if not round.present[self.site]:
@@ -54,7 +55,7 @@ class ChallengeImages:
 
     name: str = "challenge images"
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Return losses of the round."""
         if round.challenge is None:
             return Detection.unknown(len(round.updates))
@@ -80,7 +81,7 @@ class GuardDetector:
     name: str = "guard"
     history: History | None = field(default=None, repr=False)
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Apply the guard's rules to the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n), rounds=self.rounds)

@@ -31,7 +31,7 @@ class EvolvingWeights:
     name: str = "S2-WEF"
     steps: list[Tensor] = field(default_factory=list, repr=False)
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Return both scores of the round."""
         if round.last_step is not None:
             self.steps = [*self.steps, round.last_step][-STEPS:]

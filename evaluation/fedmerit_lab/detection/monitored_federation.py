@@ -28,7 +28,7 @@ from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
 from fedmerit_lab.detection.detectors import all_detectors
-from fedmerit_lab.detection.simulated_attacks import ATTACKS, Roles
+from fedmerit_lab.detection.scenarios import SITE_ATTACKS, Roles
 
 EVIDENCE = ("norm", "cosine_to_mean", "cosine_to_previous", "largest_pair_cosine")
 CHALLENGE = 2  # images of each site
@@ -104,7 +104,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
     Args:
         training: how.
         label: of the method.
-        attack: a key of `ATTACKS`.
+        attack: a key of `SITE_ATTACKS`.
         seed: of the run.
         out: the run folder; site folders that a Sybil attack changes go into ``sites`` beside it.
 
@@ -112,8 +112,8 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
         BadInput: the run cannot be created.
         RunFailed: it did not finish.
     """
-    roles, simulated = training.roles, ATTACKS[attack]
-    specs = simulated.specs(roles, training.rounds)
+    roles, simulated = training.roles, SITE_ATTACKS[attack]
+    specs = simulated.specs_on_sites(roles, training.rounds)
     shutil.rmtree(out, ignore_errors=True)
     sites, attackers = training.sites, sorted(specs)
     if simulated.sybil:
@@ -127,7 +127,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
     attacked_runs.create(out, specs, **where, **options)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]
-    first = simulated.first(training.rounds)
+    first = simulated.first_on_sites(training.rounds)
     federation = MonitoredFederation(label, attack, seed, names, attackers, roles.outlier, first)
     log = DetectorLog(names.index(roles.trusted))
     monitor = _Monitor(folders, RunConfiguration.from_dict(read_run(out)["plan"]), log.see)

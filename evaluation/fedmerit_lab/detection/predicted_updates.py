@@ -30,7 +30,7 @@ class PredictedUpdates:
     changes: list[Tensor] = field(default_factory=list, repr=False)
     distances: list[Tensor] = field(default_factory=list, repr=False)  # (n,) each
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Return scores of the round."""
         last, self.before = self.before, round
         n = len(round.updates)

@@ -1,29 +1,65 @@
-"""Honest scenarios of the arena, in which nobody may be flagged: each says what is odd about one site, or about all."""
+"""Scenarios of the arena: honest ones, in which nobody may be flagged, and attacks of the last sites.
+
+Attacks are those of `fedmerit_lab.attacks.attack.ATTACKS`, which attack site folders, too; a function of the small
+data changes the data of an attacker.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
+from fedmerit.errors import BadInput
+from fedmerit.schema.site_folder import open_sites
+from fedmerit_lab.attacks.attack import Attack, parse_attack
 from fedmerit_lab.detection.small_trainings import CLASSES, PIXELS, SiteData
 
 Change = Callable[[SiteData, Generator], SiteData]
 
 
+def unchanged(site: SiteData, random: Generator) -> SiteData:
+    """Return the data as they are."""
+    return site
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario: what the honest sites of a federation have in common, and what is odd about one."""
+    """A federation with a known answer: what its honest sites have in common, what is odd about one, who attacks."""
 
     card: str  # in a sentence
-    odd: Change = lambda site, random: site  # what is done to the data of the first site
-    all: Change = lambda site, random: site  # likewise of every site
+    odd: Change = unchanged  # of the data of the first site
+    all: Change = unchanged  # of the data of every site
     counts: tuple[int, ...] = (60, 80, 110)  # training images, in turn
     concentration: float = 1.0  # of the Dirichlet distribution of classes
     absent: float = 0.0  # probability that the first site misses a round
-    away: float = 0.0  # likewise of every site
+    away: float = 0.0  # probability that a site misses a round
     adam: bool = False
     lr: float = 0.05
+    attack: Attack = field(default_factory=Attack)  # that the last sites follow
+    attackers: int = 0
+    data: tuple[Change, ...] = (unchanged,)  # of the data of each attacker, in turn
+    claims: float = 1.0  # factor of the number of images that an attacker commits to
+    is_copy: bool = False  # whether all attackers have the images of the first
+    on_sites: str = ""  # spec of the attack on site folders, with {attacker}, {partner} and {middle} of the rounds
+    sybil: str = ""  # a key of `fedmerit_lab.attacks.sybils.SYBILS`, by which site folders change
+
+    def first_on_sites(self, rounds: int) -> int:
+        """Return the first round that is not honest on site folders."""
+        return rounds // 2 if "{middle}" in self.on_sites else 0
+
+    def specs_on_sites(self, roles: "Roles", rounds: int) -> dict[str, str]:
+        """Return by site the spec of its attack on site folders."""
+        if not self.on_sites:
+            return {}
+        spec = self.on_sites.format(attacker=roles.attacker, partner=roles.partner, middle=rounds // 2)
+        if self.sybil:
+            return {f"{roles.attacker}-copy": spec}
+        return dict.fromkeys(
+            (roles.attacker, roles.partner) if "{partner}" in self.on_sites else (roles.attacker,), spec
+        )
 
 
 def _noisy(level: float) -> Change:
@@ -85,3 +121,137 @@ SCENARIOS: Mapping[str, Scenario] = {
     "alike": Scenario("sites of one size with nearly the same mix of classes", counts=(80,), concentration=100.0),
     "Adam": Scenario("sites train with Adam", adam=True, lr=0.003),
 }
+
+
+def _few_images(number: int) -> Change:
+    """Return a change to the first images, repeated as often as the site has images."""
+    return lambda site, random: site.pick(np.arange(site.count) % number)
+
+
+def _drawn_labels(site: SiteData, random: Generator) -> SiteData:
+    return replace(site, labels=random.permutation(site.labels))
+
+
+def _half(place: int) -> Change:
+    return lambda site, random: site.pick(np.arange(place, site.count, 2))
+
+
+def attacked(card: str, spec: str = "", attackers: int = 1, **more: Any) -> Scenario:
+    """Return the usual scenario with attackers that follow a spec; raise `fedmerit.errors.BadInput` for none such."""
+    attack = parse_attack(spec) if spec else Attack()
+    return Scenario(card, attack=attack, attackers=attackers, **more)
+
+
+ATTACKS: Mapping[str, Scenario] = {
+    "zero update": attacked("sends back the model", "zero", on_sites="zero"),
+    "zero update, every other round": attacked(
+        "rests every other round", "rests:every=2:from=1", on_sites="rests:every=2"
+    ),
+    "zero update, one round of three": attacked(
+        "rests in one round of three", "rests:works=2:from=2", on_sites="rests:works=2"
+    ),
+    "zeros, then work": attacked("zeros for three rounds, work for three", "rests:every=6:works=3:after=3"),
+    "noise of an honest norm": attacked("noise of an honest norm", "noise", on_sites="noise"),
+    "last step": attacked("the step that the model took last", "delta", on_sites="delta"),
+    "last step and noise, cosine .83": attacked(
+        "that step under noise", "delta:noise=0.67", on_sites="delta:noise=0.67"
+    ),
+    "replay": attacked("its first update again and again", "replay", on_sites="replay"),
+    "knows the rules": attacked(
+        "its first update again, under noise of 3/4 of its length", "adaptive", on_sites="adaptive"
+    ),
+    "old steps": attacked("a mixture of old steps of the model, under noise", "delta:old=8:noise=0.3:from=2"),
+    "trains one round in five": attacked(
+        "trains one round in five, else its last update under noise", "rests:every=5:sends=last:from=1"
+    ),
+    "trains one round in two": attacked(
+        "trains every other round, else its last update under noise", "rests:every=2:sends=last:from=1"
+    ),
+    "works when rated": attacked("noise except in rounds in which it is rated", "rests:every=5:sends=noise:from=1"),
+    "two share a direction": attacked("two send one secret vector of each round, under noise", "noise:shared=0.8", 2),
+    "one image, repeated": attacked("trains on one image", data=(_few_images(1),), on_sites="repeat"),
+    "a tenth of the images": attacked("trains on eight images", data=(_few_images(8),)),
+    "drawn labels": attacked("trains on labels in another order", data=(_drawn_labels,)),
+    "11 % of the honest update": attacked("a ninth of its update", "scaled:by=0.11:from=1", on_sites="scaled:by=0.11"),
+    "10,000 times the honest update": attacked("a huge update", "scaled:by=10000", on_sites="scaled:by=10000"),
+    "signs reversed": attacked("its update reversed", "sign-flip", on_sites="sign-flip"),
+    "half the signs reversed": attacked("every other entry reversed", "half-flip", on_sites="half-flip"),
+    "slow drift to reversed": attacked("from its update to the reversed one in ten rounds", "drift"),
+    "claims 1,000 times its images": attacked(
+        "commits to a thousand times its images", claims=1000, on_sites="inflated:what=num_samples:by=1000"
+    ),
+    "two claim three times their images": attacked("two that commit to three times theirs", attackers=2, claims=3),
+    "two exact copies": attacked(
+        "one site under two names", attackers=2, is_copy=True, on_sites="twin:of={attacker}", sybil="duplicate"
+    ),
+    "two copies, cosine .77": attacked(
+        "one site under two names, each under noise",
+        "near-twin:of=the-other",
+        2,
+        is_copy=True,
+        on_sites="near-twin:of={attacker}:noise=0.83",
+        sybil="duplicate",
+    ),
+    "a site split in two": attacked(
+        "two names, half of the images each", attackers=2, is_copy=True, data=(_half(0), _half(1)), sybil="split"
+    ),
+}
+
+
+def _on_sites(card: str, spec: str = "") -> Scenario:
+    """Return a scenario whose attack needs site folders."""
+    return Scenario(card, on_sites=spec)
+
+
+HONEST = "honest"
+SITE_ATTACKS: Mapping[str, Scenario] = {
+    HONEST: _on_sites("nobody attacks"),
+    **{name: scenario for name, scenario in ATTACKS.items() if scenario.on_sites or scenario.sybil},
+    "zero update from the middle on": _on_sites("sends back the model from the middle on", "zero:from={middle}"),
+    "zero update, two rounds of three": _on_sites("rests in two rounds of three", "rests"),
+    "a part of the images": _on_sites("trains on a tenth of its images", "partial"),
+    "shifted masks": _on_sites("trains on shifted masks", "shifted"),
+    "claims the best of itself": _on_sites("reports the best minus error", "inflated:what=minus_error"),
+    "zero update and claims": _on_sites("sends back the model and reports the best", "zero-inflated"),
+    "rigs the evaluation": _on_sites("rates its own models as perfect", "rigged:friends={attacker}"),
+    "two rig the evaluation": _on_sites("two rate theirs as perfect", "rigged:friends={attacker}+{partner}"),
+}
+WORST = (  # those with the largest gain in docs/guard.md, and those that are hardest to detect
+    "a site split in two",
+    "claims 1,000 times its images",
+    "signs reversed",
+    "half the signs reversed",
+    "knows the rules",
+    "last step and noise, cosine .83",
+    "noise of an honest norm",
+    "zero update and claims",
+    "two rig the evaluation",
+    "two copies, cosine .77",
+)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A division of roles among the sites."""
+
+    attacker: str
+    partner: str  # of two that collude
+    trusted: str  # known to be honest
+    outlier: str = ""  # honest, with images unlike the others'; "": none is known
+
+
+def assign_roles(sites: Path, attacker: str | None = None, outlier: str | None = None) -> Roles:
+    """Return roles by name: the last site except the outlier attacks; the first others are partner and trusted.
+
+    Raises:
+        BadInput: a named site is not there, or fewer than three sites are left.
+    """
+    names = [folder.name for folder in open_sites(sites)]
+    for name in (attacker, outlier):
+        if name is not None and name not in names:
+            raise BadInput(f"{sites}: holds no site {name}; there are {', '.join(names)}")
+    chosen = attacker or [name for name in names if name != outlier][-1]
+    others = [name for name in names if name not in (chosen, outlier)]
+    if len(others) < 2:
+        raise BadInput(f"{sites}: has {len(names)} sites; an attacker, a partner and a trusted site are needed")
+    return Roles(chosen, others[0], others[1], outlier or "")

@@ -30,7 +30,7 @@ class StdDagmm:
     name: str = "STD-DAGMM"
     seen: list[Tensor] = field(default_factory=list, repr=False)  # (n, 3) each; NaN rows for absent sites
 
-    def see(self, round: MonitoredRound) -> Detection:
+    def see(self, round: MonitoredRound) -> Detection[Tensor]:
         """Return energies of the round."""
         self.seen = [*self.seen, features(round.updates, round.present)][-WINDOW:]
         n = len(round.updates)

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import detection_benchmark as module
 from fedmerit_lab.benchmarks.detection_benchmark import DetectionBench, detection, federations
-from fedmerit_lab.detection.simulated_attacks import Roles, assign_roles
+from fedmerit_lab.detection.scenarios import Roles, assign_roles
 
 SITES, ROLES = Path("sites"), Roles("site6", "site1", "site2", "site4")
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from fedmerit_lab.detection import small_trainings
-from fedmerit_lab.detection.arena import HONEST, Case, Federation, play
-from fedmerit_lab.detection.arena_attacks import ATTACKS, ByProduct
-from fedmerit_lab.detection.scenarios import SCENARIOS
+from fedmerit_lab.detection.arena import Case, Federation, play
+from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, attacked
 from fedmerit_lab.detection.small_trainings import Recipe, accuracies, generate_sites, initial_model, logits, train
 
 USUAL = SCENARIOS["usual"]
@@ -59,11 +58,11 @@ def test_a_scenario_changes_one_site_or_all(name):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_followed_by_the_last_sites_alone(name):
     attack = ATTACKS[name]
-    federation = Federation(Case("fedavg", 5, USUAL, attack, rounds=20))
+    federation = Federation(Case("fedavg", 5, attack, rounds=20))
     for number in range(3):
         federation.play(number)
     sent = federation.last.updates
-    assert torch.equal(sent[: 5 - attack.sites], federation.own[-1][: 5 - attack.sites])
+    assert torch.equal(sent[: 5 - attack.attackers], federation.own[-1][: 5 - attack.attackers])
     assert attack.card
     honest = Federation(Case("fedavg", 5, USUAL))
     changed = not torch.equal(sent[-1], federation.own[-1][-1])
@@ -76,7 +75,7 @@ def test_an_attack_is_followed_by_the_last_sites_alone(name):
 
 @pytest.mark.parametrize("method", ["fedce", "cgsv", "cffl", "fedci", "qfedavg"])
 def test_methods_of_every_kind_play(method):
-    played = play(Case(method, 4, USUAL, ATTACKS["zero update"], rounds=4))
+    played = play(Case(method, 4, ATTACKS["zero update"], rounds=4))
     assert played.verdicts[-1].tolist() == [False] * 3 + [True]
     assert played.weights[-1].sum().item() == pytest.approx(1)
     assert played.weights[-1][-1] == 0
@@ -85,14 +84,14 @@ def test_methods_of_every_kind_play(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ["noise of an honest norm", "knows the rules", "last step and noise, cosine .83"])
 def test_riders_whose_updates_look_like_work_are_detected(attack):
-    played = play(Case("fedavg", 6, USUAL, ATTACKS[attack], rounds=30))
+    played = play(Case("fedavg", 6, ATTACKS[attack], rounds=30))
     assert played.verdicts[-1].tolist() == [False] * 5 + [True]
 
 
 def test_an_attack_by_its_spec_is_the_products():
-    case = Case("fedavg", 3, USUAL, ByProduct("", spec="scaled:by=2"), rounds=2)
+    case = Case("fedavg", 3, attacked("", "scaled:by=2"), rounds=2)
     federation = Federation(case)
     federation.play(0)
     assert torch.equal(federation.last.updates[2], 2 * federation.own[0][2])
     assert len(federation.own[0][2]) == small_trainings.SIZE
-    assert len(Case("fedavg", 3, USUAL, HONEST).attackers) == 0
+    assert len(Case("fedavg", 3, USUAL).attackers) == 0

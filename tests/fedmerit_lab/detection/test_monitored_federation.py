@@ -6,21 +6,21 @@ from fedmerit_evaluation.results.runs import open_run
 from fedmerit_lab.attacks.attack import parse_attack
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.monitored_federation import Training, monitor
-from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST, Roles
+from fedmerit_lab.detection.scenarios import SITE_ATTACKS, WORST, Roles
 
 ROLES = Roles("site3", "site1", "site2")
 TINY = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "augment": "false"}
 
 
 def test_every_attack_is_one_of_the_product():
-    assert set(WORST) <= set(ATTACKS)
+    assert set(WORST) <= set(SITE_ATTACKS)
     assert len(set(WORST)) == 10
-    for attack in ATTACKS.values():
-        specs = attack.specs(ROLES, 15)
-        assert all(parse_attack(spec).first >= attack.first(15) for spec in specs.values())
+    for attack in SITE_ATTACKS.values():
+        specs = attack.specs_on_sites(ROLES, 15)
+        assert all(parse_attack(spec).first >= attack.first_on_sites(15) for spec in specs.values())
         assert specs or attack.sybil in ("", *SYBILS)
-    late = ATTACKS["zero update from the middle on"]
-    assert late.first(15) == parse_attack(late.specs(ROLES, 15)["site3"]).first == 7
+    late = SITE_ATTACKS["zero update from the middle on"]
+    assert late.first_on_sites(15) == parse_attack(late.specs_on_sites(ROLES, 15)["site3"]).first == 7
 
 
 def test_a_trained_network_is_monitored_as_the_run_recorded_it(sites, tmp_path):
@@ -39,7 +39,7 @@ def test_a_trained_network_is_monitored_as_the_run_recorded_it(sites, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", SITE_ATTACKS)
 def test_every_attack_is_simulated(sites, tmp_path, attack):
     found = monitor(Training(sites, ROLES, 4, {"guard": "on", **TINY}, "fedce"), "fedce", attack, 0, tmp_path / "run")
     assert found.rounds == 4

@@ -12,7 +12,7 @@ from torch import nn
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.valuation.estimators import parse
-from fedmerit_lab.benchmarks import image_estimators
+from fedmerit_lab.valuation import image_estimators
 from fedmerit_lab.valuation.image_estimators import (
     IntensityDistance,
     KNNShapley,
