@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.schema.messages import Enrolment, Evaluated, Evaluation, Reply
-from fedmerit.schema.rules import About, Choice, Number, Text
+from fedmerit.schema.rules import About, Choice, Count, Number, Text
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.memory import Learned
