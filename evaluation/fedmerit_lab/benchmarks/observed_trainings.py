@@ -74,7 +74,7 @@ def execute_runs(
     folders: Sequence[Path], rounds: int, workers: Workers, on_end: Callable[[Path, str | None], None]
 ) -> None:
     """Execute unfinished runs; `RunFailed` if one fails, and the same call resumes."""
-    require_success(execute_all([one for one in folders if not is_finished(one, rounds)], workers, on_end))
+    require_success(execute_all([folder for folder in folders if not is_finished(folder, rounds)], workers, on_end))
 
 
 def require_success(failed: Mapping[Path, str]) -> None:

@@ -90,7 +90,7 @@ def train_proxy(
         make_if_missing(small, asked, lambda: shrink(sites, small, proxy.shrink))
     names = [site.name for site in open_sites(small)]
     if 2 ** len(names) <= proxy.most:
-        chosen = [one for one in required_coalitions(names, shapley_weights) if one]
+        chosen = [coalition for coalition in required_coalitions(names, shapley_weights) if coalition]
     else:
         chosen = coalitions_to_train(names, proxy.most, 0)
     options = {"sites": small, "rounds": proxy.rounds, "engine": "local"}

@@ -227,6 +227,6 @@ def parse_counts(text: str) -> list[int]:
         counts = [int(one) for one in text.split(",")]
     except ValueError:
         counts = []
-    if not counts or not all(3 <= one <= 100 for one in counts):
+    if not counts or not all(3 <= count <= 100 for count in counts):
         raise BadInput(f"--sizes {text}: expected whole numbers from 3 to 100, separated by commas")
     return counts

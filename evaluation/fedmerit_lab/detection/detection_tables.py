@@ -70,15 +70,15 @@ class DetectorResult:
 def detector_results(federations: Sequence[MonitoredFederation]) -> list[DetectorResult]:
     """Return every detector on every federation: round detectors, and those of `DETECTORS` that need only evidence."""
     found = [
-        DetectorResult(one, name, one.suspicion[name], one.flagged[name])
-        for one in federations
-        for name in one.suspicion
+        DetectorResult(federation, name, federation.suspicion[name], federation.flagged[name])
+        for federation in federations
+        for name in federation.suspicion
     ]
     results = _evidence(federations)
     for detector in (one for one in DETECTORS if one.name in BY_EVIDENCE):
         found += _detect_by_evidence(detector, federations, results)
-    methods = list(dict.fromkeys(one.method for one in federations))
-    attacks = list(dict.fromkeys(one.attack for one in federations))
+    methods = list(dict.fromkeys(federation.method for federation in federations))
+    attacks = list(dict.fromkeys(federation.attack for federation in federations))
     return sorted(found, key=lambda one: (methods.index(one.federation.method), attacks.index(one.federation.attack)))
 
 
@@ -184,11 +184,13 @@ def attack_reward_table(federations: Sequence[MonitoredFederation], after: int) 
     Differences are to the honest run of the same method and seed. If a site takes part under two names, their weights
     are summed.
     """
-    honest = {(one.method, one.seed): one for one in federations if one.attack == HONEST}
+    honest = {
+        (federation.method, federation.seed): federation for federation in federations if federation.attack == HONEST
+    }
     pairs = [
-        (one, honest[one.method, one.seed])
-        for one in federations
-        if one.attack != HONEST and (one.method, one.seed) in honest
+        (federation, honest[federation.method, federation.seed])
+        for federation in federations
+        if federation.attack != HONEST and (federation.method, federation.seed) in honest
     ]
     groups = _by(pairs, lambda pair: (pair[0].method, pair[0].attack))
     rows = [

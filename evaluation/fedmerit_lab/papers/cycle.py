@@ -223,7 +223,9 @@ def dice_by_share(study: Study, artefact: Artefact) -> Made:
 
 def reputations_by_share(study: Study, artefact: Artefact) -> Made:
     """Return reputations of sites with each other by the share of wrong masks of the last one, in one figure."""
-    results = Results(pd.concat([one.rows for one in _wrong_masks(study, artefact).values()], ignore_index=True))
+    results = Results(
+        pd.concat([wrong_mask.rows for wrong_mask in _wrong_masks(study, artefact).values()], ignore_index=True)
+    )
     return Made(drawn=[_reputations(artefact.name, artefact.what, results)])
 
 

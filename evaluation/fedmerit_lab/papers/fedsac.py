@@ -29,9 +29,9 @@ POW = Partition("POW", "powerlaw")
 DIR = tuple(Partition(f"DIR({alpha:g})", "dirichlet", alpha=alpha) for alpha in (1.0, 2.0, 3.0))
 PARTITIONS = (POW, CLA, *DIR)
 MORE = tuple(  # of Tables 5 and 6
-    replace(one, into=number, title=f"{one.name}, {number} sites")
+    replace(partition, into=number, title=f"{partition.name}, {number} sites")
     for number, partitions in ((20, PARTITIONS), (40, DIR[:2]), (60, DIR[:2]))
-    for one in partitions
+    for partition in partitions
 )
 METHODS = (
     STANDALONE,

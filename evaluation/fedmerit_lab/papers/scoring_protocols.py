@@ -179,7 +179,9 @@ def _as_used(one: Scored) -> float:
 
 def _average_models(overlaps: Sequence[Overlap], quantity: str) -> float:
     """Return the mean over cases of the mean over labels; NaN: none has it."""
-    found = pd.Series({(one.case, one.label): one.scores.get(quantity) for one in overlaps}, dtype=float)
+    found = pd.Series(
+        {(overlap.case, overlap.label): overlap.scores.get(quantity) for overlap in overlaps}, dtype=float
+    )
     return float(found.groupby(level=0).mean().mean())
 
 

@@ -59,7 +59,7 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
         changed["spacing"] = [step * by for step in spacing]
     of_size = ("kept", "lost")  # what resizing left, which is less now
     readings = site.info.get("readings") or ()
-    changed["readings"] = [{name: one[name] for name in one if name not in of_size} for one in readings]
+    changed["readings"] = [{name: reading[name] for name in reading if name not in of_size} for reading in readings]
     write_json(out / "datalist.json", lists)
     write_json(out / "site.json", {**site.info, **changed})
 

@@ -96,7 +96,7 @@ class ImageSearch:
         for _ in range(self.iterations):
             found = steps.update(list(zip(images, masks, strict=True)), self.smoothing)
             distance = 1 - torch.cosine_similarity(found, update, dim=0)
-            rough = torch.stack([total_variation(one) for one in images]).mean()
+            rough = torch.stack([total_variation(image) for image in images]).mean()
             slopes = torch.autograd.grad(distance + self.variation * rough, images)
             for one, slope in zip(images, slopes, strict=True):
                 one.grad = slope.sign()
@@ -105,7 +105,7 @@ class ImageSearch:
             for one in images:
                 one.data.clamp_(span[0], span[1])
         reached = steps.update([(one.detach(), mask) for one, mask in zip(images, masks, strict=True)]).detach()
-        return [one.detach() for one in images], 1 - float(torch.cosine_similarity(reached, update, dim=0))
+        return [image.detach() for image in images], 1 - float(torch.cosine_similarity(reached, update, dim=0))
 
 
 def total_variation(images: Tensor) -> Tensor:

@@ -152,8 +152,8 @@ def best_likeness(image: Tensor, candidates: Sequence[Tensor]) -> dict[str, floa
     """
     true = image.double().flatten().numpy()
     extent, best = float(np.ptp(true)), {"correlation": -1.0, "ssim": -1.0, "psnr": 0.0}
-    for one in candidates:
-        guess = one.double().flatten().numpy()
+    for candidate in candidates:
+        guess = candidate.double().flatten().numpy()
         spread = guess.std() * true.std()
         correlation = float(((guess - guess.mean()) * (true - true.mean())).mean() / spread) if spread else 0.0
         fitted = true.mean() + correlation * true.std() * (guess - guess.mean()) / (guess.std() or 1.0)

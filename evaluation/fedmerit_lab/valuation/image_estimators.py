@@ -40,7 +40,7 @@ class LabelVolume(Estimator):
 
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) pixels."""
-        return _in_all_draws([float(sum(masks.sum() for _, masks in _training(one))) for one in run.folders], run)
+        return _in_all_draws([float(sum(masks.sum() for _, masks in _training(folder))) for folder in run.folders], run)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LabelDistance(Estimator):
 
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) minus shares of the frame."""
-        sizes = [np.array([float(masks.mean()) for _, masks in _training(one)]) for one in run.folders]
+        sizes = [np.array([float(masks.mean()) for _, masks in _training(folder)]) for folder in run.folders]
         return _in_all_draws(_nearness(sizes), run)
 
 
@@ -65,8 +65,8 @@ class IntensityDistance(Estimator):
         """Return (n, D) minus standard deviations of an image."""
         percentiles = np.linspace(0, 100, 101)
         found = [
-            np.concatenate([np.percentile(image.numpy(), percentiles) for image, _ in _training(one)])
-            for one in run.folders
+            np.concatenate([np.percentile(image.numpy(), percentiles) for image, _ in _training(folder)])
+            for folder in run.folders
         ]
         return _in_all_draws(_nearness(found), run)
 
