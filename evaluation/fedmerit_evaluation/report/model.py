@@ -171,7 +171,7 @@ class ReportModel:
     notes: Sequence[Limit] = ()  # limits of runs, which a reader has to know first
     limits: Sequence[Limit] = ()
     mean_gain: Estimate = UNKNOWN
-    sample_of_gain: SampleSize = SampleSize(0, 0)
+    sample_of_gain: SampleSize = field(default_factory=lambda: SampleSize(0, 0))
     gains: Mapping[str, tuple[Mapping[str, Estimate], SampleSize]] = field(default_factory=dict)  # by site, by method
     comparison: tuple[pd.DataFrame, pd.DataFrame] | None = None  # means and deviations of methods x sites, mean, worst
     order: Ranking | None = None  # the hospitals by contribution with the primary training

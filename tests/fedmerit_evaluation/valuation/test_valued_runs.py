@@ -103,8 +103,8 @@ def test_replay_resumes_after_written_rounds(own, monkeypatch):
     evaluated = []
     from fedmerit_evaluation.valuation import replay
 
-    original = replay.evaluate_models
-    monkeypatch.setattr(replay, "evaluate_models", lambda *rest: evaluated.append(rest[2].round) or original(*rest))
+    original = replay._evaluated
+    monkeypatch.setattr(replay, "_evaluated", lambda *rest: evaluated.append(rest[3].view.round) or original(*rest))
     again = replay_observers(own, ["multi_round"])
     assert set(evaluated) == {1}
     pd.testing.assert_frame_equal(again[again["quantity"] == "dice"], whole[whole["quantity"] == "dice"])
