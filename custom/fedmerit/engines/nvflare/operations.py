@@ -31,7 +31,7 @@ class SitePolicy(Protocol):
 
 
 class JobEvents(Protocol):
-    """A keeper of what the server's machine knows of sites and jobs, made from the folder of its kit."""
+    """A view of the server's machine: what it knows of sites and keeps of jobs, made from the folder of its kit."""
 
     def shut_out(self, site: str) -> str:
         """Return why a site may take no part any more; "" if it may."""
