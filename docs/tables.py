@@ -87,9 +87,33 @@ def record_table(*names: str) -> str:
     return "\n\n".join(sections)
 
 
+def egress_table() -> str:
+    """Return the fields of messages that may leave a site, as `fedmerit.schema.messages` declares them."""
+    from fedmerit.ciphertexts import Ciphertexts
+    from fedmerit.schema.egress import LEAVING
+    from fedmerit.schema.rules import About, Part, parts_of
+    from fedmerit.schema.scores import Overlap, Surface
+    from fedmerit.schema.survey import Tally
+
+    def row(part: Part) -> list[str]:
+        about, leaf, words = part.mark(About) or About(""), part, [part.words()]
+        while leaf.item:
+            leaf = leaf.item
+            words.append(leaf.words())
+        form = "; ".join(filter(None, words)) or leaf.base.__name__
+        return [f"`{part.name}`", about.text + (f" [{about.unit}]" if about.unit else ""), form]
+
+    sections = []
+    for kind in (*LEAVING, Overlap, Surface, Tally, Ciphertexts):
+        table = _table(["field", "content", "form"], [row(part) for part in parts_of(kind)])
+        sections.append(f"`{kind.__name__}`: {(kind.__doc__ or '').splitlines()[0]}\n\n{table}")
+    return "\n\n".join(sections)
+
+
 LEDGER = ("RoundRecord", "InputsRecord", "RatingRecord", "GuardRecord", "EnrolmentRecord", "DepartureRecord")
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by name: the page that holds a table, and what makes it
     "methods": ("methods.md", methods_table),
+    "egress": ("privacy.md", egress_table),
     "ledger": ("files.md", lambda: record_table(*LEDGER)),
     "site log": ("files.md", lambda: record_table("LogEntry")),
     "closing record": ("files.md", lambda: record_table("ClosingRecord")),

@@ -7,7 +7,7 @@ NumPy, since the help of the command line needs it.
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -62,7 +62,11 @@ class Part:
 
     def mark(self, kind: type[Mark]) -> Mark | None:
         """Return the mark of a kind, or None."""
-        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+        return self._by_kind.get(kind)
+
+    @cached_property
+    def _by_kind(self) -> dict[Any, Any]:
+        return {kind: mark for mark in reversed(self.marks) for kind in type(mark).__mro__}
 
     def words(self) -> str:
         """Return the form of the value in words."""
