@@ -38,7 +38,7 @@ class Ciphertexts(Declared):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the ciphertexts' bytes, in hexadecimal."""
+        """The SHA-256 of the ciphertexts' bytes, in hexadecimal."""
         whole = hashlib.sha256()
         for piece in self.update + self.statistics:
             whole.update(piece)
@@ -46,11 +46,11 @@ class Ciphertexts(Declared):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return sum(map(len, self.update + self.statistics))
 
     def to_tensors(self) -> dict[str, list[Tensor]]:
-        """To save by `torch.save`, which takes half as much again for bytes."""
+        """Return tensors to save by `torch.save`, which needs half as much space again for bytes."""
         return {
             name: [torch.frombuffer(bytearray(piece), dtype=torch.uint8) for piece in pieces]
             for name, pieces in vars(self).items()
@@ -58,12 +58,12 @@ class Ciphertexts(Declared):
 
     @classmethod
     def from_tensors(cls, saved: Mapping[str, Sequence[Tensor]]) -> "Ciphertexts":
-        """What `to_tensors` gave."""
+        """Return the ciphertexts that `to_tensors` took apart."""
         return cls(**{name: tuple(piece.numpy().tobytes() for piece in pieces) for name, pieces in saved.items()})
 
 
 class SiteKey:
-    """What a site encrypts and decrypts with.
+    """A key with which a site encrypts and decrypts.
 
     Args:
         context: TenSEAL's, with the secret key that all sites share.
@@ -76,7 +76,7 @@ class SiteKey:
         self._context = open_context(context, secret=True)
 
     def encrypt(self, update: Tensor, buffers: Buffers) -> Ciphertexts:
-        """An update (d,) and statistics, encrypted: the same ones never give the same bytes twice.
+        """Encrypt an update (d,) and statistics; equal ones never give the same bytes twice.
 
         Raises:
             ValueError: an entry is not finite, or beyond `LARGEST`.
@@ -84,7 +84,7 @@ class SiteKey:
         return Ciphertexts(self._pieces(update), self._pieces(_flattened(buffers)))
 
     def decrypt(self, ciphertexts: Ciphertexts, like: Buffers) -> tuple[Tensor, dict[str, Tensor]]:
-        """The update (d,) in float64, and the statistics, of the names, shapes and types of ``like``.
+        """Return the update (d,) in float64, and the statistics, of the names, shapes and types of ``like``.
 
         Decrypted numbers are off by some 1e-8, and by 1e-6 of themselves: variances stay at or above 0, counters whole.
         """
@@ -113,7 +113,7 @@ class SiteKey:
 
 
 class Adder:
-    """What the server adds up with.
+    """A context in which the server adds up ciphertexts.
 
     Args:
         context: TenSEAL's, without the secret key.
@@ -129,7 +129,7 @@ class Adder:
         self._sizes = parameters, len(_flattened(buffers))
 
     def fault(self, ciphertexts: Ciphertexts | None) -> str | None:
-        """Why what a site sent cannot be added up, or None. The server cannot see what is in it."""
+        """Return why what a site sent cannot be added up, or None. The server cannot see what is in it."""
         if ciphertexts is None:
             return "update that is not encrypted"
         for pieces, size in zip((ciphertexts.update, ciphertexts.statistics), self._sizes, strict=True):
@@ -148,7 +148,7 @@ class Adder:
         weights: Sequence[float],
         shares: Sequence[float],
     ) -> Ciphertexts:
-        """``total`` plus the weighted sum of the updates, and the mean of the statistics by ``shares``.
+        """Return ``total`` plus the weighted sum of the updates, and the mean of the statistics by ``shares``.
 
         Args:
             total: of the rounds before; None: 0.
@@ -167,7 +167,7 @@ class Adder:
         )
 
     def _sum(self, start: Sequence["CKKSVector"], pieces: Sequence[bytes], weights: Sequence[float]) -> bytes:
-        """One ciphertext of the sum; no more than three are in memory at a time."""
+        """Return one ciphertext of the sum; no more than three are in memory at a time."""
         result = next(iter(start), None)
         for piece, weight in zip(pieces, weights, strict=True):
             if weight >= LEAST_WEIGHT:
@@ -183,7 +183,7 @@ class Adder:
         return tenseal.ckks_vector_from(self._context, piece)
 
     def _is_fresh(self, piece: object, entries: int) -> bool:
-        """Whether it is one ciphertext of so many entries that was not multiplied yet."""
+        """Return whether it is one ciphertext of so many entries that was not multiplied yet."""
         if not isinstance(piece, bytes):
             return False
         try:
@@ -199,7 +199,7 @@ class Adder:
 
 
 def require_tenseal(why: str) -> None:
-    """`BadInput` saying how to install TenSEAL, if it is not."""
+    """Raise `BadInput`, which says how to install TenSEAL, if it is missing."""
     try:
         import tenseal  # noqa: F401
     except ImportError:
@@ -207,7 +207,7 @@ def require_tenseal(why: str) -> None:
 
 
 def open_context(content: bytes, secret: bool) -> Any:
-    """TenSEAL's context, a site's where ``secret``; `BadInput` if it is none, or holds the key at the wrong side."""
+    """Return TenSEAL's context, of a site if ``secret``; raise `BadInput` if it is none, or has the key wrongly."""
     require_tenseal("homomorphic encryption")
     import tenseal
 
@@ -223,5 +223,5 @@ def open_context(content: bytes, secret: bool) -> Any:
 
 
 def _flattened(buffers: Buffers) -> Tensor:
-    """(b,) float64, all statistics one after the other."""
+    """Return all statistics (b,) in float64, one after the other."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *(value.double().flatten() for value in buffers.values())])

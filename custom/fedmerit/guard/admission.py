@@ -13,7 +13,7 @@ from fedmerit.guard.work import Measurements
 
 @dataclass(frozen=True)
 class Admission:
-    """One round's ruling for n sites. Without a guard, every reply is admitted unchanged."""
+    """A ruling of one round for n sites. Without a guard, every reply is admitted unchanged."""
 
     updates: Tensor  # (n, d) for the method
     reports: Reports  # for the method: bounded, without withheld sites, a reward group in the row of its first site
@@ -29,7 +29,7 @@ class Admission:
 
     @classmethod
     def unguarded(cls, updates: Tensor, reports: Reports) -> "Admission":
-        """All replies, unchanged."""
+        """Return the admission of all replies, unchanged."""
         groups, nobody = RewardGroups.singles(len(updates)), torch.zeros_like(reports.present)
         products = inner_products(updates, reports)
         return cls(updates, reports, updates, products, reports.present, groups, nobody, reports.present)
@@ -61,7 +61,7 @@ class Admission:
         return found
 
     def divide(self, earned: Tensor, without: float = 0.0) -> Tensor:
-        """(n,) by site: a group divides what its row ``earned`` (n,); withheld sites have nothing.
+        """Divide by site what each row ``earned`` (n,): sites of a group share theirs, withheld sites have nothing.
 
         A site that is away while its group has a part gets ``without``.
         """
@@ -69,7 +69,7 @@ class Admission:
         return shares.masked_fill(self.is_represented, without).masked_fill(self.withheld & self.answered, 0.0)
 
     def divide_outcome(self, outcome: Outcome, received: Tensor) -> Outcome:
-        """The outcome by site; ``received`` (d,) or (n, d) is what the sites trained from.
+        """Return the outcome by site; ``received`` (d,) or (n, d) is what the sites trained from.
 
         A group divides what the row of its first site earned, and shares that row's model. A withheld site earns
         nothing and keeps the model that it trained.

@@ -13,7 +13,7 @@ from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, ST
 
 
 def median_of_others(values: Tensor, known: Tensor) -> Tensor:
-    """(n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
+    """Return (n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
 
     Values are (n,), or (n, n): in each row those of the other sites. A site has no part in its own bound.
     """
@@ -24,12 +24,12 @@ def median_of_others(values: Tensor, known: Tensor) -> Tensor:
 
 
 def fill_unknown(median: Tensor, before: Tensor) -> Tensor:
-    """(n,) ``median`` of others, or that of ``before`` if they are too few now; NaN: they always were."""
+    """Return (n,) ``median`` of others, or that of ``before`` if they are too few now; NaN: they always were."""
     return median.where(median.isfinite(), before)
 
 
 def shrink_factors(amounts: Tensor, known: Tensor, times: float | Tensor, before: float | Tensor = math.nan) -> Tensor:
-    """(n,) factors, at most 1, that hold ``amounts`` (n,) to ``times`` the median of the others.
+    """Return (n,) factors, at most 1, that hold ``amounts`` (n,) to ``times`` the median of the others.
 
     If the others are too few for a median, the one of ``before`` (n,) counts.
     """
@@ -39,7 +39,10 @@ def shrink_factors(amounts: Tensor, known: Tensor, times: float | Tensor, before
 
 
 def clip_norms(lengths: Tensor, present: Tensor, before: Tensor) -> Tensor:
-    """(n,) factors in (0, 1] for updates of these norms ``lengths`` (n,); ``before`` (n,) is the last known median."""
+    """Return (n,) factors in (0, 1] for updates of these norms ``lengths`` (n,).
+
+    ``before`` (n,) is the last known median.
+    """
     return shrink_factors(lengths, present, NORM_FACTOR, before)
 
 
@@ -49,7 +52,7 @@ Statistics = Mapping[str, Tensor]
 def bound_statistics(
     trained: Sequence[Statistics | None], received: Sequence[Statistics]
 ) -> tuple[list[Statistics | None], Tensor]:
-    """The n sites' statistics, moved back if they moved too far, and (n,) the factors of their distances."""
+    """Return the n sites' statistics, moved back if they moved too far, and (n,) the factors of their distances."""
     present = torch.tensor([one is not None for one in trained])
     moved = torch.tensor(
         [_distance_moved(one, before) for one, before in zip(trained, received, strict=True)], dtype=torch.float64
@@ -63,7 +66,7 @@ def bound_statistics(
 
 
 def _distance_moved(trained: Statistics | None, received: Statistics) -> float:
-    """Euclidean distance over all statistics except counters."""
+    """Return the Euclidean distance over all statistics except counters."""
     squares = (
         float((value.double() - received[name].double()).square().sum())
         for name, value in (trained or {}).items()
@@ -82,7 +85,7 @@ def _shrink(trained: Statistics, received: Statistics, factor: float) -> Statist
 
 
 def shown_factors(shared: Tensor, known: Tensor) -> Tensor:
-    """(n,) by how much a site's ``shared`` (n,) exceeds the median of the others', 1 to `COUNT_FACTOR`."""
+    """Return (n,) by how much a site's ``shared`` (n,) exceeds the median of the others', 1 to `COUNT_FACTOR`."""
     shared = shared.clamp(min=0)
     return (shared / median_of_others(shared, known)).nan_to_num(1.0).clamp(1.0, COUNT_FACTOR)
 
@@ -90,7 +93,7 @@ def shown_factors(shared: Tensor, known: Tensor) -> Tensor:
 def bound_counts(
     counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor, times: float | Tensor = COUNT_FACTOR
 ) -> Tensor:
-    """(n,) how many images of each site count, float64.
+    """Return (n,) how many images of each site count, float64.
 
     Args:
         counts: (n,) as enrolled; 0: not known.
@@ -113,7 +116,7 @@ CLAIMS = {"minus_error": 1, "error": -1, "cosine": -1}  # what a site measures o
 def bound_claims(
     values: Mapping[str, Tensor], present: Tensor, measured: Tensor | None, unseen: bool = False
 ) -> dict[str, Tensor]:
-    """The sites' ``values``, (n,) each, as far as they count.
+    """Return the sites' ``values``, (n,) each, as far as they count.
 
     Args:
         values: by name, as a method asks for them.
@@ -135,7 +138,10 @@ def bound_claims(
 
 
 def _hold_to_others(claims: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``claims`` (n,), each at most the largest of the others'; as they are with fewer than two of these."""
+    """Return (n,) ``claims`` (n,), each at most the largest of the others'.
+
+    With fewer than two others the claims stay unchanged.
+    """
     known = present & claims.isfinite()
     others = _others(known)
     largest = claims.expand(len(claims), -1).where(others, -math.inf).amax(dim=1)
@@ -143,5 +149,5 @@ def _hold_to_others(claims: Tensor, present: Tensor) -> Tensor:
 
 
 def _others(known: Tensor) -> Tensor:
-    """(n, n) bool: in each row the ``known`` (n,) sites without its own."""
+    """Return (n, n) bool: in each row the ``known`` (n,) sites without its own."""
     return known.expand(len(known), -1) & ~torch.eye(len(known), dtype=torch.bool)

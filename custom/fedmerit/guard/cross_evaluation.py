@@ -19,7 +19,7 @@ MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters are no outliers, however n
 
 
 def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, n) weight of the rater of each column for the site of each row, rows sum to 1 or 0; and (n,) offsets.
+    """Return (n, n) weight of the rater of each column for the site of each row, rows sum to 1 or 0; and (n,) offsets.
 
     Args:
         scores: (n, n) float64, rating by the rater of each row of the site of each column; NaN: none, as of itself.
@@ -38,18 +38,21 @@ def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aggregate_ratings(voice: Tensor, offsets: Tensor, scores: Tensor) -> Tensor:
-    """(n,) the combined rating of each site, by the weights and offsets of `voices`; NaN: no site rated it."""
+    """Return (n,) the combined rating of each site, by the weights and offsets of `voices`; NaN: no site rated it."""
     found = (voice.T * (scores + offsets[:, None]).nan_to_num(0.0)).sum(dim=0)
     return found.where(voice.sum(dim=1) > 0, torch.nan)
 
 
 def distances(scores: Tensor, offsets: Tensor, judged: Tensor, heard: Tensor) -> Tensor:
-    """(n,) mean distance of each rater's ratings from the combined ones, in Dice; NaN: the rater has no vote."""
+    """Return (n,) mean distance of each rater's ratings from the combined ones, in Dice; NaN: the rater has no vote."""
     return (scores + offsets[:, None] - judged).abs().nanmean(dim=1).where(heard, torch.nan)
 
 
 def find_outlier_raters(away: Tensor) -> Tensor:
-    """(n,) bool: the raters far from the combined ratings, compared with the others; ``away`` (n,) are `distances`."""
+    """Return (n,) bool: the raters far from the combined ratings, compared with the others.
+
+    ``away`` (n,) are `distances`.
+    """
     typical = median_of_others(away, away.isfinite())
     return (away > MIN_OUTLIER_DISTANCE) & (away > OUTLIER_FACTOR * typical)
 
@@ -63,7 +66,9 @@ def leave_one_out_models(
     counted: Tensor,
     whole: bool = False,
 ) -> Candidates:
-    """The aggregated model without each of the k ``counted`` sites: (w - ρ_i w_i) / (1 - ρ_i), as in FedCE's Eq. 3.
+    """Return the aggregated model without each of the k ``counted`` sites (FedCE's Eq. 3).
+
+    Model i is (w - ρ_i w_i) / (1 - ρ_i).
 
     Args:
         model: (d,) the aggregated one, w.
@@ -88,13 +93,13 @@ def leave_one_out_models(
 
 
 def candidate_owners(candidates: Candidates) -> Tensor:
-    """(k,) row of the only site that made each candidate; -1: none, or several."""
+    """Return (k,) row of the only site that made each candidate; -1: none, or several."""
     members = candidates.shares > 0
     return torch.where(members.sum(dim=1) == 1, members.long().argmax(dim=1), -1)
 
 
 def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> Tensor:
-    """(n, n) rating by the rater of each row of the site of each column; NaN: none.
+    """Return (n, n) rating by the rater of each row of the site of each column; NaN: none.
 
     Args:
         candidates: of the method.
@@ -117,9 +122,9 @@ def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> T
 def candidate_results(
     candidates: Candidates, ratings: Tensor, losses: Tensor, judged: Tensor, voice: Tensor, offsets: Tensor
 ) -> CandidateResults:
-    """What the method gets of ``ratings`` (n, k).
+    """Return what the method gets of ``ratings`` (n, k).
 
-    ``losses`` (k, bins) count all raters' images; the last three are returned by `guard.Guard.judge`.
+    ``losses`` (k, bins) count all raters' images; the last three are returned by `fedmerit.guard.guard.Guard.judge`.
     """
     mean = ratings.nanmean(dim=0)
     if not candidates.coalitions:

@@ -34,7 +34,7 @@ class Enrolled:
 
     counts: Tensor  # (n,) training images, float64; 0: not known
     organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
-    shared: Tensor  # (n, n) bool, of `find_shared_cases`
+    shared: Tensor  # (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":
@@ -54,7 +54,7 @@ class Enrolled:
             sites: names; those without an enrolment included.
             counts: training images by enrolled site.
             organisations: by enrolled site.
-            shared: (n, n) bool, of `find_shared_cases`.
+            shared: (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`.
         """
         differ = len(set(organisations.values())) > 1
         names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
@@ -157,7 +157,7 @@ class Guard:
         images: Tensor,
         history: History,
     ) -> tuple[Tensor, Reports]:
-        """What the method gets: a reward group's mean in the row of its first site, zeros of withheld sites.
+        """Return what the method gets: a reward group's mean in the row of its first site, zeros of withheld sites.
 
         ``images`` (n,) are the bounded counts, site by site.
         """
@@ -233,7 +233,7 @@ class Guard:
 
 
 def _clip(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """Updates (n, d) and their Gram matrix, rows times ``factors`` (n,); those of factor 1 keep their bits."""
+    """Return updates (n, d) and their Gram matrix, rows times ``factors`` (n,); those of factor 1 keep their bits."""
     if bool((factors == 1).all()):
         return updates, products
     updates = updates.clone()
@@ -243,7 +243,7 @@ def _clip(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, T
 
 
 def _average_groups(averaging_matrix: Tensor, rows: Tensor) -> Tensor:
-    """(n, d) the product; a row of one site only keeps its bits."""
+    """Return (n, d) the product; a row of one site only keeps its bits."""
     result = torch.zeros_like(rows)
     for place, parts in enumerate(averaging_matrix):
         for other in parts.nonzero().flatten().tolist():
@@ -252,6 +252,6 @@ def _average_groups(averaging_matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def _group_means(averaging_matrix: Tensor, values: Tensor) -> Tensor:
-    """(n,) the product; NaN if one of those that are merged is."""
+    """Return (n,) the product; NaN if one of those that are merged is."""
     unknown = ((averaging_matrix > 0) & values.isnan()).any(dim=1)
     return (averaging_matrix @ values.double().nan_to_num(0.0)).masked_fill(unknown, torch.nan)

@@ -14,7 +14,7 @@ MEMORY = 0.5  # of means over rounds
 
 @dataclass(frozen=True)
 class History:
-    """Before a round. Means over rounds are NaN until there is a value."""
+    """A memory of the guard before a round. Means over rounds are NaN until there is a value."""
 
     usual: Tensor  # (n,) the last median norm of the others' updates; NaN: none yet
     known: Known
@@ -32,7 +32,7 @@ class History:
 
     @classmethod
     def empty(cls, sites: int) -> "History":
-        """Before round 0."""
+        """Return the state before round 0."""
         unknown = torch.full((sites,), torch.nan, dtype=torch.float64)
         no, zero = torch.zeros(sites, dtype=torch.bool), torch.zeros(sites, dtype=torch.float64)
         return cls(
@@ -46,7 +46,7 @@ class History:
         )
 
     def after_work(self, worked: Tensor) -> "History":
-        """With a round in which these sites ``worked`` (n,) bool."""
+        """Return the history with a round in which these sites ``worked`` (n,) bool."""
         return replace(
             self,
             rounds=self.rounds + 1,
@@ -60,16 +60,16 @@ class History:
         return torch.where(self.was_judged, self.rounds_worked.clamp(min=1) / self.rounds.clamp(min=1), 1.0)
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         return {**vars(self), "known": dict(vars(self.known)), "evidence": dict(vars(self.evidence))}
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> "History":
-        """The inverse of `content`."""
+        """Return the history that `content` took apart."""
         parts = {"known": Known(**content["known"]), "evidence": Evidence(**content["evidence"])}
         return cls(**{**content, **parts})
 
 
 def running_mean(memory: Tensor, now: Tensor) -> Tensor:
-    """The mean over rounds: an unknown value (NaN) leaves it unchanged, the first known one is taken whole."""
+    """Return the mean over rounds: an unknown value (NaN) leaves it unchanged, the first known one is taken whole."""
     return torch.where(now.isnan(), memory, torch.where(memory.isnan(), now, MEMORY * memory + (1 - MEMORY) * now))

@@ -19,7 +19,7 @@ FEWEST = 4  # sites, to distinguish near copies from others
 
 @dataclass(frozen=True)
 class RewardGroups:
-    """Which sites are rewarded as one."""
+    """A partition of the sites into those that are rewarded as one."""
 
     first: Tensor  # (n,) the first site of each site's group, in whose row the method has it; a single site: its own
     parts: Tensor  # (n,) of what the group earns; sums to 1 in each. 0: others of the group count, this one does not
@@ -27,7 +27,7 @@ class RewardGroups:
 
     @classmethod
     def singles(cls, sites: int) -> "RewardGroups":
-        """Every site by itself."""
+        """Return groups of one site each."""
         rows = torch.arange(sites)
         return cls(rows, torch.ones(sites, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
 
@@ -45,7 +45,7 @@ class RewardGroups:
 
 
 def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> RewardGroups:
-    """The groups of n sites.
+    """Return the groups of n sites.
 
     The first site of a group stays its first if it is absent: the method remembers in its row what the group earned.
 
@@ -74,7 +74,7 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
 
 
 def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor, level: float) -> Tensor:
-    """(n, n) bool: pairs whose updates are equal in this round, or that are related unlike other pairs.
+    """Return (n, n) bool: pairs whose updates are equal in this round, or that are related unlike other pairs.
 
     A cluster of similar sites are not copies: they widen the interval of the others.
 
@@ -99,7 +99,7 @@ def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor, level
 
 
 def partial_correlations(cosines: Tensor) -> Tensor:
-    """(n, n) of two updates given all others; ``cosines`` (n, n), rows of zeros of sites without one."""
+    """Return (n, n) of two updates given all others; ``cosines`` (n, n), rows of zeros of sites without one."""
     inverse: Tensor = torch.linalg.inv(cosines + RIDGE * torch.eye(len(cosines), dtype=cosines.dtype))
     lengths = inverse.diagonal().sqrt()
     return -inverse / torch.outer(lengths, lengths)

@@ -37,7 +37,7 @@ TERMS = 300  # of a power series
 
 @dataclass(frozen=True)
 class Measurements:
-    """What the guard measures on a round's updates beside their Gram matrix."""
+    """A measurement of a round's updates beside their Gram matrix."""
 
     size: int  # d, of an update
     scores: Tensor  # (n, n) float64 z of each pair, 0: nothing is new; NaN: one of the two is absent
@@ -45,7 +45,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Known:
-    """Sketches (k, m) float32 of what can be sent without work; m is 0 before the first update."""
+    """A set of sketches (k, m) float32 of what can be sent without work; m is 0 before the first update."""
 
     steps: Tensor  # the last steps of the model
     first: Tensor  # (n, m) every site's first update; zero rows: none yet
@@ -53,12 +53,12 @@ class Known:
 
     @classmethod
     def nothing(cls, sites: int) -> "Known":
-        """Before round 0."""
+        """Return the state before round 0."""
         none = torch.zeros(sites, 0)
         return cls(none[:0], none, none)
 
     def measure(self, updates: Tensor, present: Tensor, last_step: Tensor | None, seed: int) -> tuple["Known", Tensor]:
-        """What is known after a round, and its scores as `Measurements` has them.
+        """Return what is known after a round, and its scores as `Measurements` has them.
 
         Args:
             updates: (n, d), as they came.
@@ -78,7 +78,7 @@ class Known:
 
 
 def new_parts(updates: Tensor, known: Tensor) -> Tensor:
-    """(n, m) float64 ``updates`` (n, m) without their parts in the span of ``known`` (k, m), and without rounding."""
+    """Return ``updates`` (n, m) in float64, without their parts in the span of ``known`` (k, m), unrounded."""
     rest: Tensor = updates.double()
     lengths: Tensor = rest.norm(dim=1)
     there = known[known.any(dim=1)].double()
@@ -90,7 +90,7 @@ def new_parts(updates: Tensor, known: Tensor) -> Tensor:
 
 
 def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
-    """(n, n) z of ``updates`` (n, m) without their parts in the span of the rows of ``known`` (k, m).
+    """Return (n, n) z of ``updates`` (n, m) without their parts in the span of the rows of ``known`` (k, m).
 
     The diagonal is 0; NaN in rows and columns of sites that are not ``present`` (n,) bool.
     """
@@ -103,7 +103,7 @@ def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
 
 
 def shared_parts(scores: Tensor) -> Tensor:
-    """(n,) mean z² of a site with the others, less 1 that chance gives; 0: absent, or without others.
+    """Return (n,) mean z² of a site with the others, less 1 that chance gives; 0: absent, or without others.
 
     What a site's update shares with the others' grows with the images that it trained on: docs/studies/detection.md.
     """
@@ -113,7 +113,9 @@ def shared_parts(scores: Tensor) -> Tensor:
 
 
 def log_e_values(scores: Tensor) -> Tensor:
-    """(n,) log likelihood ratio of no work to the least work, infinite if nothing is new; 0: nothing can be compared.
+    """Return (n,) log likelihood ratio of no work to the least work, infinite if nothing is new.
+
+    The ratio is 0 if nothing can be compared.
 
     Fewer than half of the sites may have agreed on what to send: as many of a site's largest squares as such a
     coalition could make count as much as the next.
@@ -138,7 +140,10 @@ def log_e_values(scores: Tensor) -> Tensor:
 
 
 def _totals(squares: Tensor, cut: int) -> Tensor:
-    """(k,) sums of the rows of ``squares`` (k, k), without the diagonal; the ``cut`` largest count as the next."""
+    """Return (k,) sums of the rows of ``squares`` (k, k), without the diagonal.
+
+    The ``cut`` largest count as much as the next largest.
+    """
     own = squares.clone().fill_diagonal_(-1.0).sort(dim=1, descending=True).values[:, :-1]
     return own.minimum(own[:, cut : cut + 1]).sum(dim=1)
 
@@ -153,7 +158,7 @@ def _log_ratio(total: float, degrees: int, noncentrality: float) -> float:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence that n sites do not work, and verdicts.
+    """A body of evidence that n sites do not work, and verdicts.
 
     It is a restarted sum of logarithms, E_t = max(E_{t-1}, 0) + log (1 + e_t) / 2. The chance that it ever reaches
     log (n T / α) in T rounds is at most α for n sites that all work: the bound at which a verdict begins. The verdict
@@ -165,11 +170,14 @@ class Evidence:
 
     @classmethod
     def none(cls, sites: int) -> "Evidence":
-        """Before round 0."""
+        """Return the state before round 0."""
         return cls(torch.zeros(sites, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
 
     def after(self, log_e: Tensor, bound: float, permanent: bool) -> "Evidence":
-        """After a round; ``log_e`` (n,) of `log_e_values`, 0: nothing was seen; ``bound``: log (n T / α)."""
+        """Return the evidence after a round; ``log_e`` (n,) of `log_e_values`, 0: nothing was seen.
+
+        ``bound``: log (n T / α).
+        """
         bet = (torch.logaddexp(log_e, torch.zeros_like(log_e)) - math.log(2)).clamp(max=bound / ROUNDS)
         most = bound + (ROUNDS - 0.5) * math.log(2)
         odds = (self.log_odds + bet).clamp(min=0, max=most)
@@ -179,7 +187,10 @@ class Evidence:
 
 
 def sketch(updates: Tensor, seed: int, width: int = WIDTH) -> Tensor:
-    """(n, m) count sketch of ``updates`` (n, d): entries ``width`` apart are added with random signs; keeps cosines."""
+    """Return (n, m) count sketch of ``updates`` (n, d): entries ``width`` apart are added with random signs.
+
+    Keeps cosines.
+    """
     signs, result = _random_signs(updates.shape[1], seed), torch.zeros_like(updates[:, :width])
     for block, sign in zip(torch.split(updates, width, dim=1), torch.split(signs, width), strict=True):
         result[:, : block.shape[1]] += block * sign
@@ -188,5 +199,5 @@ def sketch(updates: Tensor, seed: int, width: int = WIDTH) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _random_signs(size: int, seed: int) -> Tensor:
-    """(size,) int8, -1 or 1; the same in every round of a run."""
+    """Return (size,) int8, -1 or 1; the same in every round of a run."""
     return torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8) * 2 - 1

@@ -1,4 +1,4 @@
-"""Messages as NVFlare carries them, and their inspection: both follow from the fields of `messages`.
+"""Messages as NVFlare carries them, and their inspection: both follow from the fields of `fedmerit.schema.messages`.
 
 Every message has one form: its parameters by name, which NVFlare's filters may change, and a table of all other fields
 with the entry "kind". Reading and judging an answer are two steps, since the local engine only needs the second.

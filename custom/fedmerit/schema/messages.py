@@ -1,7 +1,7 @@
 """The messages between server and sites: every field once, with its rules, its unit and one sentence.
 
-The form that NVFlare carries, the inspection of answers (`codec`, `expected`), the list of what may leave a site
-(`egress`), the ledger's part of a message (`records`) and the tables of the documentation derive from these fields.
+The form that NVFlare carries, the inspection of answers, the list of what may leave a site, the
+ledger's part of a message and the tables of the documentation derive from these fields.
 """
 
 import re
@@ -122,7 +122,7 @@ class Quantity(Rule):
 
 
 class CompleteCases(Check):
-    """Overlaps of each label of a case once: scores or counts, with distances of surfaces only if they are expected."""
+    """A rule of overlaps: each label of a case once, scores or counts, and surfaces only if they are expected."""
 
     def check(self, value: tuple[Overlap, ...], expected: Expected) -> None:
         """Raise a `fault` if a case is incomplete, or an overlap is of another kind than expected."""

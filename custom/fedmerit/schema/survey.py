@@ -26,7 +26,7 @@ PLANES = ("not stated", "axial", "sagittal", "coronal")
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is counted, in bins that are the same everywhere and for good.
+    """A quantity that is counted, in bins that are the same everywhere and for good.
 
     Bins of someone's choice could be moved until a difference of two answers shows a patient.
     """
@@ -38,7 +38,7 @@ class Quantity:
 
     @property
     def bins(self) -> int:
-        """How many there are."""
+        """The number of bins."""
         return len(self.edges) + 1
 
 
@@ -58,12 +58,12 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 
 def is_intensity(name: str) -> bool:
-    """Whether a quantity is the intensity of a channel, of which voxels count and not cases."""
+    """Return whether a quantity is the intensity of a channel, of which voxels count and not cases."""
     return name.partition(" ")[0] == INTENSITY
 
 
 def find_quantity(name: str) -> Quantity:
-    """The quantity of a tally by its name; `KeyError` if there is none of that name."""
+    """Return the quantity of a tally by its name; `KeyError` if there is none of that name."""
     kind, _, rest = name.partition(" ")
     if kind in (VOLUME, AREA) and rest:
         known = QUANTITIES[kind]
@@ -157,7 +157,7 @@ class Survey(Declared):
 
 
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
-    """The bins of a table that may be shown.
+    """Return the bins of a table that may be shown.
 
     A bin is shown if ``floor`` patients or more have something in it. Since totals are known, what is left out is a
     number, too: further bins are left out, those with the fewest patients first, until what all of them hold together

@@ -34,7 +34,7 @@ class Context:
 
 
 class Check(Rule):
-    """Base class of rules that judge a value, after its type was checked."""
+    """A base class of rules that judge a value, after its type was checked."""
 
     def check(self, value: Any, expected: Expected) -> None:
         """Raise a `fault` if the value breaks the rule."""
@@ -50,7 +50,7 @@ class Check(Rule):
 
 
 class Carried(Rule):
-    """Base class of rules of tensors, which know the form that messages carry."""
+    """A base class of rules of tensors, which know the form that messages carry."""
 
     is_payload: bool = True  # whether the tensors are models or statistics, whose bytes count
 
@@ -320,7 +320,7 @@ class Keys(Check):
 
 @dataclass(frozen=True)
 class Ranges(Check):
-    """Numbers by the name of a quantity, within the ranges that the method declares."""
+    """A rule of numbers by the name of a quantity, within the ranges that the method declares."""
 
     symbol: str  # of the ranges by name
 

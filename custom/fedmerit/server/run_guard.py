@@ -103,29 +103,31 @@ class RunGuard:
 
     @property
     def num_samples(self) -> dict[str, int]:
-        """By site, the training images that it enrolled."""
+        """The enrolled training images by site."""
         return {site: one.slices["training"] for site, one in self.enrolments.items()}
 
     def accepts(self, site: str) -> bool:
-        """Whether ``site`` has enrolled, or need not."""
+        """Return whether ``site`` has enrolled, or need not."""
         return not self.enrols or site in self.enrolments
 
     def is_comparable(self, site: str) -> bool:
-        """Whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
+        """Return whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
         return not self.enrols or site in self._digests
 
     def check_log(self, site: str, answer: object, head: str) -> str | None:
-        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate."""
+        """Return why what an answer says of the log of ``site`` is not its word; None also without a certificate."""
         one = self.enrolments.get(site)
         return check_log(answer, one.certificate, head) if self.root and one else None
 
     def check_site(self, site: str) -> str | None:
-        """Why the run uses nothing of what ``site`` sends, or None."""
+        """Return why the run uses nothing of what ``site`` sends, or None."""
         why = self.not_enrolled.get(site)
         return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
 
     def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
-        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not.
+        """Return why ``overlaps`` on a split are not of as many cases as ``site`` enrolled.
+
+        None: they are, or it did not.
 
         A script may enrol only what it trains on, and give one mean.
         """
@@ -150,10 +152,10 @@ class RunGuard:
         last_step: Tensor | None,
         measured: Measurements | None = None,
     ) -> Admission:
-        """What the method gets of a round.
+        """Return what the method gets of a round.
 
         Args:
-            updates: (n, d), as `stack_replies` returns them with the next.
+            updates: (n, d), as `fedmerit.server.round_updates.stack_replies` returns them with the next.
             reports: likewise.
             replies: in site order.
             received: BatchNorm statistics that each site was sent.
@@ -174,7 +176,7 @@ class RunGuard:
     def bound_estimates(
         self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
     ) -> tuple[Sequence[Buffers | None], Admission]:
-        """Statistics that sites estimated for the ``received`` ones, bounded, and the admission with the factors."""
+        """Return the statistics that sites estimated, bounded by the ``received`` ones, and the admission."""
         if not self.on:
             return statistics, admission
         bounded, factors = bound_statistics(statistics, received)
@@ -183,7 +185,7 @@ class RunGuard:
         return bounded, replace(admission, quantities=quantities)
 
     def judge_candidates(self, admission: Admission, candidates: Candidates, rated: Ratings) -> CandidateResults:
-        """The sites' evaluations of candidates, each with one vote and none for itself."""
+        """Return the sites' evaluations of candidates, each with one vote and none for itself."""
         ratings = self._ratings(rated, len(candidates.mixtures))
         losses = torch.stack([one.losses for one in rated.values()]).sum(dim=0)
         scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
@@ -193,7 +195,7 @@ class RunGuard:
     def leave_one_out_models(
         self, round: int, outcome: Outcome, admission: Admission, received: Tensor
     ) -> Candidates | None:
-        """The models without each site, for the others to evaluate; None: not after this round.
+        """Return the models without each site, for the others to evaluate; None: not after this round.
 
         If the increase of the error counts, the model with all sites is the last one.
 
@@ -227,12 +229,12 @@ class RunGuard:
 
     @property
     def split(self) -> str:
-        """On which sites evaluate models without each: the images set aside for the server, if all sites have some."""
+        """The split for models without each site: images set aside for the server, if all sites have some."""
         there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
         return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
 
     def _ratings(self, rated: Ratings, count: int) -> Tensor:
-        """(n, k) mean Dice by site and model; NaN: it gave none."""
+        """Return (n, k) mean Dice by site and model; NaN: it gave none."""
         ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
             if site in rated:
@@ -240,7 +242,7 @@ class RunGuard:
         return ratings
 
     def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
-        """The outcome by site, with the guard's quantities.
+        """Return the outcome by site, with the guard's quantities.
 
         ``received`` (d,) or (n, d) is what the sites trained from.
         """
@@ -259,14 +261,14 @@ class RunGuard:
         return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
 
     def enrolment_record(self, round: int) -> dict[str, Any]:
-        """For the ledger, in their round: the enrolments."""
+        """Return, for the ledger, the enrolments before a round."""
         enrolled_now = {
             site: self._enrolment_record(site) for site, one in self.enrolments.items() if one.round == round
         }
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
-        """For the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
+        """Return, for the ledger, bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
         if not self.on:
             return {}
         bounds = {
@@ -284,7 +286,7 @@ class RunGuard:
         }
 
     def _enrolment_record(self, site: str) -> dict[str, Any]:
-        """Return the ledger's record of an enrolment, as `EnrolledSite` declares it.
+        """Return the ledger's record of an enrolment, as `fedmerit.schema.records.EnrolmentRecord` declares it.
 
         The certificate is that of the signatures under what the site says of its own log.
         """
@@ -299,14 +301,14 @@ class RunGuard:
         }
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         if not self.enrols:
             return {}
         enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
         return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
+        """Restore the state from the checkpoint."""
         if self.enrols:
             kept = content["guard"]
             self.history, self._shared = History.restore(kept["history"]), kept["shared"]

@@ -50,7 +50,7 @@ FINISH = 3  # models that a site compares at the end, all but one its own
 
 
 def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> int:
-    """How many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
+    """Return how many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
     if not 0 <= round <= config.rounds:
         return 0
     can, over = capabilities(config.build_guarded_method()), round == config.rounds
@@ -76,7 +76,7 @@ def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
 
 
 def _rated(config: RunConfiguration, round: int, sites: int) -> int:
-    """How many models without a site, and with all beside them, the round rates: on either split of `RATING_SPLITS`."""
+    """Return how many models without a site, and with all sites, the round rates on a split of `RATING_SPLITS`."""
     measures = capabilities(config.build_method()).leave_one_out
     if not (config.share_models and config.guard.rates(round, config.rounds)):
         return 0
@@ -91,7 +91,7 @@ def require_within_budget(
     done: Iterable[Mapping[str, Any]],
     caps: Mapping[str, int] | None = None,
 ) -> None:
-    """`Refused` if a task asks for more than the run needs, or than the site's operator allows.
+    """Raise `Refused` if a task asks for more than the run needs, or than the site's operator allows.
 
     Args:
         question: tells what it asks for from anything else.
@@ -132,7 +132,7 @@ def require_within_budget(
 
 
 def _require_own(task: WithModels, config: RunConfiguration) -> None:
-    """`Refused` if a task brings models of other sites, and the plan does not say ``share_models``."""
+    """Raise `Refused` if a task brings models of other sites, and the plan does not say ``share_models``."""
     if config.share_models or isinstance(task, ImportanceTask):
         return
     if isinstance(task, Task):
@@ -146,7 +146,7 @@ def _require_own(task: WithModels, config: RunConfiguration) -> None:
 
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
-    """`Refused` if a task asks for more than Dice, and the run's settings say nothing of it."""
+    """Raise `Refused` if a task asks for more than Dice, and the run's settings say nothing of it."""
     can = capabilities(config.build_guarded_method())
     if isinstance(task, ImportanceTask):
         due = can.neurons.importance_schedule(task.round) if can.neurons else None
@@ -168,7 +168,7 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
 
 
 def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) -> int:
-    """How many models, or measurements of neurons, the run needs of the kind that a task asks for."""
+    """Return how many models, or measurements of neurons, the run needs of the kind that a task asks for."""
     if isinstance(task, Evaluation) and task.purpose is not Purpose.ESTIMATE:
         return allowance(config, split, task.round, sites)
     if not 0 <= task.round < config.rounds:
@@ -177,14 +177,14 @@ def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) 
 
 
 def count_models(task: WithModels) -> int:
-    """How many models a task has a site evaluate: of training, that which it begins with and those of its peers."""
+    """Return how many models a task has a site evaluate: when training, the received one and those of peers."""
     if isinstance(task, Task):
         return 1 + len(task.peers)
     return (task.count or 1) if isinstance(task, Evaluation) else 1  # statistics are of one
 
 
 def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
-    """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them.
+    """Return the SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and the task.
 
     `Refused` if they are not in float32: digests are of that, and of finer numbers many models would have one.
     """
@@ -214,7 +214,7 @@ def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
 
 
 def _asked(done: Iterable[Mapping[str, Any]], split: str, of_neurons: bool = False) -> dict[str, int]:
-    """By question, how many models were evaluated on ``split``, or had their neurons measured there."""
+    """Return, by question, how many models were evaluated on ``split``, or had their neurons measured there."""
     kind = [record for record in done if ("order" in record) == of_neurons and record.get("question")]
     splits = ["validation" if record.get("work") == TRAIN else record.get("split") for record in kind]
     return {
@@ -225,7 +225,7 @@ def _asked(done: Iterable[Mapping[str, Any]], split: str, of_neurons: bool = Fal
 
 
 def require_round_order(task: WithModels, rounds: int, latest: int, trained: Collection[int]) -> None:
-    """`Refused` if a task's round is over for the site, or what it asks for comes after a training still to be done.
+    """Raise `Refused` if a task's round is over for the site, or if it needs a training that is still to be done.
 
     A round is repeated as often as a crash of the server has it.
 
