@@ -62,7 +62,8 @@ class Part:
 
     def mark(self, kind: type[Mark]) -> Mark | None:
         """Return the mark of a kind, or None."""
-        return self._by_kind.get(kind)
+        mark: Mark | None = self._by_kind.get(kind)
+        return mark
 
     @cached_property
     def _by_kind(self) -> dict[Any, Any]:
