@@ -29,7 +29,7 @@ def survey(
     wait: Annotated[int, typer.Option(min=1, help="With --kit: seconds for the sites to answer.")] = 600,
     job: Annotated[str | None, typer.Option(help="With --kit: the id of a survey submitted before.")] = None,
 ) -> None:
-    """Statistics of images before training: patients, spacing, sizes, intensities, label volumes, in coarse bins.
+    """Show statistics of images before training: patients, spacing, sizes, intensities, label volumes, in coarse bins.
 
     No number about fewer than --floor patients leaves a hospital: docs/privacy.md.
     """
@@ -67,7 +67,7 @@ def plan(
         float | None, typer.Option(min=10, help="Millimetres to crop to, around the centre.", show_default="largest")
     ] = None,
 ) -> None:
-    """One plan for the volumes of all sites: spacing, patch, network and batch, by nnU-Net's published rules."""
+    """Make one plan for the volumes of all sites: spacing, patch, network and batch, by nnU-Net's published rules."""
     from dataclasses import asdict
 
     from fedmerit.files import read_object, write_json
@@ -92,13 +92,13 @@ def plan(
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line: FEDMERIT_KIT may be set besides."""
+    """Return whether an option is on the command line: FEDMERIT_KIT may be set besides."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def _ask_hospitals(kit: Path, question: "Question", out: Path, sites: int, wait: int, job: str | None) -> "Survey":
-    """The answers of the hospitals of a federation, as soon as so many sites are connected."""
+    """Return the answers of the hospitals of a federation, as soon as so many sites are connected."""
     from fedmerit.files import folder_digest
     from fedmerit_deploy import session
     from fedmerit_deploy.survey import await_survey, export_survey

@@ -37,7 +37,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show what --set tak
 
 
 def describe(kind: type[Any]) -> dict[str, list[Any]]:
-    """The texts of a method in the order of `COLUMNS`, and its `parameter_rows`."""
+    """Return the texts of a method in the order of `COLUMNS`, and its `parameter_rows`."""
     return {"about": [*vars(kind.about).values()], "parameters": parameter_rows(kind)}
 
 
@@ -62,7 +62,7 @@ def _method_table() -> Table:
 
 
 def _parameter_tables(name: str) -> list[Table]:
-    """What ``--set`` takes: of the method, and of every method."""
+    """Return what ``--set`` takes: of the method, and of every method."""
     preset = PRESETS.get(name)
     return [
         _parameter_table(f"Parameters of {name}", {"": _described(name)["parameters"]}),

@@ -65,7 +65,8 @@ def takes(
         names: the fields that become options, in the order of the help.
         required: the fields that have to be given.
         defaults: values other than the fields' own.
-        reader: builds the instance, with the arguments of `declarations.read` but the first; None: that function.
+        reader: builds the instance, with the arguments of `fedmerit.schema.declarations.read` but the first; None:
+            that function.
     """
     own = dict(defaults or {})
     known = parameters(kind)
@@ -108,7 +109,8 @@ METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 def _option(declared: Parameter, is_required: bool, default: Any) -> inspect.Parameter:
     """Return a declared field as a parameter from which typer makes an option.
 
-    Values stay texts, except paths and switches: `declarations.read` is the only reader of what they spell.
+    Values stay texts, except paths and switches: `fedmerit.schema.declarations.read` is the only reader of what they
+    spell.
     """
     shown, rule = declared.mark(Shown, Shown()), declared.mark(Rule, Rule())
     several = get_origin(declared.base) is dict or (get_origin(declared.base) is tuple and not declared.reads_texts)
@@ -140,12 +142,12 @@ def _complete_method(incomplete: str) -> list[str]:
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """The options that have a value; the callee has defaults for the others."""
+    """Return the options that have a value; the callee has defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def make_workers(jobs: int | None, cluster: str | None, asked: RunOptions | None = None) -> "Workers":
-    """The processes that --jobs and --cluster ask for.
+    """Return the processes that --jobs and --cluster ask for.
 
     `BadInput` if they cannot be had, or runs as they are ``asked`` for use none.
 
@@ -165,7 +167,7 @@ def make_workers(jobs: int | None, cluster: str | None, asked: RunOptions | None
 
 
 def parse_integers(text: str, option: str, least: int) -> list[int]:
-    """The integers of ``10,30``; `BadInput` if one is none, or is below ``least``."""
+    """Return the integers of ``10,30``; `BadInput` if one is none, or is below ``least``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) >= least for part in parts):
         raise BadInput(f"{option} {text}: expected whole numbers from {least} on, such as 10,30")

@@ -91,7 +91,7 @@ def print_sites(root: Path, count: int) -> None:
 
 
 def _print_readings(sites: Sequence[SiteFolder]) -> None:
-    """How the cases of each site were read, and what was left of them; nothing if site.json does not say."""
+    """Print how the cases of each site were read, and what was left of them; nothing if site.json does not say."""
     read = {site.name: summarise(readings, site.labels) for site in sites if (readings := stated_readings(site.info))}
     headings = list(dict.fromkeys(heading for cells in read.values() for heading in cells))
     if not headings:
@@ -103,7 +103,7 @@ def _print_readings(sites: Sequence[SiteFolder]) -> None:
 
 
 def _print_reasons(title: str, what: str, found: Mapping[tuple[str, str], Sequence[str]], most: int = 20) -> None:
-    """The number of files or cases of each reason, most first, and the first of them."""
+    """Print the number of files or cases of each reason, most first, and the first of them."""
     if not found:
         return
     table = plain_table("site", what, title, "such as")
@@ -120,7 +120,7 @@ LONGEST_NAME = 24  # characters of a bar's name, so that all fits into 80 column
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C in here ends the command with exit code 130, and a line on how to resume."""
+    """Have Ctrl-C in here end the command with exit code 130, and a line on how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -129,7 +129,7 @@ def resumable() -> Iterator[None]:
 
 
 def progress() -> Progress:
-    """Bars with the remaining time and the last event, within 80 columns."""
+    """Return bars with the remaining time and the last event, within 80 columns."""
     name = TextColumn(
         "{task.description}",
         markup=False,
@@ -142,14 +142,14 @@ def progress() -> Progress:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[OnEnd]:
-    """One bar for many runs, `resumable`. Call what it yields with every run that ends, and its error or None."""
+    """Show one bar for many runs, `resumable`. Call what it yields with every run that ends, and its error or None."""
     with resumable(), progress() as bars:
         bar = bars.add_task(what, total=total, last="")
         yield lambda folder, error: bars.advance(bar)
 
 
 def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
-    """If something failed, print what and why, then ``advice``, on standard error; exit with 1."""
+    """Print, if something failed, what and why, then ``advice``, on standard error; exit with 1."""
     for what, error in failed.items():
         log.error("failed: %s: %s", what, error)
         typer.echo(printable(f"failed: {what}: {error}", "\n\t"), err=True)

@@ -24,7 +24,7 @@ REPORT_PARTS = ("report.html", "report-files", "figures", "tables")  # a report 
 
 
 def expand_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among ``paths``, those in a folder of `compare` by name; `BadInput` for site folders."""
+    """Return the run folders among ``paths``, those in a folder of ``compare`` by name; `BadInput` for site folders."""
     found: list[Path] = []
     runs = [path for path in paths if path.name not in REPORT_PARTS or (path / "run.json").exists()]
     for path in runs or paths:
@@ -52,7 +52,7 @@ def fairness(
     draws: Draws = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the intervals.")] = 0,
 ) -> None:
-    """How fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
+    """Measure how fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
     from fedmerit_evaluation.fairness.measurement import measure_runs, write_fairness
     from fedmerit_evaluation.figures.tables import print_table
 
@@ -77,7 +77,7 @@ def report(
         str | None, typer.Option(help="Only for this hospital: itself by name, the others as a rounded median.")
     ] = None,
 ) -> None:
-    """One self-contained HTML report of one or several runs, with tables and figures beside it."""
+    """Write one self-contained HTML report of one or several runs, with tables and figures beside it."""
     from fedmerit_evaluation.report.report import write_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
@@ -168,7 +168,7 @@ def evaluate(
         Path | None, option_in(RAW_IMAGES, "Folder for the tables of the two above.", show_default="RUN/evaluation")
     ] = None,
 ) -> None:
-    """Dice, HD95 [mm] and NSD of a run's final models, or of masks, on any site folders."""
+    """Compute Dice, HD95 [mm] and NSD of a run's final models, or of masks, on any site folders."""
     from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
     from fedmerit_evaluation.results.evaluation import list_preparation_differences
 

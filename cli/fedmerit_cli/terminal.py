@@ -29,13 +29,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PlainConsole(Console):
-    """Prints names of sites, jobs and paths unchanged: they neither look like markup nor control the terminal."""
+    """A console that prints names of sites, jobs and paths unchanged: they neither look like markup nor control
+    the terminal.
+    """
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich's, with control characters escaped, in cells of tables too."""
+        """Render as rich does, with control characters escaped, in cells of tables too."""
         return super().render_str(with_score_name(printable(text, "\n\t")), **options)
 
 
@@ -46,7 +48,7 @@ log.addHandler(logging.NullHandler())
 
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
-    """Signals of a service manager, a cluster or a closed terminal end a command as Ctrl-C does: it cleans up."""
+    """Have signals of a service manager, a cluster or a closed terminal end a command as Ctrl-C does: it cleans up."""
     handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         handled = []  # Python allows handlers only there
@@ -60,7 +62,7 @@ def signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
-    """Usage, text, options and commands by kind, and the example: without typer's slow imports."""
+    """Print usage, text, options and commands by kind, and the example: without typer's slow imports."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for option in command.get_params(ctx):
         if record := option.get_help_record(ctx):
@@ -82,7 +84,7 @@ def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
 
 
 class Command(TyperCommand):
-    """One command, with the product's own help. Code that its command line names may be imported."""
+    """A command with the product's own help. Code that its command line names may be imported."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -95,7 +97,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1.
+    """A group of commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1.
 
     So do errors of the file system: 2, or 1 if the disk is full.
     """
@@ -131,7 +133,7 @@ def _print_error(text: str) -> None:
 
 
 class Commands(typer.Typer):
-    """Commands, or a group of them with a ``help`` of its own."""
+    """A collection of commands, or a group of them with a ``help`` of its own."""
 
     def __init__(self, help: str = ""):
         stated = {"help": help} if help else {}
@@ -139,7 +141,7 @@ class Commands(typer.Typer):
         self.is_group = bool(help)
 
     def add(self, example: str, name: str | None = None, reads_records: bool = False) -> Callable[[Function], Function]:
-        """Decorator: a function is the command ``name``; its help ends with the ``example``.
+        """Return a decorator: a function is the command ``name``; its help ends with the ``example``.
 
         If it reads records of runs, it has the option ``--trust``.
         """
@@ -148,7 +150,7 @@ class Commands(typer.Typer):
 
 
 def _trusting(function: Function) -> Function:
-    """A command with the option ``--trust``."""
+    """Return a command with the option ``--trust``."""
 
     @wraps(function)
     def command(*args: Any, trust: bool, **values: Any) -> Any:
@@ -166,22 +168,24 @@ def _trusting(function: Function) -> Function:
 
 
 def option_in(panel: str, help: str, **more: Any) -> Any:
-    """A `typer.Option` in a panel of the help."""
+    """Return a `typer.Option` in a panel of the help."""
     return typer.Option(help=help, rich_help_panel=panel, **more)
 
 
 def print_line(text: str) -> None:
-    """One line on standard output: no breaks, control characters escaped."""
+    """Print one line on standard output: no breaks, control characters escaped."""
     console.print(printable(text), soft_wrap=True, highlight=False)
 
 
 def plain_table(*headings: str) -> Table:
-    """A table without lines; long cells wrap, so no path or id is cut."""
+    """Return a table without lines; long cells wrap, so no path or id is cut."""
     return Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
 
 
 def last_round(record: Mapping[str, Any], is_weighted: bool = True) -> str:
-    """A ledger record in at most 28 characters: mean validation Dice, and the range of weights if there are any."""
+    """Return a ledger record in at most 28 characters: mean validation Dice, and the range of weights if there are
+    any.
+    """
     dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
     text = with_score_name(f"Dice {sum(dice) / len(dice):.1%}")
     return f"{text}, weights {100 * min(weights):.0f}-{max(weights):.0%}" if is_weighted else text

@@ -8,7 +8,7 @@ LONGEST_MESSAGE = 2000  # characters of a line of a message
 
 
 def printable(text: str, allowed: str = "") -> str:
-    """``text`` with all control characters escaped except those ``allowed``.
+    """Return ``text`` with all control characters escaped except those ``allowed``.
 
     Others may have chosen the text, and control characters can make a terminal hide or rewrite what it shows.
     """
@@ -30,7 +30,7 @@ class BadInput(ValueError):
 
 
 def _one_line(text: str) -> str:
-    """Without the middle of a long text: its end says what to do."""
+    """Return the text without the middle of a long one: its end says what to do."""
     if len(text) > 2 * LONGEST_MESSAGE:
         text = text[:LONGEST_MESSAGE] + text[-LONGEST_MESSAGE:]
     shown = printable(text.replace("\n\t", " ").replace("\n", " "))
@@ -65,7 +65,7 @@ class Refused(BadInput):
 
 
 def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] | None = None) -> str:
-    """The end of a message about an unknown ``name``: the nearest of the ``known``, or all of them.
+    """Return the end of a message about an unknown ``name``: the nearest of the ``known``, or all of them.
 
     Args:
         name: as the user wrote it.

@@ -30,13 +30,13 @@ LONGEST_NAME = 100  # characters of what becomes a file's name
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
+    """Return whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
     return any(isinstance(one, OSError) and one.errno in FULL for one in (error, error.__context__))
 
 
 @contextmanager
 def require_disk_space(path: Path) -> Iterator[None]:
-    """`RunFailed` naming ``path`` if the disk is full."""
+    """Raise `RunFailed` naming ``path`` if the disk is full."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -63,7 +63,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """As `write_atomically`; a later loss of power does not bring back the old ``path``."""
+    """Write as `write_atomically` does; a later loss of power does not bring back the old ``path``."""
     write_atomically(path, write)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -80,7 +80,8 @@ def remove_partial_files(folder: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path, name: str = LOCK) -> Iterator[int]:
-    """A folder for only this process: a lock that lasts as long as a process has its file descriptor, which is given.
+    """Keep a folder for only this process: by a lock that lasts as long as a process has its file descriptor,
+    which is given.
 
     Raises:
         BadInput: another process has it.
@@ -113,7 +114,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def require_file(path: Path, most: int) -> int:
-    """The bytes of a file; `BadInput` naming it if it is missing, no regular file, or has more than ``most``."""
+    """Return the bytes of a file; `BadInput` naming it if it is missing, no regular file, or has more than ``most``."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -128,14 +129,14 @@ def require_file(path: Path, most: int) -> int:
 
 
 def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
-    """What a file holds; `BadInput` as of `require_file`."""
+    """Return what a file holds; `BadInput` as of `require_file`."""
     require_file(path, most)
     with path.open("rb") as file:
         return file.read(most)
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
-    """The UTF-8 text in a file; `BadInput` as of `require_file`, or if it is none."""
+    """Return the UTF-8 text in a file; `BadInput` as of `require_file`, or if it is none."""
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -143,7 +144,7 @@ def read_text(path: Path, most: int = MOST_TEXT) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in ``path``; `BadInput` naming the file if it is missing, not JSON, or beyond the bounds."""
+    """Return the JSON in ``path``; `BadInput` naming the file if it is missing, not JSON, or beyond the bounds."""
     content = read_bytes(path)
     try:
         return parse_json(content)
@@ -152,7 +153,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; `BadInput` as of `read_json`, or if it holds anything else."""
+    """Return the JSON object in ``path``; `BadInput` as of `read_json`, or if it holds anything else."""
     found = read_json(path)
     if not isinstance(found, dict):
         raise BadInput(f"{path}: holds no JSON object")
@@ -160,14 +161,17 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def require_few_values(content: bytes) -> None:
-    """ValueError if what JSON says may take more memory than `BESIDE` and three times its text."""
+    """Raise ValueError if what JSON says may take more memory than `BESIDE` and three times its text."""
     taken = sum(cost * content.count(sign) for sign, cost in COSTS.items())
     if taken > BESIDE + 3 * len(content):
         raise ValueError("more values than a text of its size may have")
 
 
 def parse_json(text: bytes | str) -> Any:
-    """What JSON says; ValueError if it is none, too long, deeper than `DEEPEST`, or not of `require_few_values`."""
+    """Return what JSON says.
+
+    ValueError if it is none, too long, deeper than `DEEPEST`, or not of `require_few_values`.
+    """
     content = text.encode() if isinstance(text, str) else text
     if len(content) > MOST_TEXT:
         raise ValueError(f"{len(content)} bytes, expected at most {MOST_TEXT}")
@@ -188,21 +192,25 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def as_file_name(text: str) -> str:
-    """The same text; ValueError if it is no `is_file_name`."""
+    """Return the text; ValueError if it is no `is_file_name`."""
     if not is_file_name(text):
         raise ValueError(f"expected 1 to {LONGEST_NAME} printable characters without slashes, a letter or digit first")
     return text
 
 
 def is_file_name(text: object) -> bool:
-    """Whether a text of others may be part of a file's name or of a configuration: printable, no path or expression."""
+    """Return whether a text of others may be part of a file's name or of a configuration: printable, no path or
+    expression.
+    """
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
         return False
     return (text[0].isalnum() or text[0] == "_") and not set(text) & {"/", "\\"}
 
 
 def require_inside(folder: Path) -> None:
-    """`BadInput` naming a symbolic link in ``folder``, or below, that leads out of it: others may have put it there."""
+    """Raise `BadInput` naming a symbolic link in ``folder``, or below, that leads out of it: others may have put
+    it there.
+    """
     for place, folders, names in os.walk(folder):
         for path in (os.path.join(place, name) for name in (*folders, *names)):
             if os.path.islink(path) and not leads_into(folder, Path(path)):
@@ -213,7 +221,7 @@ def require_inside(folder: Path) -> None:
 
 
 def leads_into(folder: Path, path: Path) -> bool:
-    """Whether a path, its symbolic links followed, lies in ``folder``."""
+    """Return whether a path, its symbolic links followed, lies in ``folder``."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself, by Python's version; no path at all
@@ -221,13 +229,13 @@ def leads_into(folder: Path, path: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_digest(folder: Path) -> str:
-    """One SHA-256 of all files of a folder, the same as in a shell.
+    """Return one SHA-256 of all files of a folder, the same as in a shell.
 
     That is ``find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`` in the folder.
     """
@@ -235,7 +243,9 @@ def folder_digest(folder: Path) -> str:
 
 
 def files_digest(folder: Path, paths: Iterable[Path], prefix: str = "") -> str:
-    """One SHA-256 of those ``paths`` in ``folder`` that are files, in the order of their names after ``prefix``."""
+    """Return one SHA-256 of those ``paths`` in ``folder`` that are files, in the order of their names after
+    ``prefix``.
+    """
     files = sorted(f"{prefix}{path.relative_to(folder).as_posix()}" for path in paths if path.is_file())
     lines = "".join(f"{sha256(folder / name)}  {name}\n" for name in files)
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -24,7 +24,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def cores() -> int:
-    """Cores that this process may keep busy, at least 1."""
+    """Return the cores that this process may keep busy, at least 1."""
     known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # not of every system
     allowed = [float(known or 1)]
     for group in _groups("cpu"):
@@ -36,7 +36,7 @@ def cores() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take; files that the system holds in memory count as free."""
+    """Return the bytes that this process may still take; files that the system holds in memory count as free."""
     free = [psutil.virtual_memory().available]
     for group in _groups("memory"):
         for limit, used, cache in (
@@ -49,7 +49,7 @@ def free_memory() -> int:
 
 
 def computes_bfloat16() -> bool:
-    """Whether the processor has instructions for bfloat16; True if the system does not say."""
+    """Return whether the processor has instructions for bfloat16; True if the system does not say."""
     words = _text(CPUINFO).split()
     return not words or not BFLOAT16.isdisjoint(words)
 
@@ -61,7 +61,7 @@ def give_back_memory() -> None:
 
 
 def pick_device(device: str, site: str) -> "torch.device":
-    """The torch device of a setting; `BadInput` naming the site if this machine has no such device.
+    """Return the torch device of a setting; `BadInput` naming the site if this machine has no such device.
 
     From then on cuDNN computes gradients in a fixed order, so that a run on a GPU repeats bit for bit.
     """
@@ -82,7 +82,7 @@ def pick_device(device: str, site: str) -> "torch.device":
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the groups around this process that may limit ``controller``, version 2 and 1."""
+    """Return the folders of the groups around this process that may limit ``controller``, version 2 and 1."""
     for line in _text(OWN_GROUPS).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" or controller in controllers.split(","):
@@ -92,13 +92,13 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers in a file; none if there is no such file, or a word in it."""
+    """Return the numbers in a file; none if there is no such file, or a word in it."""
     words = _text(file).split()
     return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
 
 
 def _entry(file: Path, name: str) -> int:
-    """The number after a name in a file of ``name number`` lines; 0 if there is none."""
+    """Return the number after a name in a file of ``name number`` lines; 0 if there is none."""
     return next((int(line.split()[1]) for line in _text(file).splitlines() if line.split()[0] == name), 0)
 
 

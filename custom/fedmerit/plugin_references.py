@@ -20,7 +20,7 @@ COMMANDS = ("console_scripts", "gui_scripts")  # groups of entry points of which
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a part is, before anything of it is imported."""
+    """A place of a part, before anything of it is imported."""
 
     text: str  # package.module:name, or the path of a script
     holder: str  # the distribution and its version, or the script
@@ -31,7 +31,7 @@ class Reference:
 
 
 def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
-    """Why a part may not be used on a deployed machine, and what to approve; "" if it may."""
+    """Return why a part may not be used on a deployed machine, and what to approve; "" if it may."""
     if not reference.digest:
         return (
             f"{reference} is not installed from a wheel, or has files beside those of its wheel, so that nobody "
@@ -47,14 +47,14 @@ def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
 
 
 def script_reference(path: str) -> Reference:
-    """That of a script; `BadInput` if there is no such file."""
+    """Return the reference of a script; `BadInput` if there is no such file."""
     if not Path(path).is_file() or not path.endswith(".py"):
         raise BadInput(f"{path}: no such script of own parts, SCRIPT.py; {SCRIPTS} names it")
     return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
 
 
 def imported_digest(path: str) -> str:
-    """SHA-256 of a script's text without the code under ``if __name__ == "__main__":``."""
+    """Return SHA-256 of a script's text without the code under ``if __name__ == "__main__":``."""
     script_reference(path)  # raises if it is not there
     try:
         with tokenize.open(path) as file:  # in the encoding that it names
@@ -70,14 +70,14 @@ def imported_digest(path: str) -> str:
 
 
 def installed_reference(text: str, dist: Distribution | None) -> Reference:
-    """That of a part, package.module:name, of an installed distribution; None: it is of none."""
+    """Return the reference of a part, package.module:name, of an installed distribution; None: it is of none."""
     if dist is None:
         return Reference(text, "no installed distribution", "")
     return Reference(text, f"{dist.name} {dist.version}", _digest(dist, text.partition(":")[0]))
 
 
 def _digest(dist: Distribution, module: str) -> str:
-    """One SHA-256 of a distribution's files; "" if ``module`` is not what Python would import of it.
+    """Return one SHA-256 of a distribution's files; "" if ``module`` is not what Python would import of it.
 
     Of lines ``SHA-256  PATH`` by path, without compiled files, which are not read if parts are approved, and what
     differs from one installation to another.
@@ -102,12 +102,14 @@ def _digest(dist: Distribution, module: str) -> str:
 
 
 def _is_varying(name: str, programs: Collection[str]) -> bool:
-    """Whether a distribution's file is made where that is installed, as those are that start its ``programs``."""
+    """Return whether a distribution's file is made where that is installed, as those are that start its
+    ``programs``.
+    """
     folder, _, last = name.rpartition("/")
     made = folder.endswith(".dist-info") and last in VARYING
     return made or _is_compiled(name) or (folder.startswith("..") and last in programs)
 
 
 def _is_compiled(name: str) -> bool:
-    """Whether a file is what Python makes of a source beside it, and no module of its own."""
+    """Return whether a file is what Python makes of a source beside it, and no module of its own."""
     return bool(re.search(r"/__pycache__/[^/]+\.[\w-]+(\.opt-\w+)?\.pyc$", f"/{name}"))

@@ -59,13 +59,13 @@ _imported: set[str] = set()  # scripts
 
 
 class Catalogue(MutableMapping[str, T]):
-    """Parts by name: ours, and those that others bring, each loaded when it is asked for.
+    """A mapping of parts by name: ours, and those that others bring, each loaded when it is asked for.
 
     Args:
         group: one of `GROUPS`.
         own: ours.
         fits: whether an object can be such a part.
-        expected: what `fits` wants, for messages.
+        expected: what ``fits`` wants, for messages.
     """
 
     def __init__(self, group: str, own: Mapping[str, T], fits: Callable[[Any], bool], expected: str):
@@ -84,11 +84,14 @@ class Catalogue(MutableMapping[str, T]):
 
     @property
     def ours(self) -> list[str]:
-        """Names of the parts that the distribution of FedMerit brings, the laboratory's among them; none is loaded."""
+        """The names of the parts that the distribution of FedMerit brings, the laboratory's among them.
+
+        None is loaded.
+        """
         return [*self._own, *sorted(own_entries(self.group).keys() - self._own.keys())]
 
     def loaded(self) -> list[T]:
-        """Ours, and of the others those that this process has loaded."""
+        """Return our parts, and of the others those that this process has loaded."""
         return [*self._own.values(), *self._loaded.values()]
 
     def __setitem__(self, name: str, part: T) -> None:
@@ -107,7 +110,7 @@ class Catalogue(MutableMapping[str, T]):
 
 
 def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
-    """One of a catalogue; `BadInput` that lists them if there is none of this name."""
+    """Return a part of a catalogue; `BadInput` that lists them if there is none of this name."""
     try:
         return catalogue[name]
     except KeyError:
@@ -116,7 +119,7 @@ def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
 
 
 def register(group: str, name: str) -> Callable[[T], T]:
-    """Decorator of a part in a script of yours: ``@register("methods", "mine")``.
+    """Return a decorator of a part in a script of yours: ``@register("methods", "mine")``.
 
     Every process of a run imports the script again, so put all else that it does under
     ``if __name__ == "__main__":``.
@@ -139,7 +142,7 @@ def register(group: str, name: str) -> Callable[[T], T]:
 
 
 def scripts() -> list[str]:
-    """Those that child processes import, absolute."""
+    """Return the scripts that child processes import, absolute."""
     return [str(Path(path).resolve()) for path in os.environ.get(SCRIPTS, "").split(os.pathsep) if path]
 
 
@@ -150,12 +153,13 @@ def use_scripts(paths: list[str]) -> None:
 
 
 def script_digests() -> dict[str, str]:
-    """By path of a script that child processes import, the SHA-256 of what an import of it executes."""
+    """Return, by path of a script that child processes import, the SHA-256 of what an import of it executes."""
     return {path: imported_digest(path) for path in scripts()}
 
 
 def require_given(recorded: Mapping[str, str], record: Path) -> None:
-    """`BadInput` if a ``record``, which may be by others, names scripts that this process was not given as before.
+    """Raise `BadInput` if a ``record``, which may be by others, names scripts that this process was not given as
+    before.
 
     Args:
         recorded: as of `script_digests`.
@@ -177,7 +181,7 @@ def require_given(recorded: Mapping[str, str], record: Path) -> None:
 
 
 def names(group: str) -> list[str]:
-    """Of the parts that others bring, sorted; none is loaded but by scripts."""
+    """Return the names of the parts that others bring, sorted; only scripts load any."""
     _import_scripts()
     found = {name for of, name in _registered if of == group} | {
         one.name for one in entry_points(group=_entries(group))
@@ -192,12 +196,12 @@ def own_entries(group: str) -> dict[str, EntryPoint]:
 
 
 def is_name(group: str, name: str) -> bool:
-    """Whether ``name`` may be a part of others; nothing of a distribution is loaded."""
+    """Return whether ``name`` may be a part of others; nothing of a distribution is loaded."""
     return bool(NAMED.fullmatch(name)) or name in names(group)
 
 
 def load(group: str, name: str) -> Any:
-    """A part of others.
+    """Load a part of others.
 
     Raises:
         KeyError: there is none of this name.
@@ -231,7 +235,7 @@ def load(group: str, name: str) -> Any:
 
 
 def find_reference(group: str, name: str) -> Reference | None:
-    """Where the part of an installed distribution is; None: there is none of this name.
+    """Return where the part of an installed distribution is; None: there is none of this name.
 
     Raises:
         BadInput: several distributions have one.
@@ -246,14 +250,14 @@ def find_reference(group: str, name: str) -> Reference | None:
 
 
 def _brings_no_parts(name: str) -> bool:
-    """Whether the part of this ``name``, package.module:name, is of a program, or of a package that has none."""
+    """Return whether the part of this ``name``, package.module:name, is of a program, or of a package that has none."""
     top, *others = re.split(r"[.:]", name)
     ours = top in WITH_PARTS or "fedmerit" in (one.name for one in _holders(top))
     return "__main__" in (top, *others) or (not ours and (top in sys.stdlib_module_names or _is_bundled(top)))
 
 
 def _is_bundled(top: str) -> bool:
-    """Whether a top-level module is of what is installed with FedMerit."""
+    """Return whether a top-level module is of what is installed with FedMerit."""
     needed, waiting = set[str](), {"fedmerit"}
     while waiting:
         name = waiting.pop()
@@ -264,14 +268,14 @@ def _is_bundled(top: str) -> bool:
 
 
 def _holders(top: str) -> list[Distribution]:
-    """The distributions that bring a top-level module; `packages_distributions` of all takes half a second."""
+    """Return the distributions that bring a top-level module; ``packages_distributions`` of all takes half a second."""
     file = re.compile(rf"^{top}(/.*)?\.py,", re.MULTILINE)
     all_named = ((one, (one.read_text("top_level.txt") or "").split()) for one in distributions())
     return [one for one, named in all_named if (top in named if named else file.search(one.read_text("RECORD") or ""))]
 
 
 def approvable(text: str) -> Reference:
-    """The part that `fedmerit deploy approve` names: ``package.module:name``, or a script.
+    """Return the part that `fedmerit deploy approve` names: ``package.module:name``, or a script.
 
     Raises:
         BadInput: there is no such part here, or it is not installed only from a wheel.
@@ -302,7 +306,10 @@ def _approved() -> Mapping[str, str] | None:
 
 
 def _import_scripts() -> None:
-    """Those that this process has not imported yet; if only approved parts may be used, the approved ones."""
+    """Import the scripts that this process has not imported yet.
+
+    If only approved parts may be used, the approved ones.
+    """
     approved = _approved()
     paths = scripts() if approved is None else [text for text in approved if text.endswith(".py")]
     for path in paths:
@@ -326,5 +333,5 @@ def _import_scripts() -> None:
 
 
 def _ignore_compiled_files() -> None:
-    """From now on Python takes no compiled file that lies beside a source for it: no digest is of those."""
+    """Have Python take no compiled file that lies beside a source for it: no digest is of those."""
     sys.pycache_prefix = os.devnull

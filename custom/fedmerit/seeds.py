@@ -4,5 +4,5 @@ import hashlib
 
 
 def random_seed(*parts: object) -> int:
-    """A 63-bit seed from (seed, site, round) or the like, the same on every machine."""
+    """Return a 63-bit seed from (seed, site, round) or the like, the same on every machine."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8]) >> 1

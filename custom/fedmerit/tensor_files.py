@@ -31,7 +31,7 @@ Content = Any  # what was saved: mappings and lists of tensors, numbers and text
 
 
 def load_tensors(path: Path) -> Content:
-    """What `torch.save` wrote to a file, its tensors mapped from it, on the CPU.
+    """Return what `torch.save` wrote to a file, its tensors mapped from it, on the CPU.
 
     Raises:
         BadInput: the file is missing, is no such file, or declares more than it holds; it is named, and what is wrong.
@@ -51,7 +51,7 @@ def load_tensors(path: Path) -> Content:
 
 
 def load_state(path: Path) -> dict[str, Tensor]:
-    """As `load_tensors`, of a network's state_dict; `BadInput` if it holds anything else."""
+    """Load a network's state_dict with `load_tensors`; `BadInput` if the file holds anything else."""
     state = load_tensors(path)
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
         raise BadInput(f"{path}: not the state_dict of a network; expected its tensors by name")
@@ -59,7 +59,7 @@ def load_state(path: Path) -> dict[str, Tensor]:
 
 
 def _require_plain(path: Path, size: int) -> None:
-    """`BadInput` if an archive has compressed or overlapping entries, or names what tensors do not need."""
+    """Raise `BadInput` if an archive has compressed or overlapping entries, or names what tensors do not need."""
     with path.open("rb") as file:
         file.seek(-min(END, size), 2)
         is_whole = file.read(4) == b"PK\5\6"
@@ -84,7 +84,7 @@ def _require_plain(path: Path, size: int) -> None:
 
 
 def _claimed(tensor: Tensor) -> int:
-    """The bytes of a tensor; ValueError if it has more numbers than its storage, or is not only numbers."""
+    """Return the bytes of a tensor; ValueError if it has more numbers than its storage, or is not only numbers."""
     claimed = tensor.numel() * tensor.element_size()
     if tensor.requires_grad or tensor.is_neg() or claimed > tensor.untyped_storage().nbytes():
         raise ValueError(f"a tensor of shape {list(tensor.shape)!s:.60} is not what is stored of it")
@@ -92,7 +92,7 @@ def _claimed(tensor: Tensor) -> int:
 
 
 def _tensors(content: Content) -> Iterator[Tensor]:
-    """All tensors in mappings and sequences, those in several places once."""
+    """Yield all tensors in mappings and sequences, those in several places once."""
     seen, waiting = set[int](), [content]
     while waiting:
         one = waiting.pop()

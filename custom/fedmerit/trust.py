@@ -34,7 +34,7 @@ def trust_records() -> None:
 
 
 def require_trusted(name: str, where: str) -> None:
-    """`Untrusted` if ``name``, a ``package.module:name``, is of a record, and nobody trusts that.
+    """Raise `Untrusted` if ``name``, a ``package.module:name``, is of a record, and nobody trusts that.
 
     Args:
         name: the part.
@@ -44,12 +44,12 @@ def require_trusted(name: str, where: str) -> None:
 
 
 def require_trusted_script(file: Path, digest: str, where: str) -> None:
-    """Likewise of the script ``file``, of SHA-256 ``digest``."""
+    """Raise `Untrusted` if the script ``file``, of SHA-256 ``digest``, is of a record, and nobody trusts that."""
     _require(digest, f"{where}: names the script {file}, which is not run only because a record names it")
 
 
 def require_trusted_trackers(specs: Iterable[str], where: str) -> None:
-    """Likewise of trackers that have options, such as an address."""
+    """Raise `Untrusted` if a record names a tracker with options, such as an address, and nobody trusts that."""
     for spec in specs:
         if "=" in spec:
             _require(spec, f"{where}: names the tracker {spec!r:.200}, to which nothing is sent only for that")
@@ -70,13 +70,13 @@ def allow_places(*folders: Path | None) -> None:
 
 
 def allowed_place(folder: object) -> Path | None:
-    """The folder of images that a record names, if a person named it on this machine."""
+    """Return the folder of images that a record names, if a person named it on this machine."""
     place = Path(folder) if isinstance(folder, str | Path) and folder else None
     return place if place and str(place.resolve()) in _places() else None
 
 
 def require_place(folder: object, run: Path) -> Path:
-    """As `allowed_place`, of run.json of a run folder; `Untrusted` if nobody named it."""
+    """Return the folder of images in run.json of a run folder; `Untrusted` if nobody named it."""
     if place := allowed_place(folder):
         return place
     raise Untrusted(

@@ -12,7 +12,7 @@ PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")  # that results de
 
 
 def package_version(package: str = "fedmerit") -> str:
-    """Version of an installed package; `NOT_INSTALLED` if there is none, as when a job brings its code."""
+    """Return the version of an installed package; `NOT_INSTALLED` if there is none, as when a job brings its code."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -20,7 +20,7 @@ def package_version(package: str = "fedmerit") -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """By name, of Python and of `PACKAGES`; "not installed" if one is not there."""
+    """Return the versions of Python and of `PACKAGES` by name; "not installed" if there is none."""
     return {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 

@@ -22,7 +22,7 @@ def begin_fork_server(modules: Sequence[str]) -> None:
 
 @contextmanager
 def _ignore_ctrl_c() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C, since they inherit the mask: this process ends them."""
+    """Have processes started in here ignore Ctrl-C, since they inherit the mask: this process ends them."""
     resource_tracker.ensure_running()  # its start would lift the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -85,7 +85,7 @@ class Parameter:
 
     @property
     def words(self) -> str:
-        """What a value may be."""
+        """The words for what a value may be."""
         origin, rule = get_origin(self.base) or self.base, self.mark(Rule, Rule())
         text = rule.words() or WORDS.get(dict if is_dataclass(origin) else origin, "")
         return f"{'each ' * (origin is tuple and bool(rule.words()))}{text}"

@@ -79,7 +79,14 @@ REFUSED = {
     "fast": (1, "true", None),
     "any": (math.inf, math.nan),
 }
-EVERYTHING = some.none() | some.booleans() | some.integers() | some.floats() | some.text() | some.lists(some.floats())
+EVERYTHING = (
+    some.none()
+    | some.booleans()
+    | some.integers()
+    | some.floats()
+    | some.text("ab01.,-", max_size=5)
+    | some.lists(some.floats(), max_size=3)
+)
 
 
 def test_words_of_each_rule():

@@ -19,7 +19,7 @@ ORGAN_SHARE = 1 / 3  # of the patches of a batch that show a label for certain (
 
 @dataclass(frozen=True)
 class DataPlan(Checked):
-    """What `fedmerit data plan` decides; plain numbers, since site folders carry it to others."""
+    """A decision of `fedmerit data plan`; plain numbers, since site folders carry it to others."""
 
     size: Annotated[int, Count(16, 4096), About("rows and columns of a prepared slice")]
     field_of_view: Annotated[float, Number(10, 1000), About("mm, side of a slice")]
@@ -31,7 +31,7 @@ class DataPlan(Checked):
 
     @property
     def spacing(self) -> tuple[float, float, float]:
-        """Millimetres between slices, rows and columns of prepared volumes."""
+        """The millimetres between slices, rows and columns of prepared volumes."""
         side = self.field_of_view / self.size
         return self.slice_distance, side, side
 
@@ -53,21 +53,21 @@ class DataPlan(Checked):
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal."""
+        """The SHA-256, in hexadecimal."""
         return record_hash(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the fields as JSON holds them."""
         return asdict(self) | {"patch": list(self.patch)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> "DataPlan":
-        """The plan that `to_dict` wrote; `BadInput` naming ``where`` if it is none."""
+        """Return the plan that `to_dict` wrote; `BadInput` naming ``where`` if it is none."""
         return read(cls, values, f"{where}: data plan")
 
 
 def load_data_plan(file: Path) -> DataPlan:
-    """That of a file that `fedmerit data plan` wrote; `BadInput` if it is none."""
+    """Read the plan in a file that `fedmerit data plan` wrote; `BadInput` if the file holds none."""
     plan = read_data_plan(read_object(file), str(file))
     if plan is None:
         raise BadInput(f"{file}: holds no data plan; expected what `fedmerit data plan` writes")
@@ -75,7 +75,7 @@ def load_data_plan(file: Path) -> DataPlan:
 
 
 def read_data_plan(info: Mapping[str, Any], where: str) -> DataPlan | None:
-    """That of a site.json; None: the site was prepared by none. `BadInput` if it is no plan."""
+    """Read the data plan in a site.json; None: the site was prepared by none. `BadInput` if the entry is no plan."""
     stated = info.get("data_plan")
     if stated is not None and not isinstance(stated, Mapping):
         raise BadInput(f"{where}: data_plan is {type(stated).__name__}, expected a plan; run `fedmerit prepare` again")
@@ -90,7 +90,7 @@ PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of
 
 @dataclass(frozen=True)
 class Preprocessing(Checked):
-    """From a raw image to the network's input, slice by slice, and from its logits to a mask.
+    """A way from a raw image to the network's input, slice by slice, and from its logits to a mask.
 
     Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
     """
@@ -128,22 +128,25 @@ class Preprocessing(Checked):
 
     @property
     def spacing(self) -> tuple[float, float] | None:
-        """Millimetres between rows and columns; None if they follow the image's own."""
+        """The millimetres between rows and columns; None if they follow the image's own."""
         field = self.field_of_view
         return None if field is None else (field / self.size[0], field / self.size[1])
 
     @property
     def digest(self) -> str:
-        """SHA-256 of `to_dict`, in hexadecimal."""
+        """The SHA-256 of `to_dict`, in hexadecimal."""
         return record_hash(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the fields as JSON holds them."""
         return asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """From `to_dict`, or site.json, whose other entries are left out; `BadInput` if a value is of another type."""
+        """Build the input from `to_dict`, or from site.json, whose other entries are left out.
+
+        `BadInput` if a value is of another type.
+        """
         try:
             known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
             height, width = values.get("size") or values["image_size"]
@@ -158,14 +161,14 @@ class Preprocessing(Checked):
 
 @cache
 def _stated() -> type[BaseModel]:
-    """A `Preprocessing` as files have it."""
+    """Return a `Preprocessing` as files have it."""
     kinds: dict[str, Any] = {name: (kind, None) for name, kind in get_type_hints(Preprocessing).items()}
     model: type[BaseModel] = create_model("Stated", **kinds)
     return model
 
 
 def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
-    """The input of all sites, by the site.json of each; None if they differ, or one does not say it."""
+    """Return the input of all sites, by the site.json of each; None if they differ, or one does not say it."""
     try:
         found = {Preprocessing.from_dict(info) for info in sites.values() if _says(info)}
     except (KeyError, TypeError, ValueError):
@@ -174,7 +177,7 @@ def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
 
 
 def preparation_digest(info: Mapping[str, Any]) -> str:
-    """SHA-256 of how a site was prepared, by its site.json; "": that does not say it."""
+    """Return SHA-256 of how a site was prepared, by its site.json; "": that does not say it."""
     return Preprocessing.from_dict(info).digest if _says(info) else ""
 
 

@@ -51,19 +51,21 @@ Specs = Annotated[tuple[str, ...], BeforeValidator(split_specs)]
 
 
 class Waiting(NamedTuple):
-    """How many sites have to answer for a round to end, and after how many seconds (0: as the engine has it)."""
+    """The number of sites that have to answer for a round to end, and after how many seconds (0: as the engine has
+    it).
+    """
 
     min_sites: int
     round_timeout: float
 
     def require_sites(self, number: int) -> None:
-        """`BadInput` if so many sites cannot be enough for a round."""
+        """Raise `BadInput` if so many sites cannot be enough for a round."""
         if self.min_sites > number:
             raise BadInput(f"min_sites={self.min_sites}: expected 1 to the number of sites, {number}")
 
     @classmethod
     def of_record(cls, info: Mapping[str, Any]) -> Self:
-        """As run.json has it."""
+        """Read what run.json has."""
         return cls(*(info[name] for name in cls._fields))
 
 
@@ -177,7 +179,7 @@ class RunOptions(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "", texts: bool = False, label: Label = assignment) -> Self:
-        """Return the options of ``values`` by name; arguments as of `declarations.read`.
+        """Return the options of ``values`` by name; arguments as of `fedmerit.schema.declarations.read`.
 
         Raises:
             BadInput: it names ``source``, the option, its value as ``label`` writes it, and what was expected.
@@ -191,7 +193,7 @@ class RunOptions(BaseModel):
 
     @classmethod
     def read_file(cls, file: Path) -> Self:
-        """The options that a TOML file holds; `BadInput` naming it and what cannot be used."""
+        """Read the options in a TOML file; `BadInput` naming it and what cannot be used."""
         try:
             content = tomllib.loads(read_text(file, MOST_FILE))
         except BadInput as error:
@@ -206,24 +208,25 @@ class RunOptions(BaseModel):
 
     @property
     def all_settings(self) -> dict[str, Any]:
-        """``settings``, and beneath them those that have options of their own."""
+        """The settings, above those that have options of their own."""
         named = {name: value for name in MERGED if (value := getattr(self, name)) is not None}
         return {**named, **self.settings}
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, by name; `all_settings` among them as ``settings``, if there are any."""
+        """Return the options that were given, by name; `all_settings` among them as ``settings``, if there are any."""
         found = {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
         rest = {name: value for name, value in found.items() if name not in (*MERGED, "settings")}
         return rest | ({"settings": settings} if (settings := self.all_settings) else {})
 
     def for_study(self, *more: str) -> dict[str, Any]:
-        """What every run of a study is created with, beside its method, seed and settings: sites, rounds, and the given
+        """Return what every run of a study is created with, beside its method, seed and settings: sites, rounds,
+        and the given
         ones; and the values of ``more`` options even if they were not given."""
         rest = {name: value for name, value in self.given().items() if name not in ("method", "seed", "settings")}
         return {**rest, **{name: getattr(self, name) for name in ("rounds", *more)}}
 
     def require_sites(self) -> None:
-        """`BadInput` if nothing says what trains: site folders, or a script and its model."""
+        """Raise `BadInput` if nothing says what trains: site folders, or a script and its model."""
         if self.sites is None and self.script is None:
             raise BadInput("--sites: missing; name the folder of site folders, or a --script and its --model instead")
         if self.script is not None and self.model is None:
@@ -235,19 +238,19 @@ class RunOptions(BaseModel):
         return self.engine != "local" or self.script is not None
 
     def with_given(self, other: Self) -> Self:
-        """These options, replaced by those that ``other`` was given; settings by name."""
+        """Return the options, replaced by those that ``other`` was given; settings by name."""
         both = {**self.given(), **other.given()}
         settings = self.all_settings | other.all_settings
         return type(self).read(both | ({"settings": settings} if settings else {}))
 
     def recorded(self) -> dict[str, Any]:
-        """What run.json records of the options unchanged."""
+        """Return what run.json records of the options unchanged."""
         values = self.model_dump(mode="json")
         return {name: values[name] for name, shown in _shown_fields().items() if shown.is_recorded}
 
     @property
     def waiting(self) -> Waiting:
-        """For how many sites the server waits, and how long."""
+        """The number of sites for which the server waits, and how long."""
         return Waiting(self.min_sites, self.round_timeout)
 
 

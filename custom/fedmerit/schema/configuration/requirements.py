@@ -18,7 +18,7 @@ SINGLE = "its server half needs single updates or the model in the clear, which 
 
 
 def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str]:
-    """The specs, complete; `BadInput` if one is invalid, or the method ``name`` cannot work with filters."""
+    """Return the specs, complete; `BadInput` if one is invalid, or the method ``name`` cannot work with filters."""
     if HE in specs:
         if not method.needs.sums_only:
             raise BadInput(f"--privacy {HE}: not with method {name}: {SINGLE}")
@@ -46,12 +46,15 @@ ENCRYPTED = (
 
 
 def parse_observer(spec: str) -> Observer:
-    """The observer of a spec such as ``multi_round:every=2``; `BadInput` if it is none."""
+    """Return the observer of a spec such as ``multi_round:every=2``; `BadInput` if it is none."""
     return parse_spec(spec, OBSERVERS, "--values")
 
 
 def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:
-    """The specs, complete and each once; `BadInput` if one is invalid, or not possible with the method ``name``."""
+    """Return the specs, complete and each once.
+
+    `BadInput` if one is invalid, or not possible with the method ``name``.
+    """
     for spec in specs:
         require_observer(spec, name, method)
     if keep_updates and gives_own_models(method):
@@ -64,13 +67,13 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
 
 
 def require_observer(spec: str, name: str, method: Method) -> None:
-    """`BadInput` if the observer of a spec is not possible in runs of the method ``name``."""
+    """Raise `BadInput` if the observer of a spec is not possible in runs of the method ``name``."""
     if why_not := _incompatibility(parse_observer(spec), method):
         raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
 
 
 def can_observe(observer: Observer, method: Method) -> bool:
-    """Whether an observer is possible in runs of a method."""
+    """Return whether an observer is possible in runs of a method."""
     return not _incompatibility(observer, method)
 
 
@@ -82,7 +85,7 @@ def _incompatibility(observer: Observer, method: Method) -> str:
 
 
 def require_observable(values: Sequence[str], keep_updates: bool, privacy: Sequence[str]) -> None:
-    """`BadInput` if updates are encrypted, and something is to be observed or kept."""
+    """Raise `BadInput` if updates are encrypted, and something is to be observed or kept."""
     if HE in privacy and (values or keep_updates):
         raise BadInput(
             f"{f'--values {values[0]}' if values else '--keep-updates'}: not with --privacy {HE}: {ENCRYPTED}"
@@ -90,7 +93,7 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 
 
 def gives_own_models(method: Method) -> bool:
-    """Whether sites get, or keep, models of their own."""
+    """Return whether sites get, or keep, models of their own."""
     return method.has_site_models or capabilities(method).keeps_own_model
 
 
@@ -107,13 +110,13 @@ WITHOUT_EVALUATION = (
 
 
 def require_script_support(name: str, method: Method, script: Script, observers: tuple[str, ...]) -> None:
-    """`BadInput` with the first of `unmet_needs`, if there is one."""
+    """Raise `BadInput` with the first of `unmet_needs`, if there is one."""
     if reason := next(unmet_needs(name, method, script, observers), None):
         raise BadInput(f"method {name}: {reason}; or prepare images and let FedMerit train (docs/running.md)")
 
 
 def unmet_needs(name: str, method: Method, script: Script, observers: tuple[str, ...] = ()) -> Iterator[str]:
-    """Why ``method`` of this ``name`` cannot run with ``script``; nothing: it can."""
+    """Return why ``method`` of this ``name`` cannot run with ``script``; nothing: it can."""
     can, evaluates = capabilities(method), script.evaluates and bool(script.metric)
     if can.pools_images:
         yield "needs all images in one place, and a script keeps its own"

@@ -39,7 +39,7 @@ from fedmerit.version import code_commit, installed_versions, package_version
 
 @dataclass(frozen=True)
 class RunConfiguration(Checked):
-    """One run, whatever the engine."""
+    """A run, whatever the engine."""
 
     method: str
     task: str
@@ -68,21 +68,24 @@ class RunConfiguration(Checked):
         return self.script is None or "cases" in self.script.uses
 
     def build_method(self) -> Method:
-        """The method with its parameters."""
+        """Return the method with its parameters."""
         return build_method(self.method, self.parameters)
 
     def build_guarded_method(self) -> Method:
-        """The method of server and sites: under the guard its `HasGuardedForm.guarded_form`."""
+        """Return the method of server and sites: under the guard its
+        `fedmerit.contract.capabilities.HasGuardedForm.guarded_form`.
+        """
         method = self.build_method()
         other = capabilities(method).guarded if self.is_guarded(method) else None
         return other.guarded_form if other else method
 
     def is_guarded(self, method: Method) -> bool:
-        """Whether the guard is on and needed: not if no site receives anything from another."""
+        """Return whether the guard is on and needed: not if no site receives anything from another."""
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; without `values`, `keep_updates`, `preprocessing` and `study` if they are empty.
+        """Return the configuration as JSON holds it, without `values`, `keep_updates`, `preprocessing` and `study`
+        if they are empty.
 
         Of a script's run without `network` and `training`, else without `script`.
         """
@@ -100,12 +103,12 @@ class RunConfiguration(Checked):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of `to_dict`, in hexadecimal: server and sites record it."""
+        """The SHA-256 of `to_dict`, in hexadecimal: server and sites record it."""
         return record_hash(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
-        """The configuration that `to_dict` wrote; `BadInput` if a name or value is unknown."""
+        """Return the configuration that `to_dict` wrote; `BadInput` if a name or value is unknown."""
         values = dict(values)
         if script := values.get("script"):
             if given := sorted({*DERIVED} & {*values}):
@@ -117,7 +120,7 @@ class RunConfiguration(Checked):
         return config.checked()
 
     def checked(self) -> "RunConfiguration":
-        """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
+        """Return the configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
         method = read(METHODS[self.method], self.parameters, f"method {self.method}", texts=True)
@@ -152,7 +155,7 @@ class RunConfiguration(Checked):
 
 
 def plan_network(plan: Mapping[str, Any]) -> Any:
-    """The network in a plan as JSON holds it; None: there is none."""
+    """Return the network in a plan as JSON holds it; None: there is none."""
     if "script" not in plan:
         return plan.get("network")
     network = asdict(Network.from_dict(derived_parts(plan["script"])["network"]))
@@ -160,7 +163,7 @@ def plan_network(plan: Mapping[str, Any]) -> Any:
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
-    """The names of the settings, by group: of the method, the training, the network, the guard."""
+    """Return the names of the settings, by group: of the method, the training, the network, the guard."""
     groups: dict[str, type[Any]] = {"parameters": METHODS[method], **SHARED_GROUPS}
     return {group: list(settable(kind)) for group, kind in groups.items()}
 
@@ -177,7 +180,7 @@ def make_configuration(
     preprocessing: Preprocessing | None = None,
     fold: int | None = None,
 ) -> RunConfiguration:
-    """A configuration from defaults and ``settings``, which a person chose: what they name may be imported.
+    """Return a configuration from defaults and ``settings``, which a person chose: what they name may be imported.
 
     Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
     defaults or the "preset" of a paper, which goes before a recipe.
@@ -220,7 +223,7 @@ def configure_script(
     keep_updates: bool = False,
     share_models: bool | None = None,
 ) -> RunConfiguration:
-    """The configuration of a run with ``script``.
+    """Return the configuration of a run with ``script``.
 
     Args:
         script: model and metric.
@@ -257,7 +260,7 @@ def configure_script(
 
 
 def _explain(name: str, method: str, groups: Mapping[str, list[str]]) -> str:
-    """Why a setting is none of the run's."""
+    """Return why a setting is none of the run's."""
     if name in {*settable(Training), *settable(Network)}:
         return f"setting {name!r}: of FedMerit's own training, and this run trains by a script; give it to the script"
     known = [one for names in groups.values() for one in names]
@@ -269,7 +272,7 @@ OR_IMAGES = f"give the server images of its own with --server-sites, or {WAYS_OU
 
 
 def why_shared(config: RunConfiguration, has_server_images: bool) -> str:
-    """What of a run cannot do without sharing, with a way out; empty if it can."""
+    """Return what of a run cannot do without sharing, with a way out; empty if it can."""
     method = config.build_guarded_method()
     can = capabilities(method)
     if can.peers:
@@ -288,7 +291,7 @@ def why_shared(config: RunConfiguration, has_server_images: bool) -> str:
 
 
 def require_sharing(config: RunConfiguration, has_server_images: bool) -> None:
-    """`BadInput` if a run needs ``share_models`` and its plan does not have it."""
+    """Raise `BadInput` if a run needs ``share_models`` and its plan does not have it."""
     if not config.share_models and (why := why_shared(config, has_server_images)):
         raise BadInput(why)
 
@@ -296,7 +299,7 @@ def require_sharing(config: RunConfiguration, has_server_images: bool) -> None:
 def with_sharing(
     config: RunConfiguration, asked: bool | None, on_one_machine: bool, has_server_images: bool
 ) -> RunConfiguration:
-    """The plan with ``share_models`` as ``asked``; None: only on one machine, and if the run uses it.
+    """Return the plan with ``share_models`` as ``asked``; None: only on one machine, and if the run uses it.
 
     FedCE's sites rate the models without each other only if that is asked for, whatever else of the run needs sharing.
 
@@ -315,17 +318,17 @@ def with_sharing(
 
 
 def ends_with_private_models(config: RunConfiguration) -> bool:
-    """Whether final models hold parts of what a single site trained."""
+    """Return whether final models hold parts of what a single site trained."""
     return config.build_method().has_private_models or config.training.last_round == "own"
 
 
 def tests_all_models(config: RunConfiguration) -> bool:
-    """Whether every site may test every final model, if no verdict stands: else each tests only its own."""
+    """Return whether every site may test every final model, if no verdict stands: else each tests only its own."""
     return config.share_models or not ends_with_private_models(config)
 
 
 def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
-    """What every run.json says, of `fedmerit run` and of the server of a deployment."""
+    """Return what every run.json says, of `fedmerit run` and of the server of a deployment."""
     return {
         "run": name,
         **run_plan(config),
@@ -340,7 +343,7 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
 
 
 def run_plan(config: RunConfiguration) -> dict[str, Any]:
-    """The part of run.json that follows from the configuration."""
+    """Return the part of run.json that follows from the configuration."""
     return {
         "method": config.method,
         "parameters": dict(config.parameters),
@@ -356,7 +359,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
 
 
 def read_plan(run: Path) -> RunConfiguration:
-    """The configuration that run.json of a run folder holds; `BadInput` naming the file if it holds none."""
+    """Return the configuration that run.json of a run folder holds; `BadInput` naming the file if it holds none."""
     info = read_run(run)
     plan = info["plan"]
     try:
@@ -373,7 +376,10 @@ PLACES: Mapping[str, tuple[str, str, Iterable[str]]] = {  # of a plan: part of i
 
 
 def find_external_parts(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(group, name) of the parts in a plan, `RunConfiguration.to_dict`, that are not ours; loads none of them."""
+    """Return (group, name) of the parts in a plan, `RunConfiguration.to_dict`, that are not ours.
+
+    Loads none of them.
+    """
     found = [("methods", str(plan.get("method")))] if plan.get("method") not in METHODS.ours else []
     for group, (part, name, ours) in PLACES.items():
         value = (plan.get(part) or {}).get(name, next(iter(ours)))

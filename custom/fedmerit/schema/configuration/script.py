@@ -29,7 +29,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last part
 
 @dataclass(frozen=True)
 class NamedTensor:
-    """One entry of a state_dict."""
+    """An entry of a state_dict."""
 
     name: str
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class NamedTensor:
 
 @dataclass(frozen=True)
 class Script(Checked):
-    """What a run says of its sites' scripts, instead of a network and how to train it."""
+    """A description of sites' scripts in a run, instead of a network and how to train it."""
 
     tensors: Annotated[tuple[NamedTensor, ...], About("of the model's state_dict")] = ()
     start: Annotated[str, Text(), About("SHA-256 of the weights that all begin with")] = ""
@@ -90,31 +90,31 @@ class Script(Checked):
             raise ValueError(f"tensors: expected at most {MOST_TENSORS}, each name once")
 
     def network_parts(self) -> dict[str, Any]:
-        """The description of the network, a `Network`."""
+        """Return the description of the network, as ``Network`` takes it."""
         arguments = {"tensors": [asdict(one) for one in self.tensors], "output": self.output}
         return {"in_channels": 1, "labels": (self.label,), "architecture": NAMED_TENSORS, "arguments": arguments}
 
     @property
     def label(self) -> str:
-        """Of scores: the metric's name, of the characters that a label may have."""
+        """The metric's name as the label of scores, in the characters that a label may have."""
         return re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
 
     def score(self, value: float) -> float:
-        """The metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
+        """Return the metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
         if not self.lowest <= value <= self.highest:
             raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
         part = (value - self.lowest) / (self.highest - self.lowest)
         return part if self.better == "higher" else 1 - part
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the fields as JSON holds them."""
         tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
         own = {part.name: getattr(self, part.name) for part in fields(self)}
         return own | {"tensors": tensors, "uses": list(self.uses)}
 
 
 def find_names(text: str) -> set[str]:
-    """What Python text names in its code, not in its comments: names, attributes, whole texts.
+    """Return what Python text names in its code, not in its comments: names, attributes, whole texts.
 
     Raises:
         ValueError: it is no Python.
@@ -125,7 +125,7 @@ def find_names(text: str) -> set[str]:
 
 
 def find_uses(text: str) -> tuple[str, ...]:
-    """The helpers, of `USES`, that a script's text names."""
+    """Return the helpers, of `USES`, that a script's text names."""
     names = find_names(text)
     return tuple(use for use, words in USES.items() if names & {*words})
 
@@ -134,7 +134,7 @@ SETTINGS = ("metric", "lowest", "highest", "better", "evaluates", "uses", "stati
 
 
 def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
-    """The tensors in a network's arguments; `ValueError` if they are none."""
+    """Return the tensors in a network's arguments; `ValueError` if they are none."""
     try:
         return tuple(
             NamedTensor(one["name"], tuple(one["shape"]), one["kind"], one["norm"]) for one in arguments["tensors"]
@@ -144,7 +144,7 @@ def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
 
 
 def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
-    """Network, training and script of a plan with ``script``."""
+    """Return network, training and script of a plan with ``script``."""
     own = read(Script, script, "plan: script")
     training = {"statistics": own.statistics, "last_round": own.last_round}  # what of it the server decides
     return {"network": own.network_parts(), "training": training, "script": own}

@@ -111,7 +111,7 @@ OnVerdict = Annotated[
 
 @dataclass(frozen=True)
 class Network(Checked):
-    """One of MONAI's networks: of slices, or with a patch of volumes."""
+    """A network of MONAI: of slices, or with a patch of volumes."""
 
     in_channels: Annotated[int, Count(1, 64), About("Channels of an image.")]
     labels: Annotated[tuple[str, ...], Text(), About("Names of the labels: one sigmoid output channel each.")]
@@ -363,7 +363,7 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """Return ``settings`` above those of the recipe that "recipe" among them names, above those of the task.
 
     A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs. `AUTO` becomes
-    false: only the machine of the run can measure (`engines.runs.create`).
+    false: only the machine of the run can measure (`fedmerit.engines.runs.create`).
 
     Raises:
         BadInput: there is no recipe of that name.

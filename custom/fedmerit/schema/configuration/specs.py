@@ -12,7 +12,9 @@ from fedmerit.schema.rules import About, Number, Text
 
 @dataclass(frozen=True)
 class Percentile(Checked):
-    """Entries below a percentile of all magnitudes become 0, the others are clipped (Shokri and Shmatikov 2015)."""
+    """A filter: entries below a percentile of all magnitudes become 0, the others are clipped (Shokri and
+    Shmatikov 2015).
+    """
 
     percentile: Annotated[float, Number(0, 100), About("of the magnitudes")] = 10.0
     gamma: Annotated[float, Number(above=0), About("the largest magnitude that is sent")] = 0.01
@@ -45,7 +47,7 @@ HE = "he"  # no filter: updates leave encrypted, and the server adds up what it 
 
 
 def parse_filter(spec: str) -> Filter:
-    """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
+    """Return the filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
     if spec.partition(":")[0] not in FILTERS:
         known = ", ".join((*FILTERS, HE))
         raise BadInput(f"--privacy {spec.partition(':')[0]!r}: unknown; expected one of {known}")
@@ -54,7 +56,7 @@ def parse_filter(spec: str) -> Filter:
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """Event files in the job's folder at the server, a folder per site."""
+    """A tracker: event files in the job's folder at the server, a folder per site."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,15 @@ TRACKERS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": M
 
 
 def parse_tracker(spec: str) -> Tracker:
-    """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` if it is none."""
+    """Return the tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` if it is none."""
     return parse_spec(spec, TRACKERS, "--track")
 
 
 def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
-    """The specs; `BadInput` if one is invalid, its package is not installed here, or the engine has no receivers."""
+    """Return the specs.
+
+    `BadInput` if one is invalid, its package is not installed here, or the engine has no receivers.
+    """
     for spec in specs:
         parse_tracker(spec)
         if engine == "local":
