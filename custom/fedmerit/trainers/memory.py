@@ -5,7 +5,7 @@ killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.files import write_atomically
+from fedmerit.schema.scores import Overlap
 from fedmerit.tensor_files import load_tensors
 
 
@@ -33,8 +34,19 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """A result of a site's round, and what the site reports of the model that it received."""
+
+    learned: Learned
+    num_samples: int  # training images, or steps if the trainer counts these
+    overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
+    trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
+
+
+@dataclass(frozen=True)
 class Memory:
-    """What a site remembers of a round."""
+    """A site's memory of a round."""
 
     received: Tensor  # (d,)
     trained: Tensor  # (d,)
@@ -71,12 +83,12 @@ class MemoryFolder:
                 old.unlink()
 
     def read(self, round: int) -> Memory | None:
-        """The memory of ``round``, if it is there."""
+        """Return the memory of ``round``, if it is there."""
         file = self._file(round)
         return _load(file) if file.exists() else None
 
     def latest(self, round: int) -> Memory | None:
-        """The memory of the last round before ``round`` that the site did."""
+        """Return the memory of the last round before ``round`` that the site did."""
         files = self._files(round)
         return _load(max(files)) if files else None
 
@@ -84,9 +96,65 @@ class MemoryFolder:
         return self.path / f"round_{round:05d}.pt"
 
     def _files(self, round: int) -> list[Path]:
-        """Of earlier rounds."""
+        """Return the files of earlier rounds."""
         return [file for file in self.path.glob("round_*.pt") if file < self._file(round)]
 
 
 def _load(file: Path) -> Memory:
     return Memory(**load_tensors(file))
+
+
+OVERLAPS = ("overlaps", "trained_overlaps")
+
+
+def keep_answer(trained: Trained, received: Tensor, question: str, seconds: float) -> Mapping[str, Any]:
+    """Return all that a `Memory` lacks of ``trained``, in what a file of tensors holds.
+
+    Args:
+        trained: of the round.
+        received: (d,) the model that it began with.
+        question: digest of what was asked for.
+        seconds: that it took.
+    """
+    learned = trained.learned
+    is_difference = torch.equal(learned.update, learned.trained - received)  # of an attack it need not be
+    return {
+        "question": question,
+        "seconds": seconds,
+        "num_samples": trained.num_samples,
+        "values": dict(trained.values),
+        **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
+        "update": None if is_difference else learned.update,
+        "loss": learned.loss,
+        "pairs": {name: dict(of_peers) for name, of_peers in learned.pairs.items()},
+        "vectors": dict(learned.vectors),
+    }
+
+
+def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tuple[Trained, float] | None:
+    """Return what the round gave, and the seconds that it took; None if it was asked for something else.
+
+    ``memory``: of the round, None if it is not done; the others are those of `keep_answer`.
+    """
+    kept = memory and memory.answer
+    if memory is None or not kept or kept["question"] != question or not torch.equal(memory.received, received):
+        return None
+    learned = Learned(
+        update=unfiltered_update(memory),
+        trained=memory.trained,
+        buffers=memory.buffers,
+        loss=kept["loss"],
+        pairs=kept["pairs"],
+        weights=memory.weights,
+        vectors=kept["vectors"],
+        kept=memory.kept,
+        own=memory.own,
+    )
+    overlaps = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
+    return Trained(learned, kept["num_samples"], **overlaps, values=kept["values"]), kept["seconds"]
+
+
+def unfiltered_update(memory: Memory) -> Tensor:
+    """Return (d,) what the training gave, whatever a privacy filter made of it."""
+    kept = memory.answer["update"] if memory.answer else None
+    return memory.trained - memory.received if kept is None else kept

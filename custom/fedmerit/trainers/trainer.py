@@ -4,7 +4,7 @@ Above it are logs, budgets, ciphertexts and NVFlare, of which a trainer knows no
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,21 +12,9 @@ from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Task
-from fedmerit.schema.scores import Overlap
-from fedmerit.trainers.memory import Learned, Memory
+from fedmerit.trainers.memory import Memory, Trained
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a site's round gave, and what it says of the model that it received."""
-
-    learned: Learned
-    num_samples: int  # training images, or steps if the trainer counts these
-    overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
-    trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,7 @@ class Holdings:
 
 
 class Evaluator(Protocol):
-    """What evaluates models on images: a site's trainer, or the server on its own images."""
+    """An evaluator of models on images: a site's trainer, or the server on its own images."""
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Return scores of every model of ``task``, from 0 to 1."""
@@ -51,7 +39,7 @@ class Evaluator(Protocol):
 
 
 class Trainer(Evaluator, Protocol):
-    """What trains and evaluates at one site.
+    """A trainer and evaluator at one site.
 
     Every trainer trains. A run asks it for nothing that it is known not to do.
     """
@@ -72,7 +60,7 @@ class Trainer(Evaluator, Protocol):
         """Return what the site commits to when it enrols in ``round``."""
 
     def estimate(self, task: Evaluation) -> Evaluated:
-        """BatchNorm statistics of one model on the site's training images."""
+        """Estimate BatchNorm statistics of one model on the site's training images."""
 
     def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
         """Select the site's final model, ``given`` being the one received; save it in folder ``below``."""

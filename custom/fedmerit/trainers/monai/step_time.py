@@ -12,7 +12,7 @@ from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.local_training import count_steps, train
 from fedmerit.trainers.monai.networks import build_network
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import build_samples
 
 WORTH = 0.85  # of float32's time; what saves less is not worth other bits
 _measured: dict[str, dict[str, float]] = {}  # in this process, so that all runs of a study compute alike
@@ -45,7 +45,7 @@ def seconds_per_image(
 def measure_precision(
     config: RunConfiguration, folder: SiteFolder, device: torch.device
 ) -> tuple[RunConfiguration, dict[str, float]]:
-    """The run in mixed precision if training on ``device`` takes at most `WORTH` of its time in float32.
+    """Return the run in mixed precision if training on ``device`` takes at most `WORTH` of its time in float32.
 
     Returns:
         The configuration, and seconds per image by precision; none of a processor without instructions for bfloat16.
