@@ -1,4 +1,4 @@
-"""The commands as Python functions: `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run`."""
+"""The commands as Python functions: prepare, run, rounds, compare, report, load_run."""
 
 import inspect
 import sys
@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(*names: str) -> Callable[[Function], Function]:
-    """Decorator: a function's ``**options`` are these of `RunOptions`; its signature and docstring list them."""
+    """Return a decorator: a function's ``**options`` are these of `RunOptions`; signature and docstring list them."""
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -130,7 +130,7 @@ class _Stopped(Exception):
 
 @takes_options(*(name for name in RunOptions.model_fields if name != "out"))
 def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, **options: Any) -> Iterator[Record]:
-    """As `run`, round by round: each round's ledger record when it is complete, while training continues.
+    """Train a run and yield each round's ledger record when it is complete, while training continues.
 
     Leaving the loop early ends the run after the current round; ``resume=True`` continues it.
     """
@@ -164,7 +164,7 @@ def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, 
 
 
 def _require_guarded_script(function: str) -> None:
-    """`BadInput` if processes that ``function`` starts would import a script that calls it again, without an end."""
+    """Check that processes which ``function`` starts do not import a script that calls it again, without an end."""
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     if script.suffix == ".py" and script.exists() and "__name__" not in script.read_text("utf-8", errors="replace"):
         raise BadInput(
@@ -243,7 +243,7 @@ def report(
         site: the hospital it is for; None: for all of them together.
         sites: folder of site folders to draw overlays from; None: the runs' own.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
-        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
+        ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
 
     Returns:
         The path of the HTML file.
@@ -257,7 +257,7 @@ def report(
 
 
 def load_run(folder: Folder) -> Run:
-    """A run folder, its results as DataFrames: ``results.rows``, ``results.dice_and_contributions``, ...
+    """Open a run folder, its results as DataFrames: ``results.rows``, ``results.dice_and_contributions``, ...
 
     Raises:
         BadInput: it is no run folder, or holds no result yet.

@@ -30,7 +30,7 @@ _held: dict[str, Any] = {}  # SHA-256 of each of the site's training cases, and 
 
 
 def enrol_cases(training: Iterable[Case], evaluated: Iterable[Case] = ()) -> None:
-    """Say which cases the site trains on, in any order; digests of their files are sealed before they leave it.
+    """Enrol the cases the site trains on, in any order; digests of their files are sealed before they leave it.
 
     ``evaluated``: those whose values ``METRIC_by_case`` holds; only their number leaves, and each answer has so many.
     """
@@ -38,7 +38,7 @@ def enrol_cases(training: Iterable[Case], evaluated: Iterable[Case] = ()) -> Non
 
 
 def receive(timeout: float | None = None) -> Any:
-    """The next model, as of `nvflare.client.receive`; the question what the site holds is answered on the way."""
+    """Receive the next model, as `nvflare.client.receive` does; the question what the site holds is answered first."""
     import nvflare.client as flare
 
     while True:
@@ -51,7 +51,7 @@ def receive(timeout: float | None = None) -> Any:
 
 
 def with_losses(model: Any, losses: Iterable[float]) -> Any:
-    """``model``, an FLModel to send, with the loss of the received model on each image, 0 to 1, such as soft Dice.
+    """Return ``model``, an FLModel to send, with the loss of the received model on each image, in [0, 1].
 
     On the training images if the script trains, else on those that it evaluates.
     """
@@ -60,19 +60,19 @@ def with_losses(model: Any, losses: Iterable[float]) -> Any:
 
 
 def with_own_model(model: Any, state: Mapping[str, Any]) -> Any:
-    """``model``, an FLModel to send, with the site's own one, a state_dict: the site tests that, and keeps it."""
+    """Return ``model``, an FLModel to send, with the site's own model, a state_dict, which the site tests and keeps."""
     model.meta = {**(model.meta or {}), OWN: {name: _array(value) for name, value in state.items()}}
     return model
 
 
 def _array(tensor: Any) -> Any:
-    """As NumPy, which has no bfloat16; not among the parameters: of those NVFlare's DIFF keeps what the model has."""
+    """Return a tensor as NumPy, without bfloat16; it goes in the meta, as NVFlare's DIFF drops unknown parameters."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
 def _digest(case: Case) -> str:
-    """SHA-256 of a case's files."""
+    """Return the SHA-256 of a case's files."""
     digest = hashlib.sha256()
     for file in [case] if isinstance(case, str | Path) else case:
         with Path(file).open("rb") as stream:

@@ -20,7 +20,7 @@ AskPeer = Callable[[str, int], PeerModel | None]
 
 
 class Sites(Protocol):
-    """What trains at the sites of a run on this machine: prepared images, or a script."""
+    """The part of a run that trains at its sites on this machine: prepared images, or a script."""
 
     @property
     def names(self) -> list[str]:
@@ -32,7 +32,7 @@ class Sites(Protocol):
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """By site, why its last answer failed; only of sites whose failure does not end the run."""
+        """The reasons, by site, why last answers failed, of sites whose failure does not end the run."""
 
     def device(self, name: str) -> str:
         """Return the device of a site or the server."""
@@ -54,7 +54,7 @@ class Sites(Protocol):
 
 @dataclass(frozen=True)
 class Laboratory:
-    """How studies replace the sites of a run: none of it can be configured, it is code that the laboratory passes."""
+    """A replacement of a run's sites for studies: none of it can be configured, the laboratory passes the code."""
 
     wrap_site: Callable[[Site], Site] = lambda site: site  # on the local engine
     simulator: str = "fedmerit.engines.nvflare.simulator"  # module of the program that simulates the run on NVFlare
@@ -78,7 +78,7 @@ class OpenRun:
 
 
 class Engine(Protocol):
-    """Where a run is carried out: in this process, or by NVFlare."""
+    """A way to carry out a run: in this process, or by NVFlare."""
 
     def __call__(self, run: OpenRun) -> None:
         """Start the sites, carry out the exchanges after the last complete round, and end the sites.

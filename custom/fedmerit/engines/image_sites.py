@@ -27,7 +27,7 @@ from fedmerit.trust import allow_places, require_place
 
 @dataclass(frozen=True)
 class ImageSites:
-    """Site folders of a run: of the sites, and of the server if it has images of its own."""
+    """A run's site folders: of the sites, and of the server if it has images of its own."""
 
     root: Path
     folders: Sequence[SiteFolder]
@@ -150,7 +150,7 @@ class ImageSites:
         yield image_site(folder, config, memory, self.device(name), **shared)
 
     def _require_server_set(self, config: RunConfiguration) -> None:
-        """`BadInput` if the method needs a server validation set and there is none, or it does not fit the sites."""
+        """Check that the server has the validation set that the method needs, and that it fits the sites."""
         first = self.folders[0]
         expected = (first.task, first.channels, first.labels, first.image_size)
         for folder in self.server_folders:
@@ -207,7 +207,7 @@ def configure_images(
 def require_same_images(
     run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
 ) -> None:
-    """`BadInput` if images of the sites, or the server's ``own``, were prepared again since the run was created."""
+    """Check that no images, of the sites or the server's ``own``, were prepared again since the run was created."""
     before, current = info["image_size"], list(folders[0].image_size)
     if before != current:
         raise BadInput(

@@ -46,13 +46,13 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def has_ended_elsewhere(run: Path) -> bool:
-    """Whether a run has ended and its site folders are gone, so nothing is left to do."""
+    """Return whether a run has ended and its site folders are gone, so nothing is left to do."""
     info = read_run(run)
     return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
 
 
 def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
-    """Whether a resumed run has anything left to do, with ``options`` as of `require_same`.
+    """Return whether a resumed run has anything left to do, with ``options`` as of `require_same`.
 
     A run that `has_ended_elsewhere` has not, and needs no images. Any other finds them by `relocate`.
 
@@ -75,7 +75,11 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` if the options, or scripts of your own, are not those that the run was created with."""
+    """Check that options, and parts of the user's own, are those that the run was created with.
+
+    Raises:
+        BadInput: one differs.
+    """
     info = read_run(run)
     plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
@@ -99,7 +103,11 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def require_same_script_run(run: Path, asked: RunOptions) -> None:
-    """`BadInput` if a run folder of a script is not what `fedmerit.engines.runs.create` would write now."""
+    """Check that a run folder of a script is what `fedmerit.engines.runs.create` would write now.
+
+    Raises:
+        BadInput: it is not.
+    """
     current = json.loads(json.dumps(describe_run(run.name, asked, read_sites(asked))))
     recorded = read_run(run)
     for name in SAME:

@@ -143,7 +143,7 @@ def _make_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
 
 
 def _require_new(run: Path) -> None:
-    """`BadInput` if a run folder cannot be made, or holds something already."""
+    """Check that a run folder can be made, and is empty; raise BadInput if not."""
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
@@ -152,7 +152,7 @@ def _require_new(run: Path) -> None:
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
-    """`BadInput` if sites ask each other for their models, and not all of them would be there to answer."""
+    """Check that all sites are there to answer if they ask each other for their models; raise BadInput if not."""
     at_sites = capabilities(config.build_method()).exchanges_directly
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(

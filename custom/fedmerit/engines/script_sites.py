@@ -47,7 +47,7 @@ SERVE = "import sys; from fedmerit.engines.nvflare.client_script import serve; s
 
 
 class Launch(BaseModel):
-    """How a run folder's sites start their script; run.json records it."""
+    """A description of how the sites of a run start their script; run.json records it."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     file: str
@@ -256,7 +256,7 @@ class ScriptProcess:
             ) from None
 
     def _code(self) -> str:
-        """How the process ended, if not by itself."""
+        """Return how the process ended, if not by itself."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         return f" (exit code {code})" if (code := self._process.returncode) else ""

@@ -15,7 +15,7 @@ from fedmerit.site.machine_settings import SERVER, configured_device, server_sit
 
 
 class MeritAggregator(ModelAggregator):
-    """Any FedMerit method as an NVFlare aggregator.
+    """A FedMerit method as an NVFlare aggregator.
 
     Args:
         plan: `RunConfiguration.to_dict`.
@@ -35,23 +35,23 @@ class MeritAggregator(ModelAggregator):
         return self.federation
 
     def hold(self, exchange: Exchange) -> None:
-        """From now on, answers are those of ``exchange``."""
+        """Take answers as those of ``exchange`` from here on."""
         self.exchange = exchange
 
     def models(self) -> dict[str, FLModel]:
-        """What each site receives now."""
+        """Return what each site receives."""
         network, rounds = self.federation.network, self.federation.config.rounds
         return {site: message_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
 
     def accept_model(self, model: FLModel) -> None:
-        """Hand over one site's answer."""
+        """Pass a site's answer to the exchange."""
         named = model.meta.get("client_name") if isinstance(model.meta, dict) else None
         site = named if isinstance(named, str) else f"({type(named).__name__} for a name)"
         self.exchange.take(site, model_to_answer(model, self.federation.network))
 
     def aggregate_model(self) -> FLModel:
-        """Nothing: `Federation.exchanges` continues the round."""
+        """Return an empty model: the federation's exchanges continue the round."""
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
 
     def reset_stats(self) -> None:
-        """Nothing: every exchange has answers of its own."""
+        """Keep everything: every exchange has answers of its own."""

@@ -45,21 +45,21 @@ WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION} 
 
 
 class ClientScript(ClientAPIExecutor):
-    """NVFlare's executor of a script, whose log data stays at the site."""
+    """An executor of a script, whose log data stays at the site."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """As NVFlare's; a script that runs in this process is handed its tasks at once."""
+        """Handle an event as NVFlare does; a script that runs in this process is handed its tasks at once."""
         super().handle_event(event_type, fl_ctx)
         script = DataBus().get_data(CLIENT_API_KEY) if event_type == EventType.START_RUN else None
         if isinstance(script, InProcessClientAPI):
             script.result_check_interval = POLL
 
     def fire_log_analytics(self, fl_ctx: FLContext, dxo: DXO) -> None:
-        """Nothing: NVFlare would send it to the server past all filters."""
+        """Drop log data: NVFlare would send it to the server past all filters."""
 
 
 def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
-    """The executor of a script; NVFlare runs that as it gets START_RUN.
+    """Return the executor of a script, which NVFlare starts with the event START_RUN.
 
     Args:
         launch: "file", relative to ``custom`` or absolute; "args"; "command", of an own process, "" for this one;
@@ -86,7 +86,7 @@ def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
 
 
 def find_script(name: str, custom: Path) -> Path:
-    """The script of this name, absolute; `BadInput` if there is none."""
+    """Return the script of this name, absolute; `BadInput` if there is none."""
     path = Path(name)
     found = [path] if path.is_absolute() else sorted(custom.rglob(path.name))
     if not found or not found[0].is_file():
@@ -95,7 +95,7 @@ def find_script(name: str, custom: Path) -> Path:
 
 
 def brought_script(launch: Mapping[str, Any], custom: Path) -> SiteScript:
-    """The script that a job brings with its own code; `BadInput` if it names another file of the site."""
+    """Return the script that a job brings with its code; `BadInput` if it names another file of the site."""
     file = find_script(str(launch.get("file", "")), custom)
     if not file.is_relative_to(custom.resolve()):
         raise BadInput(f"{file}: not brought by the job; name it in local/{MANIFEST} of the kit if it may run here")
@@ -104,14 +104,14 @@ def brought_script(launch: Mapping[str, Any], custom: Path) -> SiteScript:
 
 
 def materialized(shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-    """A message whose tensors are here: of an external process NVFlare passes references to them."""
+    """Return a message with its tensors: of an external process NVFlare passes references to them."""
     cell = fl_ctx.get_engine().get_cell()
     whole: Shareable = materialize_lazy_download_refs(shareable, cell, abort_signal)
     return whole
 
 
 def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abort_signal: Signal) -> Said:
-    """What the script answers.
+    """Return what the script answers.
 
     Raises:
         RuntimeError: it ended, raised, or took too long.
@@ -127,7 +127,7 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
 
 
 def question_model(question: Question) -> FLModel:
-    """What a script receives."""
+    """Return a question as a script receives it."""
     return FLModel(
         params_type=ParamsType.FULL,
         params=dict(question.state),
@@ -138,7 +138,7 @@ def question_model(question: Question) -> FLModel:
 
 
 def read_answer(model: FLModel) -> Said:
-    """What a script sent."""
+    """Return what a script sent."""
     return Said(model.params or {}, model.params_type == ParamsType.DIFF, model.metrics or {}, model.meta or {})
 
 

@@ -19,7 +19,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from fedmerit.engines.nvflare import wake_up
+from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
@@ -49,13 +49,13 @@ KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the star
 
 
 class SentTasks(dict[str, Any]):
-    """NVFlare's tasks by id. One that a site asked for twice, as over a slow line, it takes out twice.
+    """A dictionary of NVFlare's tasks by id, from which a task can be taken out twice, as over a slow line.
 
     With a plain dictionary that ends its task monitor, and with it the job.
     """
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """The default if it is out already."""
+        """Take a task out; the default if it is out already."""
         return super().pop(key, default)
 
 
@@ -65,7 +65,7 @@ def allow_repeated_pop(communicator: Any) -> None:
 
 
 def default_timeout(size: int, took: float | None) -> float:
-    """Seconds to wait for sites if nobody said how many.
+    """Return the seconds to wait for sites if nobody said how many.
 
     Args:
         size: bytes of the largest message, which goes both ways.
@@ -78,7 +78,7 @@ def default_timeout(size: int, took: float | None) -> float:
 def progress(
     run: Path, config: RunConfiguration, silent: Collection[str] = (), at_work: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
+    """Return what an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last one.
 
     ``undefined`` are the quantities that the method leaves so. Also ``absent``, as of `absences`, the sites that did
     not answer yet when they were last asked, ``silent``, and
@@ -91,7 +91,7 @@ def progress(
 
 
 class MeritController(ModelController):
-    """Has the sites do what there is to do, until the final models are tested.
+    """A workflow that has the sites train and evaluate until the final models are tested.
 
     An exchange ends when every site has answered, or after ``round_timeout`` seconds once ``min_sites`` have sent what
     can be used. A site that is late, or gone, is absent in that round. From then on it is asked beside the others: they
@@ -135,7 +135,7 @@ class MeritController(ModelController):
         return self.events.shut_out(site) if self.events else ""
 
     def run(self) -> None:
-        """NVFlare's entry point; an exception in here ends the job with its message."""
+        """Run the workflow; NVFlare calls it, and an exception in here ends the job with its message."""
         allow_repeated_pop(self.communicator)
         self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
@@ -151,7 +151,7 @@ class MeritController(ModelController):
             self._note_end(run, ended)
 
     def _begin(self, run: Path, workspace: Path) -> None:
-        """Work, once a site asks for it."""
+        """Wait until a site asks for work, then work."""
         # a job that no site takes leaves no run folder; the process of one that asks for work has built all its parts
         while not (run.exists() or self.taken):
             self._pause(self.task_check_period)
@@ -160,7 +160,7 @@ class MeritController(ModelController):
             self._work(run, workspace)
 
     def _why_stopped(self) -> Exception | str:
-        """Why the job is over before its end, if nothing failed here: "" if an admin or a site stopped it."""
+        """Return why the job is over before its end, if nothing failed here; "" if an admin or a site stopped it."""
         if not self.taken:
             return BadInput(f"{NO_SITE}; {ERRORS}, or log.txt, in the kit of each site says why")
         lost = [client.name for client in self.engine.get_clients() if self.get_client_disconnect_time(client.name)]
@@ -173,7 +173,7 @@ class MeritController(ModelController):
             self.events.ended(Path(self.get_run_dir()).name, records, ended, self.finished)
 
     def _work(self, run: Path, workspace: Path) -> None:
-        """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
+        """Carry out what is left of a run; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
         self._take_first_model(run)
         federation = self.aggregator.open(
@@ -213,7 +213,7 @@ class MeritController(ModelController):
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.ABOUT_TO_END_RUN:
-            wake_up.wake_up()
+            shared_machine.wake_up()
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             self.taken = True
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
@@ -230,7 +230,7 @@ class MeritController(ModelController):
             self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})")
 
     def _exchange_messages(self, exchange: Exchange) -> None:
-        """One message to every site that is asked, and its answer to the exchange, until that may end."""
+        """Send every site its message, and hand its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
         federation = self.aggregator.federation
@@ -245,7 +245,7 @@ class MeritController(ModelController):
             for site in self.aggregator.federation.largest_first(models):
                 if site in there and not exchange.has_reply(site):
                     self.send_model(exchange.work, models[site], targets=[site], callback=partial(self._accept, site))
-                    wake_up.wake_up([site])
+                    shared_machine.wake_up([site])
             while self.get_num_standing_tasks():
                 self.arrived.clear()
                 self._require_running()
@@ -268,7 +268,7 @@ class MeritController(ModelController):
         self.silent = (self.silent - set(models)) | missing
 
     def _timeout(self, exchange: Exchange) -> float:
-        """Seconds; 0: none."""
+        """Return the seconds to wait for sites in an exchange; 0: no limit."""
         if self.round_timeout or self.aggregator.federation.finished:
             return self.round_timeout or CLOSING_TIMEOUT
         if not self._signer():
@@ -280,14 +280,14 @@ class MeritController(ModelController):
         return seconds
 
     def _accept(self, site: str, model: FLModel) -> None:
-        """An answer, unless the certificate of the site was revoked meanwhile."""
+        """Take an answer, unless the operator shut the site out meanwhile."""
         if reason := self._shut_out(site):
             self.aggregator.exchange.refuse(site, reason)
         else:
             self.aggregator.accept_model(model)
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """NVFlare calls it as a site takes its task."""
+        """Note that a site takes its task; NVFlare calls it."""
         super()._prepare_task_data(client_task, fl_ctx)
         self.at_work.add(client_task.client.name)
 
@@ -304,7 +304,7 @@ class MeritController(ModelController):
             time.sleep(self.task_check_period)
 
     def _take_first_model(self, run: Path) -> None:
-        """Of a run by scripts: from the job, or the kit's local folder; the plan has its digest."""
+        """Copy the first model of a run by scripts from the job, or the kit's local folder; the plan has its digest."""
         workspace = self.engine.get_workspace()
         custom = workspace.get_app_custom_dir(self.fl_ctx.get_job_id())
         places = (Path(place) / FIRST_MODEL for place in (custom, workspace.get_site_config_dir()))
@@ -313,7 +313,7 @@ class MeritController(ModelController):
             shutil.copy(found, run / FIRST_MODEL)
 
     def _context(self, run: Path) -> bytes | None:
-        """The context in which ciphertexts are added up; None if updates come in the clear."""
+        """Return the context in which ciphertexts are added up; None if updates come in the clear."""
         if not self.aggregator.encrypted:
             return None
         from fedmerit.engines.nvflare.encryption import SERVER_CONTEXT, find_context
@@ -321,11 +321,11 @@ class MeritController(ModelController):
         return find_context(SERVER_CONTEXT, self.fl_ctx, run)
 
     def _root(self) -> Certificate | None:
-        """Of the federation that this server was provisioned for; None in the simulator, which has none."""
+        """Return the root certificate of the federation; None in the simulator, which has none."""
         root = Path(self.engine.get_workspace().get_startup_kit_dir()) / ROOT
         return read_certificate(root) if root.exists() else None
 
     def _signer(self) -> Signer | None:
-        """Of the certificate that this server was provisioned with; None in the simulator, which has none."""
+        """Return the signer of the server's certificate; None in the simulator, which has none."""
         kit = Path(self.engine.get_workspace().get_startup_kit_dir())
         return Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None

@@ -29,7 +29,7 @@ class ContextBuilder(Builder):
         self.keys = keys
 
     def build(self, project: Project, ctx: ProvisionContext) -> None:
-        """For server and sites."""
+        """Write the contexts into the kits of server and sites."""
         of_sites, of_server = contexts(Path(self.keys or ctx.get_state_dir()))
         Path(ctx.get_kit_dir(project.get_server()), SERVER_CONTEXT).write_bytes(of_server)
         for site in project.get_clients():
@@ -39,7 +39,7 @@ class ContextBuilder(Builder):
 
 
 def contexts(folder: Path) -> tuple[bytes, bytes]:
-    """The sites' context, with the secret key, and the server's; made, and kept, in ``folder`` if not there."""
+    """Return the context of the sites, with the secret key, and of the server; make them in ``folder`` if missing."""
     of_sites, of_server = folder / SITES_CONTEXT, folder / SERVER_CONTEXT
     if not (of_sites.exists() and of_server.exists()):
         maker = HEBuilder(DEGREE, list(PRIMES), SCALE_BITS)
@@ -53,7 +53,7 @@ def contexts(folder: Path) -> tuple[bytes, bytes]:
 
 
 def find_context(name: str, fl_ctx: FLContext, run: Path) -> bytes:
-    """The context of this process's site or server.
+    """Return the context of the site or server in this process.
 
     Args:
         name: `SITES_CONTEXT` or `SERVER_CONTEXT`.

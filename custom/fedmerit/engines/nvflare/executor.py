@@ -24,8 +24,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
-from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
 from fedmerit.engines.nvflare.operations import site_policy
+from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
     message_to_model,
     model_to_answer,
@@ -53,7 +53,7 @@ PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not avail
 
 
 class MeritExecutor(Executor):
-    """Trains and evaluates at one site; gives its model to other sites, of methods whose models stay at the sites.
+    """An executor that trains and evaluates at a site, and gives its model to peers if the method needs that.
 
     Args:
         plan: `RunConfiguration.to_dict`, the same as the aggregator's.
@@ -79,7 +79,7 @@ class MeritExecutor(Executor):
         return build_network(self._accepted.network)
 
     def _open(self, fl_ctx: FLContext) -> Site:
-        """The site, opened once per process."""
+        """Return the site, opened once per process."""
         with self._opening:
             if self._site is None:
                 self._site = self.open_site(fl_ctx)
@@ -94,11 +94,11 @@ class MeritExecutor(Executor):
 
     @staticmethod
     def _custom(fl_ctx: FLContext) -> Path:
-        """Of the code that the job brings."""
+        """Return the folder of the code that the job brings."""
         return Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id()))
 
     def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
-        """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
+        """Return the plan, and the manifest that allows it; raise if it cannot run here, or the site refuses it."""
         manifest = self._follow_manifest(fl_ctx)  # first: it says what is imported
         plan = RunConfiguration.from_dict(self.plan)
         if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
@@ -176,11 +176,11 @@ class MeritExecutor(Executor):
         return ask_script(self._client_script, question, *self._at_work)
 
     def requires_materialized_task_result(self, task_name: str) -> bool:
-        """NVFlare asks whether tensors of a script have to be here: they do, the site works with them."""
+        """Return True: the site works with the tensors of a script, so they have to be here."""
         return True
 
     def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """A peer's answer. It, too, learns of an error that there was one."""
+        """Answer a peer, which learns of an error only that there was one."""
         try:
             receiver = fl_ctx.get_peer_context().get_identity_name()
             return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
@@ -189,7 +189,7 @@ class MeritExecutor(Executor):
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """One task. The server learns of an error that there was one."""
+        """Carry out a task; the server learns of an error only that there was one."""
         self._trained = None
         if task_name not in (TRAIN, EVALUATE):
             return make_reply(ReturnCode.TASK_UNKNOWN)
@@ -226,6 +226,6 @@ def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLCont
 
 
 def _site_workspace(fl_ctx: FLContext) -> Path:
-    """Where the site keeps its part of the run."""
+    """Return the folder in which the site keeps its part of the run."""
     workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
     return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())

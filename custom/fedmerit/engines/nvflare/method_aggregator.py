@@ -32,7 +32,7 @@ UNKNOWN = 1_000_000  # rounds: the workflow counts them
 
 
 class MethodAggregator(ModelAggregator):
-    """One of the methods with one model for all; sites send what they changed (``params_transfer_type=DIFF``).
+    """A method with one model for all sites, which send what they changed (``params_transfer_type=DIFF``).
 
     Args:
         settings: of the method and the guard, which is on by default and shows its findings: NVFlare's workflow
@@ -66,7 +66,7 @@ class MethodAggregator(ModelAggregator):
         self._models = {}
 
     def aggregate_model(self) -> FLModel:
-        """What the round adds to the model, in float32, and to its statistics.
+        """Return what the round adds to the model, in float32, and to its statistics.
 
         Raises:
             RunFailed: no site sent what can be used.
@@ -85,7 +85,7 @@ class MethodAggregator(ModelAggregator):
         return FLModel(params=params, params_type=ParamsType.DIFF, meta={"weights": record["weights"]})
 
     def _begin(self) -> Federation:
-        """The server's half, of the tensors that the sites sent first; all is counted from zeros."""
+        """Begin the server's half with the tensors that the sites sent first; the model counts from zeros."""
         usable = {site: model for site, model in sorted(self._models.items()) if model.params}
         if not usable:
             raise RunFailed("no site sent parameters")
@@ -108,14 +108,14 @@ class MethodAggregator(ModelAggregator):
         return self._federation
 
     def _folder(self) -> Path:
-        """Of the run, in NVFlare's of the job."""
+        """Return the run folder, which lies in NVFlare's folder of the job."""
         if self.fl_ctx is None:
             raise RunFailed("NVFlare began no job with this aggregator; add it to the job as a component")
         workspace = self.fl_ctx.get_engine().get_workspace()
         return Path(workspace.get_run_dir(self.fl_ctx.get_job_id())) / RUN_NAME
 
     def _read(self, site: str) -> Reply | Failure:
-        """What the server makes of a site's answer."""
+        """Return a site's answer as the server's half takes it."""
         model, federation = self._models.get(site), self._federation
         assert federation
         if model is None or not model.params:
@@ -133,7 +133,7 @@ class MethodAggregator(ModelAggregator):
 
 
 def _statistics(models: Mapping[str, FLModel], counts: Sequence[int]) -> dict[str, Tensor]:
-    """What sites with these ``counts`` add to BatchNorm statistics and counters: the mean, and the maximum."""
+    """Return what sites add to BatchNorm statistics, the mean by ``counts`` of images, and counters, the maximum."""
     of_sites = [{name: torch.as_tensor(value) for name, value in one.params.items()} for one in models.values()]
     kept = [{name: value for name, value in one.items() if _tensor(name, value).is_statistic} for one in of_sites]
     shares = torch.tensor(counts, dtype=torch.float64)
@@ -145,7 +145,11 @@ def _tensor(name: str, value: Tensor) -> NamedTensor:
 
 
 def require_one_model(config: RunConfiguration) -> None:
-    """`BadInput` if NVFlare's workflows, which send one model to all sites and get updates, cannot do a method."""
+    """Check that NVFlare's workflows, which send one model to all sites and get updates, can do a method.
+
+    Raises:
+        BadInput: the method needs more.
+    """
     method, what = config.build_method(), f"method {config.method}: "
     if method.has_site_models or method.own_statistics:
         raise BadInput(

@@ -19,7 +19,7 @@ from fedmerit.schema.messages import Answer, Reply
 
 
 class GaussianPrivacy(DXOFilter):
-    """Cuts an update to a Euclidean norm and adds Gaussian noise to every entry.
+    """A filter that cuts an update to a Euclidean norm and adds Gaussian noise to every entry.
 
     The noise is the operating system's: a seed that the server knows would take it away again. NVFlare 2.9 has no such
     filter of updates.
@@ -34,7 +34,7 @@ class GaussianPrivacy(DXOFilter):
         self.clip, self.noise = clip, noise
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
-        """The update, cut and noisy."""
+        """Return the update, cut and noisy."""
         random = np.random.default_rng()
         norm = float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in dxo.data.values())))
         factor = min(1.0, self.clip / norm) if norm > 0 else 1.0
@@ -53,13 +53,13 @@ FILTERS: Mapping[type[Any], type[DXOFilter]] = {
 
 
 def privacy_filter(spec: str) -> DXOFilter:
-    """NVFlare's result filter of a spec."""
+    """Return NVFlare's result filter of a spec."""
     chosen = parse_filter(spec)
     return FILTERS[type(chosen)](**vars(chosen))
 
 
 def build_answer_filter(specs: Sequence[str], network: nn.Module) -> Callable[[Answer], Answer]:
-    """What the filters make of a site's answer, as if it left by NVFlare: for the local engine."""
+    """Return a function that filters a site's answer as if it left by NVFlare, for the local engine."""
     filters = [privacy_filter(spec) for spec in specs]
 
     def filtered(answer: Answer) -> Answer:

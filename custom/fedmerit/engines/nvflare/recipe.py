@@ -31,7 +31,7 @@ JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
 
 
 class MeritRecipe(Recipe):
-    """Any FedMerit method as an NVFlare recipe, for SimEnv, PocEnv and ProdEnv, or to export.
+    """A FedMerit method as an NVFlare recipe, for SimEnv, PocEnv and ProdEnv, or to export.
 
     The job names classes of the installed fedmerit package and carries no code.
 
@@ -76,7 +76,7 @@ class MeritRecipe(Recipe):
 
 
 def build_site_policy(track: bool = False) -> dict[str, Any]:
-    """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
+    """Return what ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
     which may name files, is not streamed to the server.

@@ -22,7 +22,7 @@ SCALARS = {"weight": "weights", "contribution": "contributions", "validation_dic
 
 
 def receiver(spec: str) -> FLComponent:
-    """NVFlare's receiver of a spec of `fedmerit.schema.configuration.specs`."""
+    """Return NVFlare's receiver of a spec of `fedmerit.schema.configuration.specs`."""
     tracker = parse_tracker(spec)
     if isinstance(tracker, MLflow):
         from nvflare.app_opt.tracking.mlflow.mlflow_receiver import MLflowReceiver  # both need optional packages

@@ -45,7 +45,7 @@ class FedMeritRecipe(MeritRecipe):
         share_models: whether sites may be sent models of single sites; None: if the method cannot do without.
         privacy: specs of `fedmerit.schema.configuration.specs`.
         track: specs of `fedmerit.schema.configuration.specs`.
-        round_timeout: seconds to wait for sites beyond ``min_clients``; 0: as `MeritController` has it.
+        round_timeout: seconds to wait for sites beyond ``min_clients``; 0: as NVFlare's workflow here chooses.
         script_timeout: seconds to wait for an answer of the script; 0: as long as it takes.
         launch_external_process: whether the script runs in a process of its own.
         command: that starts it there.

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from fedmerit.engines.engine import OpenRun
-from fedmerit.engines.nvflare.concurrency_limit import CONCURRENCY_LIMIT
 from fedmerit.engines.nvflare.program import execute_program
+from fedmerit.engines.nvflare.shared_machine import CONCURRENCY_LIMIT
 from fedmerit.machine import free_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
@@ -45,6 +45,6 @@ def run_poc(run: OpenRun) -> None:
 
 
 def estimate_memory(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:
-    """Bytes that processes of ``sites`` take together, estimated; of those at work a message of n + 1 models, twice."""
+    """Estimate the bytes that processes of ``sites`` take together; those at work hold n + 1 models twice."""
     vector, maps = estimate_model_memory(config, read_run(run)["image_size"])
     return sites * (SITE_MEMORY + WAITING * vector) + at_work * (2 * (sites + 1) * vector + maps)

@@ -38,11 +38,11 @@ from nvflare.private.fed.utils.fed_utils import fobs_initialize, register_ext_de
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.security.security import EmptyAuthorizer
 
-from fedmerit.engines.nvflare import wake_up
-from fedmerit.engines.nvflare.concurrency_limit import concurrency_slot
+from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
+from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -57,10 +57,10 @@ SiteProcess = tuple[ForkProcess, Connection]  # the connection sends it its argu
 
 
 class ForkedSites(SimulatorRunner):
-    """NVFlare's simulator of a job, its sites in forked processes that each live as long as the run.
+    """A simulator of a job, its sites in forked processes that each live as long as the run.
 
     Args:
-        sites: by name what `forked` gave.
+        sites: by name what `fork_sites` returned.
         has_timeout: whether rounds end without a site that is gone; else the run ends.
     """
 
@@ -70,7 +70,7 @@ class ForkedSites(SimulatorRunner):
         self.sites, self.has_timeout = sites, has_timeout
 
     def client_run(self, server_custom_folder: str, clients: Sequence[Any], gpu: str | None) -> None:
-        """NVFlare calls it once the server is there, and ends the server after it."""
+        """Start the sites; NVFlare calls it once the server is there, and ends the server after it."""
         for client in clients:
             self.sites[client.client_name][1].send(self._site_arguments(client))
         processes = {site: process for site, (process, _) in self.sites.items()}
@@ -81,7 +81,7 @@ class ForkedSites(SimulatorRunner):
                 os._exit(1)
 
     def _site_arguments(self, client: Any) -> tuple[Namespace, Any, dict[str, Any]]:
-        """What a site's process needs to know, as NVFlare's simulator passes it to its own."""
+        """Return what a site's process needs to know, as NVFlare's simulator passes it to its own."""
         workspace = Path(self.args.workspace)
         log_config = workspace / "local" / WorkspaceConstants.LOGGING_CONFIG
         args = Namespace(
@@ -100,14 +100,14 @@ class ForkedSites(SimulatorRunner):
 
 
 def fork_sites(sites: Sequence[str]) -> dict[str, SiteProcess]:
-    """By name a process for every site, waiting for its arguments.
+    """Start a process for every site, which waits for its arguments; by name the process and its connection.
 
     To be called before this process has threads or has computed anything: neither survives a fork.
     """
     gc.collect()
     gc.freeze()  # no collection writes to what the processes share
     context, processes = multiprocessing.get_context("fork"), {}
-    wake_up.create_wake_ups(sites)
+    shared_machine.create_wake_ups(sites)
     for site in sites:
         ours, its = context.Pipe()
         processes[site] = context.Process(target=_site, args=(its,)), ours
@@ -116,7 +116,7 @@ def fork_sites(sites: Sequence[str]) -> dict[str, SiteProcess]:
 
 
 def watch_processes(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
-    """Which site's process died, and how, as it happens; ends when all processes have ended."""
+    """Yield which site's process died, and how, as it happens, until all processes have ended."""
     running: dict[object, tuple[str, ForkProcess]] = {one.sentinel: (site, one) for site, one in processes.items()}
     while running:
         for sentinel in wait([process.sentinel for _, process in running.values()]):
@@ -127,7 +127,7 @@ def watch_processes(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
 
 
 def _site(connection: Connection) -> None:
-    """A site's process, until the server ends the run."""
+    """Serve as a site until the server ends the run, then end the process."""
     end_with_parent()
     status = 1
     try:
@@ -142,7 +142,7 @@ def _site(connection: Connection) -> None:
 
 
 def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
-    """What NVFlare's program of a simulated site does, which takes all of them; idle, it sleeps until the wake-up."""
+    """Do what NVFlare's program of a simulated site does; an idle site sleeps until the server wakes it."""
     workspace = Workspace(args.workspace, site_name=args.client)
     os.chdir(args.workspace)
     for folder in (WorkspaceConstants.STARTUP_FOLDER_NAME, WorkspaceConstants.SITE_FOLDER_NAME):
@@ -166,7 +166,7 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
         ):  # also to fetch the task: in the order of the wake-ups
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
-            wake_up.wait_for_wake_up(args.client, LONGEST)
+            shared_machine.wait_for_wake_up(args.client, LONGEST)
     runner.end_run_events_sequence()
     client.cell.stop()
 

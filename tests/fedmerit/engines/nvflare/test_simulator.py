@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from fedmerit.engines.nvflare import wake_up
-from fedmerit.engines.nvflare.concurrency_limit import CONCURRENCY_LIMIT, concurrency_slot
+from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.program import _explain_failure
+from fedmerit.engines.nvflare.shared_machine import CONCURRENCY_LIMIT, concurrency_slot
 from fedmerit.engines.nvflare.simulation import estimate_memory
 from fedmerit.engines.nvflare.simulator import fork_sites, watch_processes
 from fedmerit.evidence.ledger import Ledger
@@ -210,39 +210,39 @@ def test_a_process_that_dies_frees_its_slot(monkeypatch, tmp_path):
 
 @pytest.fixture
 def created(monkeypatch):
-    monkeypatch.setattr(wake_up, "_events", {})
-    wake_up.create_wake_ups(["Alder", "Birch"])
+    monkeypatch.setattr(shared_machine, "_events", {})
+    shared_machine.create_wake_ups(["Alder", "Birch"])
 
 
 def is_woken(site):
     waiting = select.poll()
-    waiting.register(wake_up._events[site], select.POLLIN)
+    waiting.register(shared_machine._events[site], select.POLLIN)
     return bool(waiting.poll(0))
 
 
 def test_a_site_that_was_woken_before_sleeps_no_more_and_only_once(created):
-    wake_up.wake_up(["Alder", "a site of another machine"])
-    wake_up.wake_up(["Alder"])
+    shared_machine.wake_up(["Alder", "a site of another machine"])
+    shared_machine.wake_up(["Alder"])
     assert (is_woken("Alder"), is_woken("Birch")) == (True, False)
-    wake_up.wait_for_wake_up("Alder", 3600)
+    shared_machine.wait_for_wake_up("Alder", 3600)
     assert not is_woken("Alder")
-    wake_up.wait_for_wake_up("Alder", 0.01)  # sleeps on, at most so long
-    wake_up.wake_up()
+    shared_machine.wait_for_wake_up("Alder", 0.01)  # sleeps on, at most so long
+    shared_machine.wake_up()
     assert is_woken("Birch")
 
 
 def test_a_forked_process_is_woken(created):
-    process = multiprocessing.get_context("fork").Process(target=wake_up.wait_for_wake_up, args=("Birch", 3600))
+    process = multiprocessing.get_context("fork").Process(target=shared_machine.wait_for_wake_up, args=("Birch", 3600))
     process.start()
-    wake_up.wake_up(["Birch"])
+    shared_machine.wake_up(["Birch"])
     process.join(300)
     assert process.exitcode == 0
 
 
 def test_without_events_waking_up_does_nothing(monkeypatch):
-    monkeypatch.setattr(wake_up, "_events", {})
-    wake_up.wake_up(["Alder"])
-    wake_up.wake_up()
+    monkeypatch.setattr(shared_machine, "_events", {})
+    shared_machine.wake_up(["Alder"])
+    shared_machine.wake_up()
 
 
 @pytest.mark.slow
