@@ -13,7 +13,7 @@ from fedmerit.methods.loss_distributions import sampling_divergence
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.rewards import Reward
 from fedmerit.methods.scaffold import SCAFFOLD
-from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.evaluation import estimate_statistics
 
 
 def rounds_of(method, content):

@@ -21,13 +21,12 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.evaluation_budget import question_digest, require_round_order, require_within_budget
-from fedmerit.site.kept_answer import keep_answer, recall_answer, unfiltered_update
 from fedmerit.site.site_log import SiteLog
 from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.site.step_products import measure_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.factory import build_trainer
-from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, keep_answer, recall_answer, unfiltered_update
 from fedmerit.trainers.trainer import Trainer
 from fedmerit.trainers.training_checkpoint import remove_checkpoints
 

@@ -5,7 +5,7 @@ killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.files import write_atomically
+from fedmerit.schema.scores import Overlap
 from fedmerit.tensor_files import load_tensors
 
 
@@ -30,6 +31,17 @@ class Learned:
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # what the method keeps here for the next round
     own: tuple[Tensor, Buffers] | None = None  # a model of the site's own (d,), and its statistics
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a site's round gave, and what it says of the model that it received."""
+
+    learned: Learned
+    num_samples: int  # training images, or steps if the trainer counts these
+    overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
+    trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
 
 
 @dataclass(frozen=True)
@@ -90,3 +102,59 @@ class MemoryFolder:
 
 def _load(file: Path) -> Memory:
     return Memory(**load_tensors(file))
+
+
+OVERLAPS = ("overlaps", "trained_overlaps")
+
+
+def keep_answer(trained: Trained, received: Tensor, question: str, seconds: float) -> Mapping[str, Any]:
+    """All that a `Memory` lacks of ``trained``, in what a file of tensors holds.
+
+    Args:
+        trained: of the round.
+        received: (d,) the model that it began with.
+        question: digest of what was asked for.
+        seconds: that it took.
+    """
+    learned = trained.learned
+    is_difference = torch.equal(learned.update, learned.trained - received)  # of an attack it need not be
+    return {
+        "question": question,
+        "seconds": seconds,
+        "num_samples": trained.num_samples,
+        "values": dict(trained.values),
+        **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
+        "update": None if is_difference else learned.update,
+        "loss": learned.loss,
+        "pairs": {name: dict(of_peers) for name, of_peers in learned.pairs.items()},
+        "vectors": dict(learned.vectors),
+    }
+
+
+def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tuple[Trained, float] | None:
+    """What the round gave, and the seconds that it took; None if it was asked for something else.
+
+    ``memory``: of the round, None if it is not done; the others are those of `keep_answer`.
+    """
+    kept = memory and memory.answer
+    if memory is None or not kept or kept["question"] != question or not torch.equal(memory.received, received):
+        return None
+    learned = Learned(
+        update=unfiltered_update(memory),
+        trained=memory.trained,
+        buffers=memory.buffers,
+        loss=kept["loss"],
+        pairs=kept["pairs"],
+        weights=memory.weights,
+        vectors=kept["vectors"],
+        kept=memory.kept,
+        own=memory.own,
+    )
+    overlaps = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
+    return Trained(learned, kept["num_samples"], **overlaps, values=kept["values"]), kept["seconds"]
+
+
+def unfiltered_update(memory: Memory) -> Tensor:
+    """(d,) what the training gave, whatever a privacy filter made of it."""
+    kept = memory.answer["update"] if memory.answer else None
+    return memory.trained - memory.received if kept is None else kept

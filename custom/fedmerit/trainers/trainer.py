@@ -4,7 +4,7 @@ Above it are logs, budgets, ciphertexts and NVFlare, of which a trainer knows no
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,21 +12,9 @@ from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Task
-from fedmerit.schema.scores import Overlap
-from fedmerit.trainers.memory import Learned, Memory
+from fedmerit.trainers.memory import Memory, Trained
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a site's round gave, and what it says of the model that it received."""
-
-    learned: Learned
-    num_samples: int  # training images, or steps if the trainer counts these
-    overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
-    trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.trainers.monai.batch_norm import has_statistics
+from fedmerit.trainers.monai.evaluation import has_statistics
 from fedmerit.trainers.monai.prediction import evaluate as evaluate_cases
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY

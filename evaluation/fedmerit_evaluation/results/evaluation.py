@@ -26,12 +26,12 @@ from fedmerit.schema.results import COLUMNS, Row
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trainers.factory import load_network
-from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
+from fedmerit.trainers.monai.evaluation import estimate_statistics, has_statistics
 from fedmerit.trainers.monai.network_checks import check_image_size
 from fedmerit.trainers.monai.networks import patch_size
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate as read_overlaps
 from fedmerit.trainers.monai.prediction import predict
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trainers.monai.surfaces import surface_dice_by_area
 from fedmerit.trainers.saved_networks import read_description
 from fedmerit_evaluation.results.runs import open_run

@@ -32,8 +32,8 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.machine_settings import SERVER_SITES, SITES, assign_devices, configured_device
 from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, GPU_BATCH
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trust import TRUST, require_place
 from fedmerit.version import PACKAGES
 from fedmerit_evaluation.studies.run_processes import begin_processes

@@ -17,7 +17,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_tensors
 from fedmerit.trainers.memory import Learned, Memory
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trainers.monai.trainer import ImageTrainer
 from fedmerit_lab.attacks.attack import Attack, AttackerView, parse_attack
 

@@ -20,7 +20,7 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import train
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 

@@ -19,9 +19,8 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
-from fedmerit.trainers.monai.samples import Slices
+from fedmerit.trainers.monai.samples import Slices, build_samples
 from fedmerit_evaluation.results.runs import open_run
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.detectors import of_rounds

@@ -19,7 +19,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai.batch_norm import STATISTICS_BATCH
+from fedmerit.trainers.monai.evaluation import STATISTICS_BATCH
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, evaluate, predict_logits
 from fedmerit_evaluation.results.evaluation import final_models

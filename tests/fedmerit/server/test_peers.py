@@ -28,7 +28,7 @@ from fedmerit.server.models import ModelsAtSites
 from fedmerit.site.site import image_site
 from fedmerit.site.site_models import find_givers, shares_with
 from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai.local_round import ModelExchange
+from fedmerit.trainers.monai.local_training import ModelExchange
 
 # Who shares with whom
 

@@ -16,7 +16,7 @@ from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai.batch_norm import estimate_statistics
+from fedmerit.trainers.monai.evaluation import estimate_statistics
 from fedmerit.trainers.monai.samples import Slices
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}

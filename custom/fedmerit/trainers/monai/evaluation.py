@@ -1,12 +1,14 @@
-"""Evaluation of models and neurons on images, with memory of the last results."""
+"""Evaluation of models and neurons on images, and BatchNorm statistics estimated on images without their masks."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from fedmerit.contract import flat
 from fedmerit.contract.flat import Buffers
@@ -16,12 +18,49 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case
-from fedmerit.trainers.monai.batch_norm import estimate_statistics
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.neurons import loss_increases
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate, evaluate_with_losses
-from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.samples import Samples, build_samples
+
+STATISTICS_BATCH = 16  # slices whose mean and variance are one of those averaged
+
+
+def has_statistics(network: nn.Module) -> bool:
+    """Whether it evaluates with statistics remembered from training."""
+    return bool(_layers(network))
+
+
+@torch.no_grad()
+def estimate_statistics(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> None:
+    """Set the running statistics to those of one pass over ``images`` in training mode: cumulative averages."""
+    layers = _layers(network)
+    if not layers:
+        return
+    device = next(network.parameters()).device
+    with _cumulative(layers):
+        network.train()
+        for batch, _ in DataLoader(images, batch_size=STATISTICS_BATCH):
+            network(batch.to(device))
+    network.eval()
+
+
+def _layers(network: nn.Module) -> list[_BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+
+
+@contextmanager
+def _cumulative(layers: list[_BatchNorm]) -> Iterator[None]:
+    before = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch's word for it
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, before, strict=True):
+            layer.momentum = momentum
+
 
 KEPT = 64  # last evaluations that are remembered
 

@@ -24,12 +24,11 @@ from fedmerit.schema.scores import Overlap, mean_dice
 from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.tensor_files import load_tensors
-from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
+from fedmerit.trainers.monai.evaluation import estimate_statistics, has_statistics
 from fedmerit.trainers.monai.local_training import learning_rate, train
 from fedmerit.trainers.monai.networks import initial_network
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate, image_losses
-from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.samples import Samples, build_samples
 from fedmerit.trainers.trainer import Model
 
 EPOCHS = 8  # of fine-tuning, at most

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
-from fedmerit.trainers.monai.patches import build_samples
-from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.monai.samples import Samples, build_samples
 from fedmerit.trainers.monai.surfaces import measure_surfaces
 
 EVALUATION_BATCH = 8  # slices; with more, a CPU allocates feature maps each time and takes a fifth longer

@@ -1,5 +1,6 @@
-"""What a network is trained on: the slices, or parts, of a site's training cases, in batches on the training device."""
+"""What a network is trained on: slices of a site's training cases, or patches, in batches on the training device."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -80,3 +82,96 @@ class Slices(Samples):
         image = torch.from_numpy(np.array(case.image[position]))
         label = torch.from_numpy(np.array(case.label[position], dtype=np.float32))
         return image, label
+
+
+Place = tuple[slice, ...]  # of a patch, in the slices, rows and columns of a volume
+
+
+def build_samples(cases: Sequence[Case], patch: tuple[int, ...]) -> Samples:
+    """What a network of ``patch`` (of `Network`) is trained on: the slices of ``cases``, or their patches."""
+    return Patches(cases, patch) if patch else Slices(cases)
+
+
+class Patches(Samples):
+    """Patches that cover the training slices of some cases, evenly: they overlap where a side is no multiple.
+
+    Pairs of (channels, slices, h, w) and (labels, slices, h, w) float32; what is shorter is padded by zeros. A step of
+    training sees as many patches of each case, but anywhere in it.
+    """
+
+    roams = True
+
+    def __init__(self, cases: Sequence[Case], patch: tuple[int, ...]):
+        from monai.transforms import SpatialPad
+
+        self.patch = patch
+        self._pad = SpatialPad(patch)
+        self._labelled: dict[Case, NDArray[np.int64]] = {}  # voxels, counted along the training slices
+        self.index = [(case, place) for case in cases for place in _places(case, patch)]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def shows_label(self) -> Tensor:
+        """(patches,) bool: whether a label is there at all."""
+        return torch.tensor([bool(_cut(case, case.label, place).any()) for case, place in self.index])
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        return self._pair(*self.index[item])
+
+    def draw(self, places: Tensor, device: torch.device, share: float, order: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Patches of the cases at ``places``, each by chance of ``share`` about a labelled voxel, else about any."""
+        cases = [self.index[place][0] for place in places.tolist()]
+        images, masks = default_collate([self._pair(case, self._drawn_place(case, share, order)) for case in cases])
+        return images.to(device), masks.to(device)
+
+    def _drawn_place(self, case: Case, share: float, order: torch.Generator) -> Place:
+        from monai.transforms.utils import correct_crop_centers
+
+        size = _size(case)
+        inside = tuple(min(side, there) for side, there in zip(self.patch, size, strict=True))
+        if case not in self._labelled:
+            label = case.label if case.slices is None else case.label[list(case.slices)]
+            self._labelled[case] = np.flatnonzero(label.any(axis=1))
+        labelled = self._labelled[case]
+        about_label = float(torch.rand((), generator=order)) < share and len(labelled) > 0
+        drawn = int(torch.randint(len(labelled) if about_label else math.prod(size), (), generator=order))
+        voxel = np.unravel_index(labelled[drawn] if about_label else drawn, size)
+        middle = correct_crop_centers([int(one) for one in voxel], inside, size)
+        starts = [one - side // 2 for one, side in zip(middle, inside, strict=True)]
+        return tuple(slice(start, start + side) for start, side in zip(starts, inside, strict=True))
+
+    def _pair(self, case: Case, place: Place) -> tuple[Tensor, Tensor]:
+        image, label = (
+            self._pad(torch.from_numpy(_cut(case, array, place).astype(np.float32).swapaxes(0, 1)))
+            for array in (case.image, case.label)
+        )
+        return image.as_tensor(), label.as_tensor()
+
+
+def _size(case: Case) -> tuple[int, ...]:
+    """Slices to train on, rows and columns."""
+    return len(case.image) if case.slices is None else len(case.slices), *case.image.shape[2:]
+
+
+def _places(case: Case, patch: tuple[int, ...]) -> list[Place]:
+    from monai.data.utils import dense_patch_slices
+
+    size = _size(case)
+    if not size[0]:
+        return []
+    inside = tuple(min(side, there) for side, there in zip(patch, size, strict=True))
+    counts = [-(-there // side) for side, there in zip(inside, size, strict=True)]
+    steps = [
+        max(1, -(-(there - side) // (count - 1))) if count > 1 else side
+        for side, there, count in zip(inside, size, counts, strict=True)
+    ]
+    return list(dense_patch_slices(size, inside, steps))
+
+
+def _cut(case: Case, array: NDArray[Any], place: Place) -> NDArray[Any]:
+    """(slices, planes, h, w) of one patch."""
+    depth, rows, columns = place
+    positions = depth if case.slices is None else list(case.slices[depth])
+    return array[positions, :, rows, columns]

@@ -12,7 +12,7 @@ from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.local_training import count_steps, train
 from fedmerit.trainers.monai.networks import build_network
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import build_samples
 
 WORTH = 0.85  # of float32's time; what saves less is not worth other bits
 _measured: dict[str, dict[str, float]] = {}  # in this process, so that all runs of a study compute alike

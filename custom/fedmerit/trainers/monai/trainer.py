@@ -23,19 +23,17 @@ from fedmerit.schema.configuration.data import preparation_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap, mean_dice
 from fedmerit.schema.site_folder import Case, SiteFolder
-from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
-from fedmerit.trainers.monai.batch_norm import estimate_statistics
-from fedmerit.trainers.monai.evaluation import Evaluations, evaluate_models, measure_importance
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
+from fedmerit.trainers.monai.evaluation import Evaluations, estimate_statistics, evaluate_models, measure_importance
 from fedmerit.trainers.monai.final_model_selection import FinalModelSelector
-from fedmerit.trainers.monai.local_round import LocalRound
+from fedmerit.trainers.monai.local_training import LocalRound
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.networks import working_network
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate
-from fedmerit.trainers.monai.samples import Samples, Slices
+from fedmerit.trainers.monai.samples import Samples, Slices, build_samples
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.statistics import estimates_statistics
-from fedmerit.trainers.trainer import Holdings, Model, Trained
+from fedmerit.trainers.trainer import Holdings, Model
 from fedmerit.trainers.training_checkpoint import RoundCheckpoints
 
 POOLED = "pooled"  # part of the seeds of pooled training, instead of a site's name

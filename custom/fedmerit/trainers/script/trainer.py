@@ -26,10 +26,10 @@ from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Importance, ImportanceTask, Task
 from fedmerit.schema.scores import EVALUATED, Overlap
-from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
+from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.script.named_tensors import NamedTensors
-from fedmerit.trainers.trainer import Holdings, Model, Trained
+from fedmerit.trainers.trainer import Holdings, Model
 
 # of NVFlare's Client API, its helpers and recipes
 STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser

@@ -18,8 +18,8 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import evaluation
 from fedmerit.trainers.monai.evaluation import Evaluations, evaluate_models
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trainers.monai.trainer import ServerImages
 from fedmerit.trainers.statistics import (
     RoundStatistics,

@@ -15,10 +15,9 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.memory import Memory, MemoryFolder
-from fedmerit.trainers.monai.local_round import LocalRound
-from fedmerit.trainers.monai.local_training import learning_rate, train
+from fedmerit.trainers.monai.local_training import LocalRound, learning_rate, train
 from fedmerit.trainers.monai.neurons import count, owners
-from fedmerit.trainers.monai.patches import build_samples
+from fedmerit.trainers.monai.samples import build_samples
 
 QUICK = {"augmentation": "none", "statistics": "mean"}
 
@@ -128,7 +127,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
     listening = replace(
         here, method=method, can=capabilities(method), task=replace(here.task, peers=peers), validation_dice=dice
     )
-    with TestCase().assertLogs("fedmerit.trainers.monai.local_round") as logged:
+    with TestCase().assertLogs("fedmerit.trainers.monai.local_training") as logged:
         learned = listening.learn(received, None)
     assert "round 1: site3 is not available: model of shape" in logged.output[0]
     assert (method.view.round, method.view.weights, method.training) == (1, {"site2": 0.5}, False)

@@ -15,7 +15,7 @@ from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS, Network
 from fedmerit.trainers.factory import initial_network, load_network, load_weights
 from fedmerit.trainers.monai import network_checks, neurons
-from fedmerit.trainers.monai.batch_norm import estimate_statistics, has_statistics
+from fedmerit.trainers.monai.evaluation import estimate_statistics, has_statistics
 from fedmerit.trainers.monai.network_checks import (
     MAPS,
     check_image_size,

@@ -13,8 +13,8 @@ from fedmerit.trainers.monai.local_training import train
 from fedmerit.trainers.monai.network_checks import check_image_size
 from fedmerit.trainers.monai.networks import estimate_cost, patch_size
 from fedmerit.trainers.monai.neurons import layers, loss_increases
-from fedmerit.trainers.monai.patches import Patches, build_samples
 from fedmerit.trainers.monai.prediction import evaluate, predict
+from fedmerit.trainers.monai.samples import Patches, build_samples
 
 NETWORK = Network(1, ("organ",), width=4, depth=3, patch=(8, 16, 16))
 
