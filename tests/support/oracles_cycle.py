@@ -7,8 +7,7 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.contract.capabilities import PeerView
-from fedmerit.methods.cycle import CYCle, current_reputation
-from fedmerit.methods.peer_learning import VPDL, agreement, distillation, divergence, misalignment
+from fedmerit.methods.cycle import VPDL, CYCle, agreement, current_reputation, distillation, divergence, misalignment
 from fedmerit.trainers.monai.local_training import build_loss
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 

@@ -8,8 +8,7 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.contract.capabilities import OwnUpdate
 from fedmerit.contract.method import Layout, SiteView
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedce import FedCE
-from fedmerit.methods.minus_model import minus_model
+from fedmerit.methods.fedce import FedCE, minus_model
 from fedmerit_lab.methods.fedce_nvflare import FedCENVFlare
 
 

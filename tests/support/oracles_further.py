@@ -7,11 +7,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedmerit.contract import flat
+from fedmerit.contract.rewards import Reward
 from fedmerit.contract.vectors import aggregate
+from fedmerit.methods.fedave import sampling_divergence
 from fedmerit.methods.fedavg import FedAdam, FedAvgM
-from fedmerit.methods.loss_distributions import sampling_divergence
 from fedmerit.methods.proximal import Ditto, FedProx
-from fedmerit.methods.rewards import Reward
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.trainers.monai.evaluation import estimate_statistics
 

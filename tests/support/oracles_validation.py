@@ -6,8 +6,7 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.contract.method import CandidateResults, Layout
 from fedmerit.contract.vectors import gram, histogram, norms, quota_counts
 from fedmerit.methods.cffl import largest_entries
-from fedmerit.methods.fedave import FedAVE
-from fedmerit.methods.loss_distributions import distribution, divergence
+from fedmerit.methods.fedave import FedAVE, distribution, divergence
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit_lab.methods.cffl_released import CFFLReleased
 from fedmerit_lab.methods.fedci import ECI, FedCI

@@ -8,8 +8,8 @@ from observing import Rounds, evaluated, game_of, view_of
 from oracles import assert_equal, contains, tensor
 
 from fedmerit.contract.observers import MultiRoundReconstruction
-from fedmerit_evaluation.valuation.estimators import MultiRoundValues, leave_one_out_losses, leave_one_out_matrix
-from fedmerit_lab.valuation.estimators import LeaveOneOutLossValues
+from fedmerit_evaluation.valuation.estimators import MultiRoundValues, leave_one_out_matrix
+from fedmerit_lab.valuation.estimators import LeaveOneOutLossValues, leave_one_out_losses
 from fedmerit_lab.valuation.observers import LeaveOneOutLoss
 
 

@@ -15,12 +15,15 @@ from fedmerit.contract.method import Method, Range, Reports, SiteView
 
 
 class PoolsImages:
-    """One training on the images of all sites, which one machine holds: every site's update is that of it."""
+    """A method with one training on the images of all sites, which one machine holds.
+
+    Every site's update is that of it.
+    """
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """k models to evaluate, as mixtures of m vectors."""
+    """A set of k models to evaluate, as mixtures of m vectors."""
 
     models: Tensor  # (m, d)
     mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
@@ -36,18 +39,18 @@ class EvaluatesCandidates:
 
     @property
     def loss_bins(self) -> int:
-        """`Candidates.bins` of all that it asks for: a site makes no other histogram of losses."""
+        """The number of bins of all histograms that the method asks for: a site makes no other histogram of losses."""
         return 0
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
-        """The models to evaluate before `Method.round`, which has the same arguments; None: none this time.
+        """Return the models to evaluate before `Method.round`, which has the same arguments; None: none this time.
 
         `Reports.candidates` has the results then.
         """
         raise NotImplementedError
 
     def most_candidates(self, sites: int) -> int:
-        """The most candidates in a round with so many ``sites``: a site evaluates no more."""
+        """Return the most candidates in a round with so many ``sites``: a site evaluates no more."""
         return sites
 
 
@@ -61,7 +64,7 @@ class ImportanceRequest:
 
 
 class AllocatesNeurons:
-    """Each site holds a part of the model's neurons."""
+    """A method in which each site holds a part of the model's neurons."""
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
         """Order and images of the `importance_request` before a round, in any state; None: there is none.
@@ -71,11 +74,11 @@ class AllocatesNeurons:
         raise NotImplementedError
 
     def importance_request(self, state: Any) -> ImportanceRequest | None:
-        """What has to be measured before the next round goes out; None: nothing this time."""
+        """Return what has to be measured before the next round goes out; None: nothing this time."""
         raise NotImplementedError
 
     def allocate(self, state: Any, importance: Tensor, keeping: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
-        """The submodels of the next rounds, after an `importance_request`.
+        """Return the submodels of the next rounds, after an `importance_request`.
 
         Args:
             state: as that had it.
@@ -93,7 +96,7 @@ Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), on the
 
 
 def towards(point: Tensor, strength: float) -> Penalty:
-    """strength/2 ‖w - point‖², which keeps a model near ``point`` (d,)."""
+    """Return strength/2 ‖w - point‖², which keeps a model near ``point`` (d,)."""
 
     @cache  # on a GPU it is copied once, not for every step
     def placed(where: device, kind: dtype) -> Tensor:
@@ -131,7 +134,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True)
 class TrainingView:
-    """What a site has before it trains."""
+    """A view of what a site has before it trains."""
 
     received: Tensor  # (d,) w_t
     buffers: Buffers  # received with it
@@ -152,14 +155,17 @@ class LocalResult:
 
 
 class TrainsLocally:
-    """Sites train in another way: other terms of the loss, a second vector either way, a second model."""
+    """A method whose sites train in another way.
+
+    Other terms of the loss, a second vector either way, a second model.
+    """
 
     vectors: ClassVar[tuple[str, ...]] = ()  # names of what is sent beside updates: keys of `Reports.vectors`
     keeps_own_model: ClassVar[bool] = False  # whether `LocalResult.own` is there; the server never has it
     optimizers: ClassVar[tuple[str, ...]] = ()  # that it works with, then without momentum; empty: any
 
     def train(self, view: TrainingView) -> LocalResult:
-        """One round at a site."""
+        """Train for one round at a site."""
         raise NotImplementedError
 
 
@@ -168,7 +174,7 @@ ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # of images and a network's logi
 
 @dataclass(frozen=True)
 class Sharing:
-    """Whose predictions reach whom in the coming round."""
+    """A plan of whose predictions reach whom in the coming round."""
 
     probability: Tensor  # (n, n) float64: that row shares with column, 0 to 1
     weights: Tensor  # (n, n) float64: λ that row has given the distillation loss of column; NaN: none yet
@@ -176,7 +182,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class PeerView:
-    """What site n has before it learns from its peers.
+    """A view of what site n has before it learns from its peers.
 
     ``predict`` hides the exchange of models: it gives a peer's predictions on the site's images; None: not available.
     """
@@ -193,7 +199,7 @@ class PeerView:
 
 @dataclass(frozen=True)
 class PeerTerm:
-    """What a site takes from its peers into a round's training."""
+    """A term that a site takes from its peers into a round's training."""
 
     loss: ExtraLoss
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
@@ -201,21 +207,21 @@ class PeerTerm:
 
 
 class LearnsFromPeers:
-    """Sites learn from each other's predictions."""
+    """A method whose sites learn from each other's predictions."""
 
     exchange: str  # of models: "relay" by the server, or "peer": from site to site, of which the server sees none
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1)}  # of all that `peer_quantities` may name
 
     @property
     def peer_quantities(self) -> Mapping[str, Range]:
-        """What a site reports of the peers that shared with it, with ranges: keys of `Reports.pairs`.
+        """The ranges of what a site reports of the peers that shared with it: keys of `Reports.pairs`.
 
         "available" is 1 if a peer's predictions could be used; every other quantity is one of `learn_from`.
         """
         return self.peer_ranges
 
     def sharing(self, state: Any) -> Sharing | None:
-        """Which site shares with which in the round after ``state``; None: none."""
+        """Return which site shares with which in the round after ``state``; None: none."""
         raise NotImplementedError
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
@@ -223,13 +229,13 @@ class LearnsFromPeers:
         raise NotImplementedError
 
     def learn_from(self, view: PeerView) -> PeerTerm:
-        """The site half, if peers share with the site."""
+        """Return the site half, if peers share with the site."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class OwnUpdate:
-    """What a site knows of its own update in the model it receives."""
+    """A view of what a site knows of its own update in the model it receives."""
 
     previous: Tensor  # (d,) w_{t-1}
     trained: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
@@ -254,16 +260,16 @@ class MeasuresLeaveOneOut:
         return False
 
     def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
-        """The site half: more of `Method.asks`, if the site's update of the round before is part of w_t."""
+        """Return the site half: more of `Method.asks`, if the site's update of the round before is part of w_t."""
         raise NotImplementedError
 
 
 class HasGuardedForm:
-    """Some of what counts pays who lies, or works against the others."""
+    """A method with a quantity that pays a site that lies, or that works against the others."""
 
     @property
     def guarded_form(self) -> Method:
-        """The same method without that: the one of a guarded run."""
+        """The form of the method for a guarded run, without such a quantity."""
         raise NotImplementedError
 
 
@@ -281,27 +287,27 @@ class Capabilities:
 
     @property
     def loss_bins(self) -> int:
-        """`EvaluatesCandidates.loss_bins`; 0 without candidates."""
+        """The number of bins of `EvaluatesCandidates.loss_bins`; 0 without candidates."""
         return self.candidates.loss_bins if self.candidates else 0
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """`TrainsLocally.vectors`: what sites send beside their updates."""
+        """The names of what sites send beside their updates, of `TrainsLocally.vectors`."""
         return self.local_training.vectors if self.local_training else ()
 
     @property
     def keeps_own_model(self) -> bool:
-        """`TrainsLocally.keeps_own_model`: whether each site keeps a model of its own, which the server never has."""
+        """Whether each site keeps a model of its own, which the server never has."""
         return self.local_training is not None and self.local_training.keeps_own_model
 
     @property
     def optimizers(self) -> tuple[str, ...]:
-        """`TrainsLocally.optimizers`: the only ones it works with; empty: any."""
+        """The only optimizers that the method works with; empty: any."""
         return self.local_training.optimizers if self.local_training else ()
 
     @property
     def peer_quantities(self) -> Mapping[str, Range]:
-        """`LearnsFromPeers.peer_quantities`."""
+        """The ranges of what sites report of peers, of `LearnsFromPeers.peer_quantities`."""
         return self.peers.peer_quantities if self.peers else {}
 
     @property
@@ -311,7 +317,7 @@ class Capabilities:
 
 
 def capabilities(method: Method) -> Capabilities:
-    """What ``method`` can do beside its rounds."""
+    """Return what ``method`` can do beside its rounds."""
 
     def having(capability: type[Any]) -> Any:
         return method if isinstance(method, capability) else None

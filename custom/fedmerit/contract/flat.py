@@ -13,13 +13,13 @@ Buffers = Mapping[str, Tensor]
 
 
 def get_parameters(network: nn.Module) -> Tensor:
-    """(d,) float32 copy on the CPU of the trainable parameters, in `named_parameters` order."""
+    """Return (d,) float32 copy on the CPU of the trainable parameters, in `named_parameters` order."""
     with torch.no_grad():
         return torch.cat([weight.reshape(-1) for weight in trainable(network).values()]).to("cpu", torch.float32)
 
 
 def get_buffers(network: nn.Module) -> dict[str, Tensor]:
-    """Copies on the CPU of the buffers, by name."""
+    """Return copies on the CPU of the buffers, by name."""
     return {name: buffer.detach().to("cpu", copy=True) for name, buffer in network.named_buffers()}
 
 
@@ -34,24 +34,24 @@ def load(network: nn.Module, parameters: Tensor, buffers: Buffers) -> None:
 
 
 def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that train, by name: the order of the vector."""
+    """Return the parameters that train, by name: the order of the vector."""
     return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
 def named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-    """A (d,) vector cut into the shapes of the trainable parameters, by name: views, no copies."""
+    """Return a (d,) vector cut into the shapes of the trainable parameters, by name: views, no copies."""
     parts = trainable(network)
     pieces = torch.split(vector, [parameter.numel() for parameter in parts.values()])
     return {name: piece.view_as(like) for (name, like), piece in zip(parts.items(), pieces, strict=True)}
 
 
 def flatten(parts: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """(d,) the tensors of the given names, one after the other."""
+    """Return (d,) the tensors of the given names, one after the other."""
     return torch.cat([parts[name].reshape(-1) for name in names])
 
 
 def mix(models: Tensor, mixture: Tensor) -> Tensor:
-    """(d,) weighted sum of ``models`` (m, d) by ``mixture`` (m,), in float64; one of weight 1 unchanged."""
+    """Return (d,) weighted sum of ``models`` (m, d) by ``mixture`` (m,), in float64; one of weight 1 unchanged."""
     places = mixture.nonzero().flatten().tolist()
     if len(places) == 1 and mixture[places[0]] == 1:
         return models[places[0]]
@@ -62,7 +62,7 @@ def mix(models: Tensor, mixture: Tensor) -> Tensor:
 
 
 def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Tensor]:
-    """The mean of the sites' buffers; of counters the maximum.
+    """Return the mean of the sites' buffers; of counters the maximum.
 
     Args:
         buffers: those of n sites, in site order.
@@ -83,7 +83,7 @@ def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Ten
 
 
 def leave_out_buffers(mean: Buffers, own: Buffers, own_share: float) -> dict[str, Tensor]:
-    """The average of the other sites' buffers, from the average of all and a site's own.
+    """Return the average of the other sites' buffers, from the average of all and a site's own.
 
     Args:
         mean: what `average_buffers` gave.

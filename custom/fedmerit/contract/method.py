@@ -6,13 +6,14 @@ methods do, such as evaluating candidate models, is a capability: `fedmerit.cont
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import gram, share
 from fedmerit.schema.declarations import Checked
+from fedmerit.schema.rules import About, Choice
 
 Range = tuple[float, float]  # lowest and highest value
 DECIMALS = 6  # of the numbers that a site reports: more are noise, and could carry hidden content
@@ -32,14 +33,14 @@ class Layout:
 
     @classmethod
     def of(cls, *tensor_sizes: int) -> "Layout":
-        """Tensors without neurons or norms, the last of them the output layer of one label."""
+        """Return the layout of tensors without neurons or norms, the last of them the output layer of one label."""
         size = sum(tensor_sizes)
         outputs = torch.arange(size - tensor_sizes[-1], size)[None]
         return cls(tensor_sizes, torch.full((size,), -1, dtype=torch.int32), outputs=outputs)
 
     @property
     def neurons(self) -> int:
-        """H, the number of neurons."""
+        """The number H of neurons."""
         return int(self.owners.max()) + 1
 
     @property
@@ -51,7 +52,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class CandidateResults:
-    """Results of k models on the server validation set."""
+    """A set of results of k models on the server validation set."""
 
     dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
@@ -60,7 +61,7 @@ class CandidateResults:
 
 @dataclass(frozen=True)
 class Reports:
-    """What the sites of one round reported, beside their updates. Rows of absent sites are zero or NaN."""
+    """A set of what the sites of one round reported, beside their updates. Rows of absent sites are zero or NaN."""
 
     num_samples: Tensor  # (n,) training images, float64
     present: Tensor  # (n,) bool: whose update counts this round
@@ -93,13 +94,13 @@ class Outcome:
 
     @classmethod
     def without_credit(cls, reports: Reports, models: Tensor, **further: Any) -> "Outcome":
-        """Contributions and reputations are 0, weights sample shares."""
+        """Return an outcome whose contributions and reputations are 0, and whose weights are sample shares."""
         nothing = torch.zeros_like(reports.num_samples, dtype=torch.float64)
         return cls(nothing.where(reports.present, torch.nan), nothing, reports.data_share, models, **further)
 
     @classmethod
     def by_weights(cls, weights: Tensor, reports: Reports, models: Tensor, **further: Any) -> "Outcome":
-        """The present sites' contribution and reputation are their weights; nothing is remembered."""
+        """Return an outcome whose contributions and reputations are its weights; nothing is remembered."""
         return cls(weights.where(reports.present, torch.nan), weights, weights, models, **further)
 
 
@@ -119,7 +120,7 @@ class SiteModels:
 
 @dataclass(frozen=True)
 class SiteView:
-    """What a site has when it receives w_t."""
+    """A view of what a site has when it receives w_t."""
 
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
@@ -139,7 +140,7 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method needs of a run."""
+    """A method's requirements of a run."""
 
     sites: int = 2  # at least
     rounds: int = 1  # at least
@@ -150,7 +151,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Method(Checked):
-    """One paper's method: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
+    """A method of one paper: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
 
     about: ClassVar[MethodSummary]
     ranges: ClassVar[Mapping[str, Range]] = {}  # of all that `asks` may name, whatever the parameters
@@ -158,7 +159,7 @@ class Method(Checked):
 
     @property
     def needs(self) -> Needs:
-        """What it needs of a run."""
+        """The method's requirements of a run."""
         return Needs()
 
     @property
@@ -192,7 +193,7 @@ class Method(Checked):
         return self.ranges
 
     def parts(self, state: Any) -> Tensor:
-        """(k, m) places in the vector: of updates at each row, too, the method has inner products; none: (0, 0).
+        """Return (k, m) places in the vector: of updates at each row, too, the method has inner products; none: (0, 0).
 
         All else that weights, contributions and quotas follow from is in `Reports`, so that they can be recomputed
         from a record of it.
@@ -200,7 +201,7 @@ class Method(Checked):
         return torch.empty(0, 0, dtype=torch.long)
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
-        """The state before round 0, a frozen dataclass of tensors and numbers.
+        """Return the state before round 0, a frozen dataclass of tensors and numbers.
 
         By default it has only the model, or one per site.
 
@@ -215,7 +216,7 @@ class Method(Checked):
         return SiteModels(model.repeat(num_sites, 1)) if self.has_site_models else GlobalModel(model)
 
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
-        """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
+        """Aggregate one round. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
         raise NotImplementedError
 
     def restart_from(self, state: Any, models: Tensor) -> Any:
@@ -227,7 +228,7 @@ class Method(Checked):
         return replace(state, models=models) if self.has_site_models else state
 
     def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:
-        """The state once other sites have joined: what is known of these is what `start` knows of a site.
+        """Return the state once other sites have joined: what is known of these is what `start` knows of a site.
 
         They begin with the server's model, or, if each site has one and the server none, with the mean of these.
 
@@ -244,12 +245,33 @@ class Method(Checked):
         return replace(state, **{name: grow(value, getattr(fresh, name), rows) for name, value in vars(state).items()})
 
     def report(self, view: SiteView) -> dict[str, float]:
-        """The site half: those of the quantities in `asks` that are available."""
+        """Return the site half: those of the quantities in `asks` that are available."""
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemembersSites(Method):
+    """A method whose state has a number for each site that rounds add to: `remembered`, 0 for a site without any."""
+
+    joining: Annotated[
+        str,
+        Choice(("zero", "mean")),
+        About("what a site that joins later has of it; mean: of the others that have one"),
+    ] = "zero"
+    remembered: ClassVar[str] = "reputation"  # of the state, (n,)
+
+    def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:
+        """As `Method.join`; with ``joining="mean"`` others begin with the mean of what ``rows`` have, 0 left out."""
+        grown = super().join(state, rows, num_sites, layout)
+        before: Tensor = getattr(state, self.remembered)
+        if self.joining == "zero" or not before.any():
+            return grown
+        known = torch.full((num_sites,), float(before[before != 0].mean()), dtype=before.dtype)
+        return replace(grown, **{self.remembered: known.index_copy(0, torch.tensor(rows), before)})
+
+
 def joining_model(state: Any) -> Tensor:
-    """(d,) the model that a site begins with which joins now; as `Method.join` says."""
+    """Return (d,) the model that a site begins with which joins now; as `Method.join` says."""
     known = vars(state)
     models: Tensor = next(known[name] for name in ("server", "model", "models") if name in known)
     if models.ndim == 1 or bool((models == models[0]).all()):
@@ -258,7 +280,7 @@ def joining_model(state: Any) -> Tensor:
 
 
 def grow(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
-    """A number for each of more sites: that of ``old`` at the places ``rows``, elsewhere that of ``fresh``.
+    """Return a number for each of more sites: that of ``old`` at the places ``rows``, elsewhere that of ``fresh``.
 
     ``old`` is returned if it has the shape of ``fresh``, is no tensor, or ``fresh`` has no row: then it is of no single
     site. (A number for each site may be (n,), (k, n), (n, d) or (n, n); ``fresh`` may be (n, 0), of what is not known
@@ -277,10 +299,10 @@ def grow(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
 
 
 def inner_products(updates: Tensor, reports: Reports) -> Tensor:
-    """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, if ``reports`` have it."""
+    """Return (n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, if ``reports`` have it."""
     return gram(updates) if reports.products is None else reports.products
 
 
 def part_products(updates: Tensor, reports: Reports, places: Tensor) -> Tensor:
-    """(k, n, n) likewise of the parts of ``updates`` at ``places`` (k, m)."""
+    """Return (k, n, n) likewise of the parts of ``updates`` at ``places`` (k, m)."""
     return torch.stack([gram(updates[:, part]) for part in places]) if reports.parts is None else reports.parts

@@ -27,7 +27,7 @@ State = Mapping[str, Tensor]  # an observer's memory; it is in the run's checkpo
 
 @dataclass(frozen=True)
 class RoundView:
-    """What the server has when a round is aggregated."""
+    """A view of what the server has when a round is aggregated."""
 
     round: int  # t
     rounds: int  # T, of the run
@@ -38,13 +38,16 @@ class RoundView:
     reports: Reports
 
     def due(self, every: int) -> bool:
-        """Whether to observe this round: every ``every`` rounds, counted back from the last; 0: only the last."""
+        """Return whether to observe this round: every ``every`` rounds, counted back from the last.
+
+        0: only the last.
+        """
         return self.round == self.rounds - 1 or (every > 0 and (self.rounds - 1 - self.round) % every == 0)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """k models to evaluate, and the coalition of each."""
+    """A set of k models to evaluate, and the coalition of each."""
 
     candidates: Candidates
     coalitions: Tensor  # (k, n) bool
@@ -57,15 +60,15 @@ class Observer(Checked):
     needs_standalone: ClassVar[bool] = False  # whether it observes sites that train without the others
 
     def most_models(self, sites: int) -> int:
-        """The most models it has evaluated in a round of so many sites: a site's budget."""
+        """Return the most models it has evaluated in a round of so many sites: a site's budget."""
         raise NotImplementedError
 
     def start(self, model: Tensor, num_sites: int) -> State:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         return {}
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """After every round: the next state, and the models to evaluate; None: none this time."""
+        """Return the state after a round and the models to evaluate; None: none this time."""
         raise NotImplementedError
 
 
@@ -80,7 +83,7 @@ class SampledCoalitions(Observer):
     most: Annotated[int, Count(8, 4096), About("models a round; of more coalitions a sample")] = MOST
 
     def most_models(self, sites: int) -> int:
-        """All coalitions, or `most`."""
+        """Return all coalitions, or `most`."""
         return self.most if sites > 30 else min(self.most, 2**sites)
 
 
@@ -115,7 +118,7 @@ class LocalOnly(Observer):
     needs_standalone: ClassVar[bool] = True
 
     def most_models(self, sites: int) -> int:
-        """One a site."""
+        """Return one a site."""
         return sites
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:

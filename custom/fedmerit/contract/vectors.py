@@ -33,7 +33,7 @@ def fresh_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def share(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``amounts`` normalised to sum 1 over the present sites; equal shares if they sum to 0."""
+    """Return (n,) ``amounts`` normalised to sum 1 over the present sites; equal shares if they sum to 0."""
     amounts = torch.where(present, amounts.double(), 0.0)
     if amounts.sum() <= 0:
         amounts = present.double()
@@ -41,14 +41,17 @@ def share(amounts: Tensor, present: Tensor) -> Tensor:
 
 
 def share_known(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) shares of the present sites, summing to 1; a site whose amount is NaN counts as the mean of the others."""
+    """Return (n,) shares of the present sites, summing to 1.
+
+    A site whose amount is NaN counts as the mean of the others.
+    """
     known = present & amounts.isfinite()
     mean = amounts[known].mean() if known.any() else torch.tensor(1.0, dtype=torch.float64)
     return share(amounts.where(known, mean).clamp(min=0), present)
 
 
 def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tensor:
-    """(n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
+    """Return (n,) α memory + (1-α) now for the present sites; absent ones keep what they have."""
     return torch.where(present, alpha * memory + (1 - alpha) * now, memory)
 
 
@@ -62,7 +65,7 @@ def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
 
 
 def extremes(vectors: Tensor) -> tuple[float, float]:
-    """The smallest and the largest entry, both NaN if any entry is, 0 if there is none; reads all once."""
+    """Return the smallest and the largest entry, both NaN if any entry is, 0 if there is none; reads all once."""
     if not vectors.numel():
         return 0.0, 0.0
     low, high = vectors.aminmax()
@@ -70,12 +73,12 @@ def extremes(vectors: Tensor) -> tuple[float, float]:
 
 
 def all_finite(vectors: Tensor) -> bool:
-    """Whether no entry is NaN or infinite."""
+    """Return whether no entry is NaN or infinite."""
     return all(map(math.isfinite, extremes(vectors)))
 
 
 def gram(updates: Tensor) -> Tensor:
-    """(n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
+    """Return (n, n) float64 inner products of the rows of (n, d) ``updates``: every norm and cosine of a round."""
     n = len(updates)
     result = torch.zeros(n, n, dtype=torch.float64)
     for block in torch.split(updates, BLOCK, dim=1):
@@ -85,19 +88,19 @@ def gram(updates: Tensor) -> Tensor:
 
 
 def norms(products: Tensor) -> Tensor:
-    """(n,) norms of the updates, from their Gram matrix."""
+    """Return (n,) norms of the updates, from their Gram matrix."""
     return products.diagonal().clamp(min=0).sqrt()
 
 
 def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
-    """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 if either is zero."""
+    """Return (n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 if either is zero."""
     weights = weights.double()
     sum_norm = torch.einsum("j,jk,k->", weights, products, weights).clamp(min=0).sqrt()
     return ratio(products @ weights, norms(products) * sum_norm).clamp(-1, 1)
 
 
 def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
-    """(n,) cosine of each update and the weighted sum of the others, from their Gram matrix.
+    """Return (n,) cosine of each update and the weighted sum of the others, from their Gram matrix.
 
     0 if either vector is zero, as for a single site.
 
@@ -112,7 +115,7 @@ def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
 
 
 def ratio(amounts: Tensor, scale: Tensor) -> Tensor:
-    """``amounts`` / ``scale``, 0 where ``scale`` is not positive."""
+    """Return ``amounts`` / ``scale``, 0 where ``scale`` is not positive."""
     return torch.where(scale > 0, amounts / scale.where(scale > 0, 1.0), 0.0)
 
 
@@ -138,7 +141,7 @@ def trimmed_mean(updates: Tensor, cut: int) -> Tensor:
 def average_submodels(
     model: Tensor, models: Tensor, updates: Tensor, held: Tensor, amounts: Tensor, normalised: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """(d,) every parameter averaged over the sites that hold it, else that of ``model``; and (n,) their parts.
+    """Return (d,) every parameter averaged over the sites that hold it, else that of ``model``; and (n,) their parts.
 
     A site's part is the sum over the parameters that it holds of its share in them.
 
@@ -164,12 +167,15 @@ def average_submodels(
 
 
 def quota_counts(quotas: Tensor, size: int) -> list[int]:
-    """floor(size * quota) entries for each quota in [0, 1]; the 1e-9 keeps 0.3 * 10 at 3 whatever rounding does."""
+    """Return floor(size * quota) entries for each quota in [0, 1].
+
+    The 1e-9 keeps 0.3 * 10 at 3 whatever rounding does.
+    """
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
 
 
 def parameter_mask(neurons: Tensor, owners: Tensor) -> Tensor:
-    """(..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
+    """Return (..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
 
     Args:
         neurons: bool.
@@ -185,7 +191,7 @@ def histogram(losses: Tensor, bins: int) -> Tensor:
 
 
 def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
-    """(n, d) bool: row i marks the ``counts[i]`` largest magnitudes of ``vector`` (d,), ties to the lower index.
+    """Return (n, d) bool: row i marks the ``counts[i]`` largest magnitudes of ``vector`` (d,), ties to the lower index.
 
     A count of d marks everything, a count of 0 nothing.
     """
@@ -201,7 +207,7 @@ def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def smallest_kept(vector: Tensor, counts: Sequence[int]) -> np.ndarray:
-    """(n,) the smallest of the ``counts[i]`` largest magnitudes of ``vector`` (d,); infinity for a count of 0.
+    """Return (n,) the smallest of the ``counts[i]`` largest magnitudes of ``vector`` (d,); infinity for a count of 0.
 
     Magnitudes are in the order of their bits. So it is enough to count once how often each upper 16 occur (exponent and
     first bits of the fraction), and to look at the few entries that share them with one that is sought.
@@ -220,7 +226,7 @@ def smallest_kept(vector: Tensor, counts: Sequence[int]) -> np.ndarray:
 
 
 def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequence[int]) -> Tensor:
-    """(n, d) bool: the rule of CGSV's released code, tensor by tensor.
+    """Return (n, d) bool: the rule of CGSV's released code, tensor by tensor.
 
     Of a tensor with s > 1 elements, min(ceil(s * quota), s - 1) are kept, so even a quota of 1 loses the
     smallest of each; of a tensor with one element, that one. A quota of 0 keeps nothing.
@@ -236,7 +242,7 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
 
 
 def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | None = None) -> Tensor:
-    """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks.
+    """Return (n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks.
 
     In the other entries each gets those of its row of ``instead`` (n, d); None: nothing.
     """
@@ -252,7 +258,7 @@ def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | 
 
 
 def distances(vectors: Tensor, point: Tensor) -> Tensor:
-    """(n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
+    """Return (n,) float64 Euclidean distances of the rows of (n, d) ``vectors`` to ``point`` (d,)."""
     squares = torch.zeros(len(vectors), dtype=torch.float64)
     for block, part in zip(torch.split(vectors, BLOCK, dim=1), torch.split(point, BLOCK), strict=True):
         away = block.to(torch.float64, copy=True).sub_(part)
@@ -261,7 +267,7 @@ def distances(vectors: Tensor, point: Tensor) -> Tensor:
 
 
 def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
-    """(n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
+    """Return (n,) float64 norms of the entries of ``vector`` (d,) that each row of ``masks`` (n, d) leaves out."""
     squares = torch.zeros(len(masks), dtype=torch.float64)
     for part, block in zip(torch.split(vector, BLOCK), torch.split(masks, BLOCK, dim=1), strict=True):
         squares += (~block).view(torch.uint8).double() @ part.double().square()
@@ -269,14 +275,17 @@ def norms_outside(vector: Tensor, masks: Tensor) -> Tensor:
 
 
 def to_sites(values: Tensor, present: Tensor) -> Tensor:
-    """(n,) float64 ``values`` of the k present sites, in order, each at its site; NaN for absent sites."""
+    """Return (n,) float64 ``values`` of the k present sites, in order, each at its site; NaN for absent sites."""
     result = torch.full(present.shape, torch.nan, dtype=torch.float64)
     result[present] = values.double()
     return result
 
 
 def to_columns(members: Tensor, present: Tensor) -> Tensor:
-    """(m, n) ``members`` (m, k) of the k present sites, in order, each in its site's column; zero for absent sites."""
+    """Return (m, n) ``members`` (m, k) of the k present sites, in order, each in its site's column.
+
+    Zero for absent sites.
+    """
     result = members.new_zeros(len(members), len(present))
     result[:, present] = members
     return result

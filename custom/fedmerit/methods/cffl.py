@@ -10,18 +10,17 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedmerit.contract import rewards
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import trained_candidates
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports
 from fedmerit.contract.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
-from fedmerit.methods import rewards
-from fedmerit.methods.joining import RemembersSites
 from fedmerit.schema.rules import About, Choice, Number
 
 
 @dataclass(frozen=True)
 class CFFLState:
-    """What CFFL remembers."""
+    """The state of CFFL."""
 
     models: Tensor  # (n, d); (d,) with reward="global"
     reputation: Tensor  # (n,) c, 0 before a site's first round and for removed sites
@@ -31,7 +30,7 @@ class CFFLState:
 
 @dataclass(frozen=True)
 class CFFL(RemembersSites, EvaluatesCandidates):
-    """CFFL's server half; R are the present sites that are not removed.
+    """A server half of CFFL; R are the present sites that are not removed.
 
     A site whose reputation falls below ``coef`` / |R| is removed: it no longer uploads or receives, and trains
     locally (with ``reward="global"`` it still receives). If no site would remain, none is removed; if only removed
@@ -71,27 +70,27 @@ class CFFL(RemembersSites, EvaluatesCandidates):
 
     @property
     def has_site_models(self) -> bool:
-        """Of every reward but one model for all."""
+        """Whether the reward is not one model for all."""
         return self.reward != "global"
 
     @property
     def sums_updates(self) -> bool:
-        """With one model for all, of whole updates."""
+        """Whether the reward is one model for all, of complete updates."""
         return self.reward == "global" and self.theta == 1 and self.clip is None
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
-        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
 
     def candidates(self, state: CFFLState, updates: Tensor, reports: Reports) -> Candidates:
-        """What every present site trained, neither clipped nor cut, with its own BatchNorm statistics."""
+        """Return what every present site trained, neither clipped nor cut, with its own BatchNorm statistics."""
         return trained_candidates(state.models, updates, reports)
 
     def round(self, state: CFFLState, updates: Tensor, reports: Reports) -> tuple[CFFLState, Outcome]:
-        """``updates`` (n, d): reputations, removals, the aggregate over R, and every site's part of it."""
+        """Aggregate ``updates`` (n, d): reputations, removals, the aggregate over R, and every site's part of it."""
         assert reports.candidates is not None
         present = reports.present
         utility = to_sites(reports.candidates.dice, present)
@@ -128,11 +127,11 @@ class CFFL(RemembersSites, EvaluatesCandidates):
         return CFFLState(models, reputation, removed, state.round + 1), outcome
 
     def strength(self, state: CFFLState, reports: Reports) -> float:
-        """α of the round."""
+        """Return α of the round."""
         return min(5.0, 0.7 * float(reports.present.sum())) if self.alpha is None else self.alpha
 
     def unnormalised_reputation(self, state: CFFLState, shares: Tensor, reports: Reports) -> Tensor:
-        """(n,) c before it is normalised and sites are removed; ``shares`` (n,) of this round's utility."""
+        """Return (n,) c before it is normalised and sites are removed; ``shares`` (n,) of this round's utility."""
         return 0.5 * state.reputation + 0.5 * torch.sinh(self.strength(state, reports) * shares)
 
     def rewarded(
@@ -158,7 +157,7 @@ class CFFL(RemembersSites, EvaluatesCandidates):
 
 
 def largest_entries(updates: Tensor, theta: float) -> Tensor:
-    """(n, d) the floor(θ d) entries of largest magnitude of every row, the others 0."""
+    """Return (n, d) the floor(θ d) entries of largest magnitude of every row, the others 0."""
     if theta == 1:
         return updates
     counts = quota_counts(torch.tensor([theta], dtype=torch.float64), updates.shape[1])

@@ -10,8 +10,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedmerit.contract import rewards
 from fedmerit.contract.games import cosine_values
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports, inner_products
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports, inner_products
 from fedmerit.contract.vectors import (
     aggregate,
     cosine_to_sum,
@@ -22,14 +23,12 @@ from fedmerit.contract.vectors import (
     reshare,
     share,
 )
-from fedmerit.methods import rewards
-from fedmerit.methods.joining import RemembersSites
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 
 @dataclass(frozen=True)
 class CGSVState:
-    """What CGSV remembers."""
+    """The state of CGSV."""
 
     models: Tensor  # (n, d) one per site; (d,) with reward="global"
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first
@@ -41,7 +40,7 @@ class CGSVState:
 
 @dataclass(frozen=True)
 class CGSV(RemembersSites):
-    """Reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
+    """A reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the
     cosine 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
@@ -85,21 +84,21 @@ class CGSV(RemembersSites):
 
     @property
     def has_site_models(self) -> bool:
-        """Of every reward but one model for all."""
+        """Whether the reward is not one model for all."""
         return self.reward != "global"
 
     @property
     def has_private_models(self) -> bool:
-        """If sites keep what they trained; else models are entries of aggregates."""
+        """Whether sites keep what they trained; otherwise models are entries of aggregates."""
         return self.has_site_models and self.unrewarded == "own"
 
     @property
     def sums_updates(self) -> bool:
-        """With one model for all."""
+        """Whether the reward is one model for all."""
         return self.reward == "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
-        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
@@ -111,7 +110,7 @@ class CGSV(RemembersSites):
         )
 
     def round(self, state: CGSVState, updates: Tensor, reports: Reports) -> tuple[CGSVState, Outcome]:
-        """``updates`` (n, d), each relative to its site's model: reputations, then rewards (Eqs. 1-5)."""
+        """Aggregate ``updates`` (n, d), each relative to its site's model: reputations, then rewards (Eqs. 1-5)."""
         present, products = reports.present, inner_products(updates, reports)
         sizes = norms(products)
         to_unit = torch.where(sizes > 0, 1 / sizes, 0.0)

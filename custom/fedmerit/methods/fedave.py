@@ -11,13 +11,20 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedmerit.contract import rewards
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
 from fedmerit.contract.games import trained_candidates, with_received
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.contract.method import (
+    Layout,
+    MethodSummary,
+    Outcome,
+    Range,
+    RemembersSites,
+    Reports,
+    SiteView,
+    inner_products,
+)
 from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
-from fedmerit.methods import rewards
-from fedmerit.methods.joining import RemembersSites
-from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 MOST_BINS = 100  # of a histogram
@@ -26,7 +33,7 @@ MOST_IMAGES = 1e9  # in one of them
 
 @dataclass(frozen=True)
 class FedAVEState:
-    """What FedAVE remembers."""
+    """The state of FedAVE."""
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n,) r, 0 before a site's first round
@@ -35,7 +42,7 @@ class FedAVEState:
 
 @dataclass(frozen=True)
 class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
-    """FedAVE's server half, and with `report` its site half.
+    """A server half of FedAVE, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
@@ -89,37 +96,43 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
 
     @property
     def asks(self) -> Mapping[str, Range]:
-        """Images of the site by the loss of the model it received, bin by bin."""
+        """The number of the site's images by the loss of the model it received, bin by bin."""
         return dict(list(self.ranges.items())[: self.loss_bins])
 
     @property
     def loss_bins(self) -> int:
-        """`bins`; 0 if distributions do not count."""
+        """The number of bins; 0 if distributions do not count."""
         return self.bins if self.distributions != "none" else 0
 
     @property
     def guarded_form(self) -> "FedAVE":
-        """Without nearness, which depends on the losses that sites report."""
+        """The form without nearness, which depends on the losses that sites report."""
         return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
-        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
         sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
         return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
-        """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
+        """Return what the k present sites trained, for their Dice, then what they received, for its losses.
+
+        2k models.
+        """
         candidates = trained_candidates(state.models, self.clipped(updates), reports)
         return with_received(candidates, state.models, reports, self.bins) if self.loss_bins else candidates
 
     def most_candidates(self, sites: int) -> int:
-        """Two of each site if losses are compared."""
+        """Return two of each site if losses are compared, else one."""
         return 2 * sites if self.loss_bins else sites
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
-        """``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq. 10) and rewards."""
+        """Aggregate ``updates`` (n, d): the aggregate (Eqs. 6-7), reputations (Eqs. 8-9), quotas (Eq.
+
+        10) and rewards.
+        """
         assert reports.candidates is not None
         present, weights = reports.present, reports.data_share
         count = int(present.sum())
@@ -161,15 +174,54 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         return FedAVEState(models, reputation, state.tensor_sizes), outcome
 
     def report(self, view: SiteView) -> dict[str, float]:
-        """The histogram of the site's losses, of the model it received."""
+        """Return the histogram of the site's losses, of the model it received."""
         return dict(zip(self.asks, histogram(view.training_losses(), self.bins).tolist(), strict=True))
 
     def clipped(self, updates: Tensor) -> Tensor:
-        """(n, d) ``updates``, every entry in its bounds (Algorithm 1, line 2)."""
+        """Return (n, d) ``updates``, every entry in its bounds (Algorithm 1, line 2)."""
         return updates if self.clip is None else updates.clamp(-self.clip, self.clip)
 
     def weighted_uploads(self, weights: Tensor, updates: Tensor, lengths: Tensor) -> Tensor:
-        """(d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; weights p (n,), updates (n, d), ‖Δ_i‖ (n,)."""
+        """Return (d,) Σ p_i τ Δ_i / ‖Δ_i‖, a zero update staying zero; weights p (n,), updates (n, d), ‖Δ_i‖ (n,)."""
         tau = (weights * lengths).sum() if self.tau is None else self.tau
         factors = torch.where(lengths > 0, weights * tau / lengths.where(lengths > 0, 1.0), 0.0)
         return aggregate(torch.zeros_like(updates[0]), factors, updates)
+
+
+def distribution(counts: Tensor, smoothing: float) -> Tensor:
+    """Return (k, bins) shares of the images in each bin, ``smoothing`` added to every count."""
+    smoothed = counts.double() + smoothing
+    return smoothed / smoothed.sum(dim=1, keepdim=True)
+
+
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """Return (k,) KL(p ‖ q) = Σ p ln(p/q) of the rows of two (k, bins) tensors of positive shares."""
+    return (p * (p / q).log()).sum(dim=1)
+
+
+def sampling_divergence(images: Tensor, others: Tensor, bins: int) -> Tensor:
+    """Return (k,) the expected KL of two samples of one distribution: (B - 1)/2 (1/n + 1/m).
+
+    Args:
+        images: (k,) n, size of one sample; less than 1 counts as 1.
+        others: (k,) m, size of the other.
+        bins: B, 2 or more; of one bin it is 0.
+    """
+    return (bins - 1) / 2 * (1 / images.clamp(min=1) + 1 / others.clamp(min=1))
+
+
+def floored_divergence(own: Tensor, validation: Tensor, smoothing: float, floor: float | None) -> Tensor:
+    """Return (k,) KL of the rows of two (k, bins) histograms, positive; a missing one counts as uniform.
+
+    Args:
+        own: images by loss, NaN if it is not known.
+        validation: likewise, of the server's.
+        smoothing: added to every count.
+        floor: of the divergence; None: `sampling_divergence`.
+    """
+    own = own.nan_to_num(0.0)
+    found = divergence(distribution(own, smoothing), distribution(validation, smoothing))
+    if floor is not None:
+        return found.clamp(min=floor)
+    expected = sampling_divergence(own.sum(dim=1), validation.sum(dim=1), own.shape[1])
+    return torch.maximum(found, expected.clamp(min=torch.finfo(expected.dtype).eps))  # of one bin it is 0

@@ -22,14 +22,17 @@ from fedmerit.schema.rules import About, Number
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
+    """A method whose weights are sample shares of the sites present; so is the contribution it credits.
+
+    Nothing is remembered.
+    """
 
     needs: ClassVar[Needs] = Needs(sums_only=True)
     sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(paper="McMahan et al. 2017")
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
+        """Aggregate ``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
         weights = reports.data_share
         model = aggregate(state.model, weights, updates)
         return GlobalModel(model), Outcome.by_weights(weights, reports, model)
@@ -37,7 +40,7 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class Standalone(Method):
-    """Local-only training, the reference of all fairness measures: each site's next model is its own trained one.
+    """A local-only training, the reference of all fairness measures: each site's next model is its own trained one.
 
     So are its BatchNorm statistics. An absent site keeps what it has.
     """
@@ -52,14 +55,14 @@ class Standalone(Method):
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
-        """``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""
+        """Aggregate ``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""
         models = state.models + updates
         return SiteModels(models), Outcome.without_credit(reports, models)
 
 
 @dataclass(frozen=True)
 class Pooled(FedAvg, PoolsImages):
-    """One model trained on all sites' images in one place, the reference for federated training.
+    """A model trained on all sites' images in one place, the reference for federated training.
 
     All sites send the same update, so their FedAvg equals it. A round is an epoch over all images. One update says
     nothing of the sites' contributions: no site is credited.
@@ -71,7 +74,7 @@ class Pooled(FedAvg, PoolsImages):
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d), all the same."""
+        """Aggregate ``updates`` (n, d), all the same."""
         state, outcome = super().round(state, updates, reports)
         nothing = torch.zeros(len(updates), dtype=torch.float64)
         return state, replace(outcome, contribution=nothing.where(reports.present, torch.nan))
@@ -79,7 +82,7 @@ class Pooled(FedAvg, PoolsImages):
 
 @dataclass(frozen=True)
 class FedAvgMState:
-    """What FedAvgM remembers."""
+    """The state of FedAvgM."""
 
     model: Tensor  # (d,)
     momentum: Tensor  # (d,) m
@@ -94,11 +97,11 @@ class FedAvgM(Method):
     about: ClassVar[MethodSummary] = MethodSummary(paper="Hsu et al. 2019; Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         return FedAvgMState(model, torch.zeros_like(model))
 
     def round(self, state: FedAvgMState, updates: Tensor, reports: Reports) -> tuple[FedAvgMState, Outcome]:
-        """``updates`` (n, d): m ← β m + Σ p_i Δ_i, w ← w + η m."""
+        """Aggregate ``updates`` (n, d): m ← β m + Σ p_i Δ_i, w ← w + η m."""
         weights = reports.data_share
         momentum = aggregate(self.beta * state.momentum, weights, updates)
         model = state.model + self.eta * momentum
@@ -107,7 +110,7 @@ class FedAvgM(Method):
 
 @dataclass(frozen=True)
 class FedAdamState:
-    """What FedAdam remembers."""
+    """The state of FedAdam."""
 
     model: Tensor  # (d,)
     m: Tensor  # (d,) first moment of the mean updates
@@ -116,7 +119,7 @@ class FedAdamState:
 
 @dataclass(frozen=True)
 class FedAdam(Method):
-    """Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
+    """An Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
 
     beta1: Annotated[float, Number(0, below=1), About("β1, weight of the past in the first moment")] = 0.9
     beta2: Annotated[float, Number(0, below=1), About("β2, weight of the past in the second moment")] = 0.99
@@ -127,11 +130,14 @@ class FedAdam(Method):
     about: ClassVar[MethodSummary] = MethodSummary(paper="Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAdamState:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         return FedAdamState(model, torch.zeros_like(model), torch.full_like(model, self.tau**2, dtype=torch.float64))
 
     def round(self, state: FedAdamState, updates: Tensor, reports: Reports) -> tuple[FedAdamState, Outcome]:
-        """``updates`` (n, d): Δ = Σ p_i Δ_i, m ← β1 m + (1-β1) Δ, v ← β2 v + (1-β2) Δ², w ← w + η m / (√v + τ)."""
+        """Aggregate ``updates`` (n, d).
+
+        Δ = Σ p_i Δ_i, m ← β1 m + (1-β1) Δ, v ← β2 v + (1-β2) Δ², w ← w + η m / (√v + τ).
+        """
         weights = reports.data_share
         mean = aggregate(torch.zeros_like(state.model), weights, updates)
         m = self.beta1 * state.m + (1 - self.beta1) * mean
@@ -142,7 +148,7 @@ class FedAdam(Method):
 
 @dataclass(frozen=True)
 class FedBNState:
-    """What FedBN remembers."""
+    """The state of FedBN."""
 
     models: Tensor  # (n, d) one per site, equal except in the norms
     norms: Tensor  # (d,) bool: the parameters of normalisation layers
@@ -150,7 +156,7 @@ class FedBNState:
 
 @dataclass(frozen=True)
 class FedBN(Method):
-    """FedAvg of all but the norms (Algorithm 1, Li et al. 2021).
+    """A FedAvg of all parameters except the norms (Algorithm 1, Li et al. 2021).
 
     The paper has only BatchNorm; here every norm with γ and β counts, also group norms and affine instance norms.
     Without norms it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no other model;
@@ -164,11 +170,11 @@ class FedBN(Method):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedBNState:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         return FedBNState(model.repeat(num_sites, 1), layout.in_norms)
 
     def round(self, state: FedBNState, updates: Tensor, reports: Reports) -> tuple[FedBNState, Outcome]:
-        """``updates`` (n, d): w ← w + Σ p_i Δ_i, in norms w_i ← w_i + Δ_i."""
+        """Aggregate ``updates`` (n, d): w ← w + Σ p_i Δ_i, in norms w_i ← w_i + Δ_i."""
         weights = reports.data_share
         averaged = aggregate(state.models[0], weights, updates)  # not used for norms
         models = torch.where(state.norms, state.models + updates, averaged)
@@ -176,13 +182,13 @@ class FedBN(Method):
         return FedBNState(models, state.norms), outcome
 
     def restart_from(self, state: FedBNState, models: Tensor) -> FedBNState:
-        """The norms of ``models`` (n, d) are the sites'; the rest stays that of all."""
+        """Take the norms of ``models`` (n, d) for the sites; all other parameters stay those of all."""
         return replace(state, models=torch.where(state.norms, models, state.models))
 
 
 @dataclass(frozen=True)
 class SiloBN(FedAvg):
-    """FedAvg of all parameters, γ and β of norms included; running means and variances stay at the site."""
+    """A FedAvg of all parameters, γ and β of norms included; running means and variances stay at the site."""
 
     needs: ClassVar[Needs] = Needs()
     own_statistics: ClassVar[bool] = True
@@ -191,6 +197,6 @@ class SiloBN(FedAvg):
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d), as in FedAvg."""
+        """Aggregate ``updates`` (n, d), as in FedAvg."""
         state, outcome = super().round(state, updates, reports)
         return state, replace(outcome, statistics="own")

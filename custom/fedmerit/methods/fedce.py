@@ -21,13 +21,12 @@ from fedmerit.contract.method import (
     Needs,
     Outcome,
     Range,
+    RemembersSites,
     Reports,
     SiteView,
     inner_products,
 )
-from fedmerit.contract.vectors import aggregate, cosine_to_others, share, share_known
-from fedmerit.methods.joining import RemembersSites
-from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
+from fedmerit.contract.vectors import BLOCK, aggregate, cosine_to_others, share, share_known
 from fedmerit.schema.rules import About, Choice, Number
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
@@ -43,7 +42,7 @@ LEAST_ERROR = 0.01  # that error="relative" divides by
 
 @dataclass(frozen=True)
 class FedCEState:
-    """What FedCE remembers."""
+    """The state of FedCE."""
 
     model: Tensor  # (d,)
     gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5
@@ -56,7 +55,7 @@ class FedCEState:
 
 @dataclass(frozen=True)
 class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
-    """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
+    """A server half of FedCE, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
     has no update in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
@@ -85,27 +84,27 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
 
     @property
     def needs(self) -> Needs:
-        """No update, if the cosines that sites report go unchecked."""
+        """The needs of FedCE: no update, if the cosines that sites report go unchecked."""
         return Needs(sums_only=self.error != "others")
 
     @property
     def needs_others(self) -> bool:
-        """With ``error="others"``."""
+        """Whether the others have to measure, with ``error="others"``."""
         return self.error == "others"
 
     @property
     def asks(self) -> Mapping[str, Range]:
-        """Both leave-one-outs, and what the second may be compared to."""
+        """The ranges of both leave-one-outs, and of what the second may be compared to."""
         return {name: bounds for name, bounds in self.ranges.items() if name != "error" or self.error == "relative"}
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         unknown = torch.full_like(zeros, torch.nan)
         return FedCEState(model, zeros, unknown, unknown, zeros, zeros, zeros)
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
+        """Aggregate ``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
         present, products = reports.present, inner_products(updates, reports)
         state, outcome = self.weigh(state, products, reports)
         weights, model = outcome.weights, aggregate(state.model, outcome.weights, updates)
@@ -140,19 +139,53 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
 
     @property
     def guarded_form(self) -> Method:
-        """Updates of reversed sign are no more novel than unrelated ones."""
+        """The form in which updates of reversed sign are no more novel than unrelated ones."""
         return replace(self, least_cosine=0.0)
 
     def data_term(self, reports: Reports) -> Tensor:
-        """(n,) error of the model without a site on its images; NaN if that is not known."""
+        """Return (n,) error of the model without a site on its images; NaN if that is not known."""
         minus_error = reports.values["minus_error"]
         return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
 
     def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
-        """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
+        """Return what a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
         measured = {
             "cosine": cosine_to_others_mean(view.received, own.previous, own.trained, own.weight),
             "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
             "error": 1 - view.validation_dice,
         }
         return {name: measured[name] for name in self.asks}
+
+
+def average_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
+    """Return (mean - ρ_i own) / (1 - ρ_i): the weighted mean of the others, float64; ``weight`` ρ_i in [0, 1)."""
+    return (mean.double() - weight * own.double()) / (1 - weight)
+
+
+def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor:
+    """Return w_t without site i (Eq. 3): ``received`` w_t, ``own_previous`` w_{t-1,i}, ``weight`` ρ_i in w_t."""
+    result = torch.empty_like(received)
+    blocks = (torch.split(vector, BLOCK) for vector in (result, received, own_previous))
+    for part, now, mine in zip(*blocks, strict=True):
+        part.copy_(average_others(now, mine, weight))
+    return result
+
+
+def cosine_to_others_mean(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
+    """Return the cosine of Eq. 2, -1 to 1; 0 if a vector is zero.
+
+    Args:
+        received: w_t.
+        previous: w_{t-1}, from which the site trained ``own_previous``.
+        own_previous: w_{t-1,i}.
+        weight: ρ_i of the aggregation that made w_t, below 1.
+    """
+    products = torch.zeros(2, 2, dtype=torch.float64, device=received.device)
+    blocks = (torch.split(vector, BLOCK) for vector in (received, previous, own_previous))
+    for now, before, mine in zip(*blocks, strict=True):
+        start = before.double()
+        own = mine.double() - start
+        pair = torch.stack([own, average_others(now.double() - start, own, weight)])
+        products += pair @ pair.T
+    norm = products[0, 0].sqrt() * products[1, 1].sqrt()
+    return float((products[0, 1] / norm).clamp(-1, 1)) if norm > 0 else 0.0

@@ -14,8 +14,8 @@ from torch import Tensor
 from fedmerit.contract.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.contract.games import trained_candidates
 from fedmerit.contract.method import Layout, Method, MethodSummary, Needs, Outcome, Reports
+from fedmerit.contract.rewards import require_one_each
 from fedmerit.contract.vectors import average_submodels, parameter_mask, share, to_sites
-from fedmerit.methods.rewards import require_one_each
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
@@ -24,7 +24,7 @@ TOLERANCE = 1e-9  # percent, of a sum of importances
 
 @dataclass(frozen=True)
 class FedSACState:
-    """What FedSAC remembers."""
+    """The state of FedSAC."""
 
     model: Tensor  # (d,) θ_g
     models: Tensor  # (n, d) θ_i, where each site starts the next round
@@ -37,7 +37,7 @@ class FedSACState:
 
 @dataclass(frozen=True)
 class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
-    """FedSAC's server half.
+    """A server half of FedSAC.
 
     Without ``contributions`` the sites first train local-only models for ``standalone_rounds``, with their own
     BatchNorm statistics; c is their Dice on the server validation set. Then all start again from the first model. A
@@ -66,12 +66,12 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     )
 
     def most_candidates(self, sites: int) -> int:
-        """One of each site, if contributions are measured."""
+        """Return one of each site, if contributions are measured."""
         return sites if self.local_rounds else 0
 
     @property
     def local_rounds(self) -> int:
-        """Rounds of local-only training."""
+        """The number of rounds of local-only training."""
         return 0 if self.contributions else self.standalone_rounds
 
     @property
@@ -81,7 +81,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         return Needs(rounds=self.local_rounds + 1, why=why if self.local_rounds else "")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
-        """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
+        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         require_one_each(self.contributions, num_sites)
         count = int(layout.owners.max()) + 1
         known = self.contributions or (torch.nan,) * num_sites
@@ -96,19 +96,19 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         )
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
-        """Every `importance_interval` rounds from the first collaborative round."""
+        """Return a measurement every `importance_interval` rounds from the first collaborative round."""
         together, images = round - self.local_rounds, 0 if self.importance == "equal" else self.validation_images
         return None if together < 0 or together % self.importance_interval else (self.importance, images)
 
     def importance_request(self, state: FedSACState) -> ImportanceRequest | None:
-        """θ_g, if submodels are due and not allocated yet."""
+        """Return θ_g, if submodels are due and not allocated yet."""
         due = self.importance_schedule(int(state.round))
         return None if due is None or state.allocated == state.round else ImportanceRequest(state.model, *due)
 
     def allocate(
         self, state: FedSACState, importance: Tensor, keeping: Tensor | None = None
     ) -> tuple[FedSACState, Tensor, Tensor]:
-        """Eqs. 4 to 7: the neurons that each site's reputation is worth, the least important first."""
+        """Allocate by Eqs. 4 to 7 the neurons that each site's reputation is worth, the least important first."""
         generator = torch.Generator().manual_seed(int(state.round))
         shuffled = torch.randperm(len(importance), generator=generator)  # independent of their place in the network
         order = shuffled if self.importance == "equal" else importance.argsort(stable=True)
@@ -120,11 +120,11 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         return state, models, neurons
 
     def candidates(self, state: FedSACState, updates: Tensor, reports: Reports) -> Candidates | None:
-        """In the last local-only round, the model of every present site, with its own BatchNorm statistics."""
+        """Return, in the last local-only round, the model of every present site, with its own BatchNorm statistics."""
         return trained_candidates(state.models, updates, reports) if int(state.round) == self.local_rounds - 1 else None
 
     def round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
-        """``updates`` (n, d): the mean over the sites that hold a parameter; then submodels."""
+        """Aggregate ``updates`` (n, d): the mean over the sites that hold a parameter; then submodels."""
         if int(state.round) < self.local_rounds:
             return self._local_round(state, updates, reports)
         present, plain = reports.present, self.aggregation == "plain"
@@ -138,7 +138,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         return state, self._outcome(state, reports, weights, {"neuron_share": fraction})
 
     def _local_round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
-        """Every site's own model; after the last such round contributions are known, and all start again."""
+        """Return every site's own model; after the last such round contributions are known, and all start again."""
         state = replace(state, models=state.models + updates, round=state.round + 1)
         if reports.candidates is None:
             return state, self._outcome(state, reports, reports.data_share, {})
@@ -165,7 +165,7 @@ def reputations(contributions: Tensor, beta: float) -> Tensor:
 
 
 def percentages(importance: Tensor) -> Tensor:
-    """(H,) importance in percent of that of all neurons (Eq. 4).
+    """Return (H,) importance in percent of that of all neurons (Eq. 4).
 
     Neurons without which the loss falls count 0, since otherwise the sums of Eq. 7 were not monotone; if all do, all
     neurons count the same.
@@ -180,7 +180,7 @@ def percentages(importance: Tensor) -> Tensor:
 
 
 def submodels(importance: Tensor, order: Tensor, reputation: Tensor) -> Tensor:
-    """(n, H) bool: each site's longest prefix of ``order`` whose importance is at most its reputation (Eq. 7).
+    """Return (n, H) bool: each site's longest prefix of ``order`` whose importance is at most its reputation (Eq. 7).
 
     Args:
         importance: (H,) in percent.

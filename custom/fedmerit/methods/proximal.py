@@ -16,7 +16,7 @@ from fedmerit.schema.rules import About, Number
 
 @dataclass(frozen=True)
 class FedProx(FedAvg, TrainsLocally):
-    """FedAvg with a term of the loss that keeps a site's model near the one it received. With μ = 0 it is FedAvg."""
+    """A FedAvg with a term of the loss that keeps a site's model near the one it received. With μ = 0 it is FedAvg."""
 
     mu: Annotated[float, Number(0), About("μ, of the term that keeps a site's model near the one received")] = 1e-3
     needs: ClassVar[Needs] = Needs()
@@ -31,7 +31,7 @@ class FedProx(FedAvg, TrainsLocally):
 
 @dataclass(frozen=True)
 class Ditto(FedAvg, TrainsLocally):
-    """FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
+    """A FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
 
     lambda_: Annotated[float, Number(0), About("λ, of the term that keeps a site's own model near the global one")] = (
         0.1
@@ -45,7 +45,7 @@ class Ditto(FedAvg, TrainsLocally):
     )
 
     def train(self, view: TrainingView) -> LocalResult:
-        """As FedAvg; then minimise F_i(v) + λ/2 ‖v - w_t‖² (Algorithm 1, Li et al. 2021) for as many epochs."""
+        """Train for FedAvg; then minimise F_i(v) + λ/2 ‖v - w_t‖² (Algorithm 1, Li et al. 2021) for as many epochs."""
         trained = view.train(view.received)
         start, statistics = view.own or (view.received, view.buffers)
         return LocalResult(trained, own=view.train(start, statistics, penalty=towards(view.received, self.lambda_)))

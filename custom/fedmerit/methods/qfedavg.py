@@ -29,7 +29,7 @@ EPSILON = 1e-10  # added to every loss
 
 @dataclass(frozen=True)
 class QFedAvg(Method):
-    """q-FedAvg's server half, and with `report` its site half; F_i is the soft Dice loss at site i.
+    """A server half of q-FedAvg, and with `report` its site half; F_i is the soft Dice loss at site i.
 
     Weights are shared among the sites present; nothing is remembered of any.
 
@@ -53,7 +53,7 @@ class QFedAvg(Method):
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d): w ← w + Σ F^q LΔ / Σ h, h = q F^(q-1) ‖LΔ‖² + L F^q (Algorithm 2)."""
+        """Aggregate ``updates`` (n, d): w ← w + Σ F^q LΔ / Σ h, h = q F^(q-1) ‖LΔ‖² + L F^q (Algorithm 2)."""
         present = reports.present
         loss = mean_where_unknown(reports.values["loss"], present) + EPSILON
         weights = share((loss / loss.max()) ** self.q, present)  # the maximum: F^q underflows
@@ -72,12 +72,15 @@ class QFedAvg(Method):
         return GlobalModel(model), outcome
 
     def report(self, view: SiteView) -> dict[str, float]:
-        """F_i, the mean loss of the received model on the site's training images."""
+        """Return F_i, the mean loss of the received model on the site's training images."""
         return {"loss": float(view.training_losses().double().mean())}
 
 
 def mean_where_unknown(losses: Tensor, present: Tensor) -> Tensor:
-    """(n,) the present sites' ``losses``, the mean of the finite ones instead of any other; 0 for absent sites."""
+    """Return (n,) the present sites' ``losses``, the mean of the finite ones instead of any other.
+
+    0 for absent sites.
+    """
     known = present & losses.isfinite()
     mean = losses[known].mean() if known.any() else losses.new_tensor(1.0)
     return losses.where(known, mean) * present

@@ -7,12 +7,11 @@ from typing import Any
 from fedmerit.contract.method import Method
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
-from fedmerit.methods.cycle import CYCle
+from fedmerit.methods.cycle import VPDL, CYCle
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedsac import FedSAC
-from fedmerit.methods.peer_learning import VPDL
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
@@ -53,12 +52,12 @@ METHODS: Catalogue[type[Method]] = Catalogue(
 
 
 def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
-    """A method with its parameters; ValueError if one does not follow its rule."""
+    """Return a method with its parameters; ValueError if one does not follow its rule."""
     return METHODS[name](**parameters)
 
 
 def undefined_quantities(name: str) -> list[str]:
-    """Quantities that every run records, but that this method does not define."""
+    """Return the quantities that every run records, but that this method does not define."""
     kind = METHODS.get(name)
     about, measured = getattr(kind, "about", None), getattr(kind, "measured_by_others", False)
     contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []

@@ -12,16 +12,15 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports, inner_products
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports, inner_products
+from fedmerit.contract.rewards import Reward, fractions_of_largest
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
-from fedmerit.methods.joining import RemembersSites
-from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.schema.rules import About, Choice, Count, Number, Switch
 
 
 @dataclass(frozen=True)
 class RFFLState:
-    """What RFFL remembers."""
+    """The state of RFFL."""
 
     models: Tensor  # (n, d) one per site
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first and once it is removed
@@ -32,7 +31,7 @@ class RFFLState:
 
 @dataclass(frozen=True)
 class RFFL(RemembersSites):
-    """Clip, aggregate by reputation, remember cosines, expel, reward.
+    """A method that clips, aggregates by reputation, remembers cosines, expels and rewards.
 
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The
     first round aggregates by their sample shares. A removed site trains locally: its update has weight 0 and stays in
@@ -67,7 +66,7 @@ class RFFL(RemembersSites):
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RFFLState:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         return RFFLState(
             models=model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
@@ -77,7 +76,7 @@ class RFFL(RemembersSites):
         )
 
     def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:
-        """``updates`` (n, d), each relative to its site's model: one round of the class's text."""
+        """Aggregate ``updates`` (n, d), each relative to its site's model: one round of the class's text."""
         present = reports.present
         here = present & ~state.removed  # R
         data_share = share(reports.num_samples, here if here.any() else present)

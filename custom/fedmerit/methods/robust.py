@@ -33,7 +33,7 @@ class Trimmed(Method):
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d): w ← w + trimmed mean of Δ_i."""
+        """Aggregate ``updates`` (n, d): w ← w + trimmed mean of Δ_i."""
         present = reports.present
         cut = math.floor(self.beta * int(present.sum()) + 1e-9)
         model = state.model + trimmed_mean(updates[present], cut)
@@ -43,7 +43,7 @@ class Trimmed(Method):
 
 @dataclass(frozen=True)
 class Median(Method):
-    """Of every parameter, the median of the present sites' updates (Algorithm 1, option I, Yin et al. 2018).
+    """The median of the present sites' updates, parameter by parameter (Algorithm 1, option I, Yin et al. 2018).
 
     Of an even number, the mean of the two in the middle. No site has a weight in a median: the weights recorded, and
     the credit, are equal shares, which say who had a voice and not whose update was taken.
@@ -52,7 +52,7 @@ class Median(Method):
     about: ClassVar[MethodSummary] = MethodSummary(contribution="none", weights="none", paper="Yin et al. 2018")
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d): w ← w + median Δ_i."""
+        """Aggregate ``updates`` (n, d): w ← w + median Δ_i."""
         present = reports.present
         model = state.model + trimmed_mean(updates[present], (int(present.sum()) - 1) // 2)
         weights = share(present, present)
@@ -61,7 +61,7 @@ class Median(Method):
 
 @dataclass(frozen=True)
 class Krum(Method):
-    """Scores from distances, weights from scores (Sec. 4, Blanchard et al. 2017).
+    """A method with scores from distances and weights from scores (Sec. 4, Blanchard et al. 2017).
 
     n are the sites present. Equal scores share the remaining weight, so the order of sites has no effect (the
     paper takes the first): of three sites, the two nearest to each other. The chosen sites' weights, which are the
@@ -84,17 +84,17 @@ class Krum(Method):
 
     @property
     def reveals_updates(self) -> bool:
-        """Of one site's update, or of two, of which a site may know its own."""
+        """Whether a model is of one site's update, or of two, of which a site may know its own."""
         return self.m < 3
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
-        """The state before round 0; ``model`` is (d,)."""
+        """Return the state before round 0; ``model`` is (d,)."""
         if self.f is not None and num_sites < 2 * self.f + 3:
             raise ValueError(f"{num_sites} sites: krum with f={self.f} needs {2 * self.f + 3} or more; lower f")
         return super().start(model, num_sites, layout)
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
-        """``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
+        """Aggregate ``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
         present = reports.present
         chosen = self.chosen(inner_products(updates, reports)[present][:, present])
         weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
@@ -102,7 +102,7 @@ class Krum(Method):
         return GlobalModel(model), Outcome.by_weights(weights, reports, model)
 
     def chosen(self, products: Tensor) -> Tensor:
-        """(k,) weights by s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j.
+        """Return (k,) weights by s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j.
 
         ``products``: (k, k) Gram matrix of the updates.
         """

@@ -23,7 +23,7 @@ NEAR, ROUNDING = 1e-3, 1e-5  # tolerances: relative to what follows from the upd
 
 @dataclass(frozen=True)
 class SCAFFOLDState:
-    """What SCAFFOLD remembers."""
+    """The state of SCAFFOLD."""
 
     model: Tensor  # (d,)
     controls: Tensor  # (n, d) c_i as each site last sent it; c is their mean
@@ -31,7 +31,7 @@ class SCAFFOLDState:
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
-    """Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
+    """An Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
 
     Sites send c_i⁺ itself, in the paper c_i⁺ - c_i: after a reply that did not count, the server would lack the
     difference for ever, and c would no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not
@@ -52,15 +52,18 @@ class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
 
     @property
     def guarded_form(self) -> "SCAFFOLD":
-        """With control variates that follow from the updates."""
+        """The form with control variates that follow from the updates."""
         return HeldSCAFFOLD(**vars(self))
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> SCAFFOLDState:
-        """The state before round 0; ``model`` is (d,), and every control variate 0."""
+        """Return the state before round 0; ``model`` is (d,), and every control variate 0."""
         return SCAFFOLDState(model, model.new_zeros(num_sites, len(model)))
 
     def round(self, state: SCAFFOLDState, updates: Tensor, reports: Reports) -> tuple[SCAFFOLDState, Outcome]:
-        """w ← w + η_g mean Δ_i over the sites S that are present, c ← c + |S|/N mean (c_i⁺ - c_i): the mean of all."""
+        """Aggregate: w ← w + η_g mean Δ_i over the sites S that are present, c ← c + |S|/N mean (c_i⁺ - c_i).
+
+        The mean of all.
+        """
         present = reports.present
         weights = share(present, present)
         model = aggregate(state.model, self.eta_g * weights, updates)
@@ -69,11 +72,11 @@ class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
         return SCAFFOLDState(model, controls), outcome
 
     def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
-        """(n, d) c_i⁺ as the sites sent them; ``before`` (n, d) c_i, ``updates`` (n, d)."""
+        """Return (n, d) c_i⁺ as the sites sent them; ``before`` (n, d) c_i, ``updates`` (n, d)."""
         return reports.vectors["control"]
 
     def train(self, view: TrainingView) -> LocalResult:
-        """K steps along g - c_i + c; then c_i⁺ = c_i - c + (w_t - w_i) / (K η_l)."""
+        """Train K steps along g - c_i + c; then c_i⁺ = c_i - c + (w_t - w_i) / (K η_l)."""
         c = view.vectors["control"]
         c_i = view.kept.get("control", torch.zeros_like(c))
         trained = view.train(view.received, shift=c - c_i)
@@ -105,12 +108,15 @@ class HeldSCAFFOLD(SCAFFOLD):
 
 
 def _mean(controls: Tensor) -> Tensor:
-    """(d,) c of (n, d) c_i."""
+    """Return (d,) c of (n, d) c_i."""
     n = len(controls)
     return aggregate(torch.zeros_like(controls[0]), torch.full((n,), 1 / n, dtype=torch.float64), controls)
 
 
 def _along(sent: Tensor, update: Tensor) -> Tensor:
-    """(d,) of all -a times an ``update`` (d,), a at least 0, what is nearest to ``sent`` (d,); 0 of no update."""
+    """Return (d,) of all -a times an ``update`` (d,), a at least 0, what is nearest to ``sent`` (d,).
+
+    0 of no update.
+    """
     squared = float(update @ update)
     return update * min(0.0, float(sent @ update) / squared) if squared else torch.zeros_like(update)

@@ -29,15 +29,15 @@ class EncryptedModels(Models):
         self.total: Ciphertexts | None = None  # None: nothing was added yet
 
     def task_parts(self, row: int) -> dict[str, Any]:
-        """With the sum."""
+        """Return the parts of the base class and the encrypted sum."""
         return super().task_parts(row) | {"ciphertexts": self.total}
 
     def check_message(self, reply: Reply) -> str | None:
-        """Why the ciphertexts cannot be used, or None."""
+        """Return why the ciphertexts cannot be used, or None."""
         return self.adder.fault(reply.ciphertexts)
 
     def digests(self) -> list[str]:
-        """Of the ciphertexts."""
+        """Return the digest of the ciphertexts."""
         return [digest(self.total or self.parameters)] * len(self.sites)
 
     def advance(self, round: int, outcome: Outcome, admission: Admission, replies: Replies) -> None:
@@ -50,23 +50,23 @@ class EncryptedModels(Models):
         self.total = self.adder.add(self.total, list(counted.values()), weights, shares)
 
     def ended(self) -> str:
-        """Of the ciphertexts."""
+        """Return the digest of the ciphertexts."""
         return digest(self.total or self.parameters)
 
     def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
-        """The one that the sites decrypt."""
+        """Return the one that the sites decrypt."""
         return replace(super().own_model(row, round, split, ledger, purpose), ciphertexts=self.total)
 
     @property
     def tests_own_only(self) -> bool:
-        """No: they all decrypt the same one."""
+        """Whether sites test only their own model: no, they all decrypt the same one."""
         return False
 
     def content(self) -> dict[str, Any]:
-        """With the sum."""
+        """Return the parts of the base class and the encrypted sum."""
         return super().content() | {"encrypted_sum": self.total and self.total.to_tensors()}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """With the sum."""
+        """Return the parts of the base class and the encrypted sum."""
         super().restore(content)
         self.total = content["encrypted_sum"] and Ciphertexts.from_tensors(content["encrypted_sum"])

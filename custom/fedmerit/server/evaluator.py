@@ -30,7 +30,7 @@ from fedmerit.trainers.trainer import Evaluator as ModelEvaluator
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Has candidate, final and other models evaluated."""
+    """A dispatcher that has candidate, final and other models evaluated."""
 
     config: RunConfiguration
     sites: Sequence[str]
@@ -83,7 +83,7 @@ class Evaluator:
         admission: Admission,
         clock: Clock,
     ) -> Generator[Exchange, None, tuple[Ratings, RoundReplies]]:
-        """Ratings by the server on its own images, or by the participants; also the replies with them."""
+        """Return ratings by the server on its own images, or by the participants; also the replies with them."""
         usable: Mapping[str, Evaluated]
         if self.images:
             usable = {SERVER: self.images.evaluate(make_task(None))}
@@ -95,7 +95,7 @@ class Evaluator:
     def observation(
         self, candidates: Candidates, admission: Admission, weights: Tensor
     ) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """Evaluations on the validation patients of the sites with a part in the aggregation, in site order.
+        """Return evaluations on the validation patients of the sites with a part in the aggregation, in site order.
 
         ``weights`` (n,) are those of the aggregation.
         """
@@ -104,7 +104,7 @@ class Evaluator:
         return (yield from self.by_sites({self.sites[row]: make_task(row) for row in rows}))
 
     def recalibrate(self, admission: Admission, clock: Clock) -> Generator[Exchange, None, Admission]:
-        """If the run asks for it, have the sites estimate BatchNorm statistics of the new models, and bound these."""
+        """Have the sites estimate, if the run asks for it, BatchNorm statistics of the new models, and bound these."""
         models, now = self.models, self.now()
         if not (estimates_statistics(self.config.training) and isinstance(models, ModelsInTheClear)):
             return admission
@@ -121,7 +121,7 @@ class Evaluator:
         return admission
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """The sites' answers to their tasks, in site order."""
+        """Return the sites' answers to their tasks, in site order."""
 
         def check_message(site: str, answer: object) -> str | None:
             return self._make_check(tasks[site])(site, answer)
@@ -134,7 +134,7 @@ class Evaluator:
     def _tasks(
         self, candidates: Candidates, admission: Admission, split: str, weights: Tensor | None = None
     ) -> Callable[[int | None], Evaluation]:
-        """Makes the task of the site at a row; of None, of the server itself."""
+        """Return a function that makes the task of the site at a row; of None, of the server itself."""
         models, now, config = self.models, self.now(), self.config
         assert isinstance(models, ModelsInTheClear)
         held = models.buffers if models.has_own_statistics else None

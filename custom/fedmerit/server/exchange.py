@@ -13,14 +13,14 @@ from fedmerit.schema.messages import EVALUATE, TRAIN, Answer, Task, Work
 
 
 class Clock:
-    """Seconds of the server's own work on a round, without waiting for sites."""
+    """A clock of the server's own work on a round, without waiting for sites [s]."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """Since the start, without pauses."""
+        """The time since the start, without pauses [s]."""
         return time.perf_counter() - self._began
 
     @contextmanager
@@ -67,7 +67,7 @@ class Exchange:
 
     @property
     def work(self) -> str:
-        """What the sites have to do: `TRAIN` or `EVALUATE`."""
+        """The work of the sites: `TRAIN` or `EVALUATE`."""
         return TRAIN if all(isinstance(task, Task) for task in self.tasks.values()) else EVALUATE
 
     def take(self, site: str, answer: Answer) -> None:
@@ -85,22 +85,25 @@ class Exchange:
         self._refused.setdefault(printable(name[:LONGEST_NAME]), printable(reason[:LONGEST_REASON]))
 
     def has_reply(self, site: str) -> bool:
-        """Whether ``site`` sent anything, usable or not."""
+        """Return whether ``site`` sent anything, usable or not."""
         return site in self._usable or site in self._refused
 
     def is_complete(self) -> bool:
-        """Whether the exchange may end with the answers that are in."""
+        """Return whether the exchange may end with the answers that are in."""
         return len(self._usable) >= self.least
 
     def faults(self) -> dict[str, str]:
-        """By name, why a message, or a site without one, does not count; earlier ones of the round come first."""
+        """Return, by name, why a message, or a site without one, does not count.
+
+        Earlier ones of the round come first.
+        """
         faults = self._refused | {site: NO_REPLY for site in self.tasks if not self.has_reply(site)}
         if self._earlier is None:
             return faults
         return {**self._earlier, **{name: f"{self.what}: {why}" for name, why in faults.items()}}
 
     def usable(self) -> dict[str, Answer]:
-        """The answers that can be used, in site order; `RunFailed` if they are too few."""
+        """Return the answers that can be used, in site order; `RunFailed` if they are too few."""
         if not self.is_complete():
             who = "no site" if self.least == 1 else f"{len(self._usable)} of {self.least} sites needed"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.faults().items())
@@ -110,7 +113,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run stands: what its exchanges have in common."""
+    """A moment of a run: what its exchanges have in common."""
 
     round: int
     when: str  # for messages, such as "round 3"
@@ -125,7 +128,7 @@ class Moment:
         what: str,
         earlier: Mapping[str, str] | None = None,
     ) -> Exchange:
-        """An `Exchange` at this moment; arguments as of `Exchange`."""
+        """Return an `Exchange` at this moment; arguments as of `Exchange`."""
 
         def check(site: str, answer: object) -> str | None:
             return check_message(site, answer) or self.check_log(site, answer)

@@ -56,7 +56,7 @@ class BestRound:
             self.round, self.dice = round, dice
 
     def models(self, final: Models) -> ModelsInTheClear | None:
-        """The best round's models, of the run whose ``final`` ones are given; None: they are not here."""
+        """Return the best round's models, of the run whose ``final`` ones are given; None: they are not here."""
         if not isinstance(final, ModelsInTheClear):
             return None
         for path in self._run.glob(FILES):
@@ -71,18 +71,18 @@ class BestRound:
             path.unlink()
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         return {"best_round": self.round, "best_dice": self.dice}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
+        """Take over the state in a checkpoint."""
         self.round, self.dice = content["best_round"], content["best_dice"]
 
     def _file(self, round: int) -> Path:
         return self._run / f"best-{round}.pt"
 
     def _is_better(self, dice: Mapping[int, float]) -> bool:
-        """By the mean over the sites that replied in both rounds."""
+        """Return whether the mean over the sites that replied in both rounds is higher."""
         both = dice.keys() & self.dice.keys()
         return not both or fsum(dice[row] for row in both) > fsum(self.dice[row] for row in both)
 
@@ -151,13 +151,16 @@ class RunClosure:
         return {"saved": files}
 
     def _select_final_models(self, ask: Ask, ledger_head: str) -> Iterator[Exchange]:
-        """Every site selects its final model by its validation patients, then tests it."""
+        """Have every site select its final model by its validation patients, then test it."""
         for split in ("validation", "testing"):
             selected = yield from ask(self._own_models(self.models, split, ledger_head, Purpose.FINISH))
             self.recorder.selected_models(self.config.rounds - 1, split, selected)
 
     def _tests(self, models: Models, ledger_head: str) -> dict[str, Evaluation]:
-        """All final models for every site to test; a separate site gets only its own, since its reward is withheld."""
+        """Return all final models for every site to test.
+
+        A separate site gets only its own, since its reward is withheld.
+        """
         if self._tests_own_only(models):
             return self._own_models(models, "testing", ledger_head)
         task = models.final_test(self.config.rounds, ledger_head)
@@ -165,13 +168,16 @@ class RunClosure:
         return {site: own[site] if row in models.separate else task for row, site in enumerate(self.sites)}
 
     def _tests_own_only(self, models: Models) -> bool:
-        """Whether each site tests only its own final model: others hold what a single site trained, or stay there."""
+        """Return whether each site tests only its own final model.
+
+        Others hold what a single site trained, or stay there.
+        """
         may_share = self.config.share_models or (tests_all_models(self.config) and not models.separate)
         return models.tests_own_only or not may_share
 
     def _own_models(
         self, models: Models, split: str, ledger_head: str, purpose: Purpose = Purpose.FINAL
     ) -> dict[str, Evaluation]:
-        """For each site the evaluation of its own final model."""
+        """Return for each site the evaluation of its own final model."""
         rounds = self.config.rounds
         return {site: models.own_model(row, rounds, split, ledger_head, purpose) for row, site in enumerate(self.sites)}

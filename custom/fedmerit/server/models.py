@@ -23,13 +23,13 @@ from fedmerit.schema.messages import Evaluation, PeerModel, Purpose, Reply, Spar
 from fedmerit.server.exchange import Moment
 from fedmerit.server.round_updates import Replies
 from fedmerit.server.submodels import Submodels
-from fedmerit.site.site_models import find_givers
+from fedmerit.site.peers import find_givers
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.statistics import statistics_rule
 
 
 class Models:
-    """Models that the server does not see; what all kinds share."""
+    """The base of all kinds of models, which the server does not see."""
 
     are_visible: ClassVar[bool] = False
     parameters: Tensor  # (d,) one for all, or (n, d); d = 0: not seen here
@@ -44,7 +44,7 @@ class Models:
         self.data_share: Tensor | None = None  # (n,) likewise
 
     def tasks(self, now: Moment, sharing: Sharing | None) -> dict[str, Task]:
-        """What each site receives: the model in whatever form, and the site's part in it.
+        """Return what each site receives: the model in whatever form, and the site's part in it.
 
         Args:
             now: the round.
@@ -63,23 +63,23 @@ class Models:
         }
 
     def task_parts(self, row: int) -> dict[str, Any]:
-        """The fields of a `Task` that hold the model of the site at ``row``: nothing that is not here."""
+        """Return the fields of a `Task` that hold the model of the site at ``row``: nothing that is not here."""
         return {"parameters": torch.empty(0), "buffers": self.buffers[row]}
 
     def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
-        """The fields of a `Task` that bring the site at ``row`` to what its peers share with it."""
+        """Return the fields of a `Task` that bring the site at ``row`` to what its peers share with it."""
         return {}
 
     def check_message(self, reply: Reply) -> str | None:
-        """Why a reply's form cannot be used, beside `fedmerit.schema.expected`; or None."""
+        """Return why a reply's form cannot be used, beside `fedmerit.schema.expected`; or None."""
         return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
 
     def digests(self) -> list[str]:
-        """Of the model that each site has."""
+        """Return the digest of the model that each site has."""
         return [digest(self.parameters)] * len(self.sites)
 
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
-        """The outcome with each site's own trained model, in the last round of a run with ``last_round=own``.
+        """Return the outcome with each site's own trained model, in the last round of a run with ``last_round=own``.
 
         ``is_shared``: the method gave one model for all; ``updates``: (n, d) as sent.
         """
@@ -97,15 +97,15 @@ class Models:
         self.parameters = models
 
     def ended(self) -> str:
-        """Digest of the model or models after a round."""
+        """Return digest of the model or models after a round."""
         return digest(self.parameters)
 
     def final_test(self, round: int, ledger: str) -> Evaluation:
-        """Each site tests the model that it has, and the server has not."""
+        """Return the test of the model that each site has, and the server has not."""
         return self.own_model(0, round, "testing", ledger)
 
     def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
-        """The site at ``row`` evaluates its own final model."""
+        """Return the site at ``row`` evaluates its own final model."""
         one = torch.eye(1, dtype=torch.float64)
         return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, purpose=purpose)
 
@@ -118,22 +118,22 @@ class Models:
         """Save the final models that are here."""
 
     def saved(self) -> dict[str, str]:
-        """By file name, the digest of each model that `save` writes."""
+        """Return, by file name, the digest of each model that `save` writes."""
         return {}
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         kept = {"buffers": self.buffers, "weights": self.weights, "data_share": self.data_share}
         return {"models": self.parameters, "separate": list(self.separate), **kept}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
+        """Take over the state in a checkpoint."""
         self.parameters, self.buffers, self.separate = (content[name] for name in ("models", "buffers", "separate"))
         self.weights, self.data_share = content["weights"], content["data_share"]
 
 
 class ModelsInTheClear(Models):
-    """One model for all, or one per site, and the BatchNorm statistics that belong to each site's.
+    """A model for all, or one per site, and the BatchNorm statistics that belong to each site's.
 
     ``can`` are the method's capabilities, ``submodels`` the sites' neurons; the other arguments are those of `Models`.
     """
@@ -179,7 +179,7 @@ class ModelsInTheClear(Models):
         return rows if one and all(self.buffers[row] is self.buffers[first] for row in rows) else []
 
     def task_parts(self, row: int) -> dict[str, Any]:
-        """The model, or only what changed, if that is smaller and the site has the rest."""
+        """Return the model, or only what changed, if that is smaller and the site has the rest."""
         vectors = {name: vector if vector.ndim == 1 else vector[row] for name, vector in self.vectors.items()}
         model, sparse = self.parameters if self.parameters.ndim == 1 else self.parameters[row], None
         if self.parameters.ndim > 1 and self.changed is not None:
@@ -189,7 +189,7 @@ class ModelsInTheClear(Models):
         return parts | self.submodels.task_parts(row)
 
     def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
-        """The models of the peers that share with the site; a site that missed the last round has none to share.
+        """Return the models of the peers that share with the site; a site that missed the last round has none to share.
 
         A separate site receives none.
         """
@@ -205,7 +205,7 @@ class ModelsInTheClear(Models):
         }
 
     def digests(self) -> list[str]:
-        """Of each site's model; read once, as hashing all takes long."""
+        """Return the digest of each site's model; it is read once, as hashing all takes long."""
         if self.parameters.ndim == 1:
             return super().digests()
         if self._digested[0] is not self.parameters:
@@ -213,7 +213,7 @@ class ModelsInTheClear(Models):
         return self._digested[1]
 
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
-        """As `Models.keep_local_models` says."""
+        """Return the outcome with each site's own trained model, if the run ends so."""
         last = round == self.config.rounds - 1 and self.config.training.last_round == "own"
         if not last or not is_shared:
             return outcome
@@ -249,7 +249,10 @@ class ModelsInTheClear(Models):
             self.buffers[row] = dict(reply.buffers) if reply else received[row]
 
     def take_estimates(self, estimates: Sequence[Buffers | None], shares: Tensor) -> None:
-        """Statistics that the sites estimated for these models; for a common model the mean by ``shares`` (n,)."""
+        """Take the statistics that the sites estimated for these models.
+
+        For a common model the mean by ``shares`` (n,).
+        """
         shared = self.shared_rows
         there = [row for row in shared if estimates[row]]
         self.buffers = [
@@ -263,19 +266,19 @@ class ModelsInTheClear(Models):
             self.buffers = [self.statistics if row in shared else own for row, own in enumerate(self.buffers)]
 
     def replace(self, models: Tensor) -> None:
-        """As `Models.replace` says."""
+        """Take other models (n, d), of which no site has any part yet."""
         super().replace(models)
         self.changed = None
 
     def _final(self) -> tuple[list[str], Tensor, Tensor, tuple[Buffers, ...]]:
-        """Names, vectors (m, d), which of them each final model is (k, m), and the k models' statistics."""
+        """Return names, vectors (m, d), which of them each final model is (k, m), and the k models' statistics."""
         vectors = self.parameters.reshape(-1, self.parameters.shape[-1])
         names = ["global"] if len(self.shared_rows) == len(self.sites) else list(self.sites)
         each = torch.eye(len(vectors), dtype=torch.float64).expand(len(names), -1)
         return names, vectors, each, tuple(self.buffers[: len(names)])
 
     def final_test(self, round: int, ledger: str) -> Evaluation:
-        """Every site tests every final model: the union of all test splits then has results of each."""
+        """Return the test of every final model at every site: the union of all test splits then has results of each."""
         if self.sites_keep_models:
             return super().final_test(round, ledger)
         names, vectors, each, buffers = self._final()
@@ -283,7 +286,7 @@ class ModelsInTheClear(Models):
         return Evaluation(round, "testing", vectors, each, buffers, of_each, ledger=ledger, purpose=Purpose.FINAL)
 
     def own_model(self, row: int, round: int, split: str, ledger: str, purpose: Purpose = Purpose.FINAL) -> Evaluation:
-        """One of them, unless the site keeps it; statistics are estimated only for those that are here."""
+        """Return one of them, unless the site keeps it; statistics are estimated only for those that are here."""
         if self.sites_keep_models and purpose is not Purpose.ESTIMATE:
             return super().own_model(row, round, split, ledger, purpose)
         model = self.parameters if self.parameters.ndim == 1 else self.parameters[row]
@@ -291,7 +294,7 @@ class ModelsInTheClear(Models):
         return Evaluation(round, split, model[None], one, (self.buffers[row],), one, ledger=ledger, purpose=purpose)
 
     def with_models(self, parameters: Tensor, buffers: list[Buffers], separate: Sequence[int]) -> "ModelsInTheClear":
-        """Other models of the same run."""
+        """Return other models of the same run."""
         other = copy(self)
         other.parameters, other.buffers, other.separate = parameters, buffers, separate
         return other
@@ -302,16 +305,16 @@ class ModelsInTheClear(Models):
         return self.sites_keep_models
 
     def save(self, folder: Path) -> None:
-        """One file for the common model, and one for each other."""
+        """Write one file for the common model, and one for each other."""
         for name in self._loaded():
             save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def saved(self) -> dict[str, str]:
-        """By file name, the digest of parameters and BatchNorm statistics."""
+        """Return, by file name, the digest of parameters and BatchNorm statistics."""
         return {f"{name}.pt": state_digest(self.network.state_dict()) for name in self._loaded()}
 
     def _loaded(self) -> Iterator[str]:
-        """The names of final models, with each loaded into the network when its name comes."""
+        """Yield the names of final models, with each loaded into the network when its name comes."""
         names, vectors, each, buffers = self._final()
         shared = self.shared_rows
         for name, row in {"global" if row in shared else name: row for row, name in enumerate(names)}.items():
@@ -319,13 +322,13 @@ class ModelsInTheClear(Models):
             yield name
 
     def content(self) -> dict[str, Any]:
-        """With `changed` as bits."""
+        """Return the state for the checkpoint, with `changed` as bits."""
         changed = None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1))
         kept = {"vectors": dict(self.vectors), "statistics": self.statistics, "changed": changed}
         return super().content() | kept
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """With `changed` from bits."""
+        """Take over the state in a checkpoint, with `changed` from bits."""
         super().restore(content)
         self.vectors, self.statistics = content["vectors"], content["statistics"]
         if content["changed"] is not None:
@@ -334,16 +337,16 @@ class ModelsInTheClear(Models):
 
 
 class ModelsAtSites(Models):
-    """Sites keep their models and ask each other for them."""
+    """The models of sites that keep them and ask each other for them."""
 
     def peer_parts(self, sharing: Sharing, row: int, round: int) -> dict[str, Any]:
-        """The peers that the site may ask, and the last known weights that it gives them."""
+        """Return the peers that the site may ask, and the last known weights that it gives them."""
         weights = zip(self.sites, sharing.weights[row].tolist(), strict=True)
         return {"others": {site: weight for site, weight in weights if site != self.sites[row]}}
 
 
 def _known(values: Tensor | None, row: int) -> float | None:
-    """An entry; None if it is NaN, or nothing is known."""
+    """Return an entry; None if it is NaN, or nothing is known."""
     return None if values is None or bool(values[row].isnan()) else float(values[row])
 
 

@@ -37,18 +37,18 @@ class RunObservers:
         }
 
     def observe(self, view: RoundView) -> Iterator[tuple[str, Observation]]:
-        """After a round: the models that each observer has evaluated, by its name."""
+        """Yield the models that each observer has evaluated after a round, by its name."""
         for name, observer in self._observers.items():
             self._states[name], observation = observer.observe(self._states[name], view)
             if observation is not None:
                 yield name, observation
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         return {"observers": {name: dict(state) for name, state in self._states.items()}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
+        """Take over the state in a checkpoint."""
         self._states |= content["observers"]
 
 
@@ -64,7 +64,7 @@ class RoundObservation:
     recorder: Recorder
 
     def exchanges(self, round: int, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
-        """After the method's ``outcome``, before the models take it over; it changes nothing of the run."""
+        """Observe the method's ``outcome`` before the models take it over; this changes nothing of the run."""
         models, config = self.models, self.config
         if not (config.values or config.keep_updates):
             return
@@ -114,7 +114,7 @@ def keep_round(run: Path, kept: KeptRound) -> None:
 
 
 def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]:
-    """Every round that `keep_round` wrote of a run, in order; `BadInput` if a round is missing or unreadable."""
+    """Yield every round that `keep_round` wrote of a run, in order; `BadInput` if a round is missing or unreadable."""
     for number in range(config.rounds):
         path = _file(run, number)
         try:

@@ -14,14 +14,14 @@ from fedmerit.schema.configuration.specs import HE
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
-    """`BadInput` if a method cannot work with so many sites."""
+    """Raise `BadInput` if a method cannot work with so many sites."""
     method = config.build_method()
     if fault := check_sites(config.method, method, sites):
         raise BadInput(fault)
 
 
 def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
-    """Why ``method`` of this ``name`` cannot work with so many ``sites``, or None."""
+    """Return why ``method`` of this ``name`` cannot work with so many ``sites``, or None."""
     if len(sites) < method.needs.sites:
         return (
             f"sites {', '.join(sites) or '(none)'}: {name} needs at least {method.needs.sites}; "
@@ -35,13 +35,13 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
 
 
 def require_decentralised(config: RunConfiguration) -> None:
-    """`BadInput` if the method cannot work with images that stay at their sites."""
+    """Raise `BadInput` if the method cannot work with images that stay at their sites."""
     if capabilities(config.build_method()).pools_images:
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
 
 
 def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` if settings, privacy filters and observers contradict each other, on any engine."""
+    """Raise `BadInput` if settings, privacy filters and observers contradict each other, on any engine."""
     if config.script and HE in filters:
         raise BadInput("privacy he: sites make the first model of an encrypted run themselves, and a script does not")
     require_observable(config.values, config.keep_updates, filters)
@@ -50,7 +50,7 @@ def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None
 
 
 def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` if statistics or last models should follow a rule of the server, which does not see them."""
+    """Raise `BadInput` if statistics or last models should follow a rule of the server, which does not see them."""
     if not (HE in filters or capabilities(config.build_method()).exchanges_directly):
         return
     if config.training.statistics != "method":

@@ -23,7 +23,7 @@ Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
 
 @dataclass(frozen=True)
 class RoundReplies:
-    """Which messages of a round count, and which do not."""
+    """A round's messages: which of them count, and which do not."""
 
     replies: Replies
     rejected: Mapping[str, str]  # the reason, by site, and by the name in the message for other messages
@@ -36,7 +36,7 @@ class RoundReplies:
     def collect(
         cls, training: Exchange, sites: Sequence[str], earlier: tuple[int, Mapping[str, str]]
     ) -> "RoundReplies":
-        """Of a training's answers; ``earlier`` are bytes sent to each site in the round before it, and faults.
+        """Collect a training's answers; ``earlier`` are bytes sent to each site in the round before it, and faults.
 
         Raises:
             RunFailed: too few sites sent a usable reply.
@@ -49,13 +49,16 @@ class RoundReplies:
         return cls(replies, {**faults, **training.faults()}, received, left=left)  # type: ignore[arg-type]
 
     def num_samples(self, sites: Sequence[str]) -> dict[str, int]:
-        """By site with a reply, its training images."""
+        """Return, by site with a reply, its training images."""
         return {site: reply.num_samples for site, reply in zip(sites, self.replies, strict=True) if reply}
 
     def with_ratings(
         self, sites: Sequence[str], ratings: Mapping[str, Evaluated], sizes: Sequence[int], rejected: Mapping[str, str]
     ) -> "RoundReplies":
-        """With what sites evaluated in the same round; ``sizes`` are the bytes sent to each of ``sites`` for it."""
+        """Return the replies with what sites evaluated in the same round.
+
+        ``sizes`` are the bytes sent to each of ``sites`` for it.
+        """
         replies = [
             reply and replace(reply, seconds=reply.seconds + (ratings[site].seconds if site in ratings else 0.0))
             for site, reply in zip(sites, self.replies, strict=True)
@@ -69,7 +72,7 @@ class RoundReplies:
 def stack_replies(
     replies: Replies, sites: Sequence[str], size: int, asks: Iterable[str], can: Capabilities
 ) -> tuple[Tensor, Reports]:
-    """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN."""
+    """Return the updates (n, size) and what the sites report; rows of absent sites are zero or NaN."""
     n = len(replies)
     updates = rows([reply.update if reply else None for reply in replies], size)
     vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in can.vectors}
@@ -89,7 +92,7 @@ def stack_replies(
 
 
 def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
-    """(n, size) of ``vectors`` (size,); rows of None are zero."""
+    """Return (n, size) of ``vectors`` (size,); rows of None are zero."""
     result = fresh_zeros(len(vectors), size)
     for row, vector in zip(result, vectors, strict=True):
         if vector is not None:
@@ -100,7 +103,7 @@ def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
 def measure_updates(
     updates: Tensor, products: Tensor, weights: Tensor, present: Tensor, last_mean: Tensor | None
 ) -> tuple[Tensor | None, Mapping[str, Tensor]]:
-    """The mean of a round's updates, and each update's relation to it, to the others and to the mean before.
+    """Return the mean of a round's updates, and each update's relation to it, to the others and to the mean before.
 
     Args:
         updates: (n, d), zero rows for absent sites; d = 0: the server does not see them, and nothing is measured.

@@ -103,24 +103,27 @@ class RunGuard:
 
     @property
     def num_samples(self) -> dict[str, int]:
-        """By site, the training images that it enrolled."""
+        """The number of training images that each site enrolled, by name."""
         return {site: one.slices["training"] for site, one in self.enrolments.items()}
 
     def accepts(self, site: str) -> bool:
-        """Whether ``site`` has enrolled, or need not."""
+        """Return whether ``site`` has enrolled, or need not."""
         return not self.enrols or site in self.enrolments
 
     def is_comparable(self, site: str) -> bool:
-        """Whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
+        """Return whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
         return not self.enrols or site in self._digests
 
     def check_log(self, site: str, answer: object, head: str) -> str | None:
-        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate."""
+        """Return why what an answer says of the log of ``site`` is not its word, or None.
+
+        It is, or it has no certificate.
+        """
         one = self.enrolments.get(site)
         return check_log(answer, one.certificate, head) if self.root and one else None
 
     def check_site(self, site: str) -> str | None:
-        """Why the run uses nothing of what ``site`` sends, or None."""
+        """Return why the run uses nothing of what ``site`` sends, or None."""
         why = self.not_enrolled.get(site)
         return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
 
@@ -150,7 +153,7 @@ class RunGuard:
         last_step: Tensor | None,
         measured: Measurements | None = None,
     ) -> Admission:
-        """What the method gets of a round.
+        """Return what the method gets of a round.
 
         Args:
             updates: (n, d), as `stack_replies` returns them with the next.
@@ -183,7 +186,7 @@ class RunGuard:
         return bounded, replace(admission, quantities=quantities)
 
     def judge_candidates(self, admission: Admission, candidates: Candidates, rated: Ratings) -> CandidateResults:
-        """The sites' evaluations of candidates, each with one vote and none for itself."""
+        """Return the sites' evaluations of candidates, each with one vote and none for itself."""
         ratings = self._ratings(rated, len(candidates.mixtures))
         losses = torch.stack([one.losses for one in rated.values()]).sum(dim=0)
         scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
@@ -193,7 +196,7 @@ class RunGuard:
     def leave_one_out_models(
         self, round: int, outcome: Outcome, admission: Admission, received: Tensor
     ) -> Candidates | None:
-        """The models without each site, for the others to evaluate; None: not after this round.
+        """Return the models without each site, for the others to evaluate; None: not after this round.
 
         If the increase of the error counts, the model with all sites is the last one.
 
@@ -227,12 +230,15 @@ class RunGuard:
 
     @property
     def split(self) -> str:
-        """On which sites evaluate models without each: the images set aside for the server, if all sites have some."""
+        """The split on which sites evaluate models without each.
+
+        The images set aside for the server, if all sites have some.
+        """
         there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
         return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
 
     def _ratings(self, rated: Ratings, count: int) -> Tensor:
-        """(n, k) mean Dice by site and model; NaN: it gave none."""
+        """Return (n, k) mean Dice by site and model; NaN: it gave none."""
         ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
             if site in rated:
@@ -240,7 +246,7 @@ class RunGuard:
         return ratings
 
     def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
-        """The outcome by site, with the guard's quantities.
+        """Return the outcome by site, with the guard's quantities.
 
         ``received`` (d,) or (n, d) is what the sites trained from.
         """
@@ -259,14 +265,14 @@ class RunGuard:
         return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
 
     def enrolment_record(self, round: int) -> dict[str, Any]:
-        """For the ledger, in their round: the enrolments."""
+        """Return the enrolments for the ledger, in their round."""
         enrolled_now = {
             site: self._enrolment_record(site) for site, one in self.enrolments.items() if one.round == round
         }
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
-        """For the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
+        """Return for the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
         if not self.on:
             return {}
         bounds = {
@@ -299,14 +305,14 @@ class RunGuard:
         }
 
     def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """Return the state for the checkpoint."""
         if not self.enrols:
             return {}
         enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
         return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
+        """Take over the state in a checkpoint."""
         if self.enrols:
             kept = content["guard"]
             self.history, self._shared = History.restore(kept["history"]), kept["shared"]

@@ -37,7 +37,7 @@ LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a 
 
 
 class Federation:
-    """Rounds of one run, from its last complete one.
+    """A federation: the rounds of one run, from its last complete one.
 
     An engine iterates over `exchanges`: it sends the tasks of each to the sites, and passes on their answers.
 
@@ -116,17 +116,17 @@ class Federation:
         return {"note": shown}
 
     def now(self) -> Moment:
-        """Where the run stands."""
+        """Return where the run stands."""
         when = f"round {self.round}" if self.round < self.config.rounds else "final test"
         head, check_log = self.recorder.ledger.head, self.run_guard.check_log
         return Moment(self.round, when, head, self.min_sites, lambda site, answer: check_log(site, answer, head))
 
     def largest_first(self, sites: Iterable[str]) -> list[str]:
-        """The order in which sites should begin if not all can work at a time: small ones fill the end."""
+        """Return the order in which sites should begin if not all can work at a time: small ones fill the end."""
         return sorted(sites, key=lambda site: -self.num_samples.get(site, 0))
 
     def exchanges(self) -> Iterator[Exchange]:
-        """The rest of the run; it continues when the engine has filled the exchange that it got.
+        """Yield the rest of the run; it continues when the engine has filled the exchange that it got.
 
         Raises:
             RunFailed: an exchange has too few usable answers, or the method gave NaN or infinite entries.
@@ -158,7 +158,7 @@ class Federation:
         self._checkpoint()
 
     def _allocate(self) -> Iterator[Exchange]:
-        """Before a round: allocate neurons to the sites if that is due, by the sites that have the common model."""
+        """Allocate neurons before a round to the sites if that is due, by the sites that have the common model."""
         models = self.models
         assert isinstance(models, ModelsInTheClear)
         keeping = torch.tensor([row in models.separate for row in range(len(self.sites))])
@@ -171,7 +171,7 @@ class Federation:
             self._checkpoint()
 
     def _check_reply(self, site: str, answer: object) -> str | None:
-        """Why the reply of ``site`` cannot be used, or None."""
+        """Return why the reply of ``site`` cannot be used, or None."""
         models = self.models
         like = models.parameters if models.parameters.ndim == 1 else models.parameters[0]
         labels, others = self.config.network.labels, [other for other in self.sites if other != site]
@@ -189,7 +189,7 @@ class Federation:
         return f"num_samples {answer.num_samples}, at first it was {first}"
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
-        """A round after training: replies, guard, method, models, record."""
+        """Yield a round after training: replies, guard, method, models, record."""
         clock, models, number = Clock(), self.models, self.round
         replies = RoundReplies.collect(training, self.sites, self.submodels.take_cost())
         self.num_samples = replies.num_samples(self.sites) | self.num_samples
@@ -246,7 +246,7 @@ class Federation:
         trained = {site for record in self.recorder.ledger.records for site in record["participants"]}
 
         def ask(tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
-            """Only sites with a part in the models get them."""
+            """Ask only sites with a part in the models."""
             return self.evaluator.by_sites({site: task for site, task in tasks.items() if site in trained})
 
         closing = yield from self.closure.exchanges(ask, now.ledger_head)
@@ -297,5 +297,5 @@ class Federation:
 
     @property
     def _parts(self) -> tuple[Any, ...]:
-        """What keeps a part of the run's state, with ``content`` and ``restore``."""
+        """The parts of the run's state, each with ``content`` and ``restore``."""
         return self.models, self.submodels, self.best, self.run_guard, self.observation.observers, self.recorder

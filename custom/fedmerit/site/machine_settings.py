@@ -63,7 +63,7 @@ def follow_manifest(local: Path, name: str) -> Manifest | None:
 
 
 def follow_approvals(manifest: Manifest) -> None:
-    """From now on this process imports only the parts of others that a manifest approves."""
+    """Let this process import only the parts of others that a manifest approves."""
     if manifest.approved is None:
         os.environ.pop(APPROVED, None)
         trust_records()
@@ -72,7 +72,7 @@ def follow_approvals(manifest: Manifest) -> None:
 
 
 def site_folder(site: str) -> SiteFolder:
-    """This machine's folder of ``site``."""
+    """Return this machine's folder of ``site``."""
     if own := os.environ.get(SITE_FOLDER):
         folder = SiteFolder(Path(own))
         if folder.name != site:
@@ -87,7 +87,7 @@ def site_folder(site: str) -> SiteFolder:
 
 
 def server_sites() -> list[SiteFolder]:
-    """The server's own site folders, for methods that have models evaluated there; none if not set."""
+    """Return the server's own site folders, for methods that have models evaluated there; none if not set."""
     root = os.environ.get(SERVER_SITES)
     if root and not Path(root).is_absolute():
         raise BadInput(f"{SERVER_SITES} is {root!r}; expected an absolute path")
@@ -107,7 +107,7 @@ def run_folder(workspace: Path) -> Path:
 
 
 def _first_job(workspace: Path) -> str:
-    """The id of the job, or of the one it was cloned from: a clone resumes the run."""
+    """Return the id of the job, or of the one it was cloned from: a clone resumes the run."""
     meta = workspace / "meta.json"
     name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
     if not re.fullmatch(r"[\w-]+", name):
@@ -116,13 +116,13 @@ def _first_job(workspace: Path) -> str:
 
 
 def assign_devices(setting: str, sites: Sequence[str]) -> str:
-    """A run's device setting; for none, or auto, one that gives its sites the GPUs of this machine in turn."""
+    """Return a run's device setting; for none, or auto, one that gives its sites the GPUs of this machine in turn."""
     devices = torch.cuda.device_count() if setting in ("", "auto") else 0
     return ",".join(f"{site}=cuda:{row % devices}" for row, site in enumerate(sites)) if devices > 1 else setting
 
 
 def configured_device(site: str, setting: str | None = None) -> str:
-    """The device of ``site`` in a setting as `DEVICES` describes it; "auto" if it says none.
+    """Return the device of ``site`` in a setting as `DEVICES` describes it; "auto" if it says none.
 
     Raises:
         BadInput: the setting is not of that form.
@@ -134,7 +134,10 @@ def configured_device(site: str, setting: str | None = None) -> str:
 
 
 def require_known_sites(setting: str, sites: Sequence[str], present: Sequence[str]) -> None:
-    """`BadInput` if a device setting names a site that is not in ``sites``; the message lists those ``present``."""
+    """Raise `BadInput` if a device setting names a site that is not in ``sites``.
+
+    The message lists those ``present``.
+    """
     if "=" in setting and (unknown := set(_parse_by_site(setting)) - set(sites)):
         names = ", ".join(sorted(unknown))
         raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(present)}")

@@ -55,12 +55,12 @@ class JobRules(BaseModel):
 
     @property
     def caps(self) -> Mapping[str, int]:
-        """By split, at most how many models the site evaluates in a round; `MANY` of what ``evaluations`` omits."""
+        """The most models by split that the site evaluates in a round; `MANY` of what ``evaluations`` omits."""
         return dict.fromkeys(EVALUATED, MANY) | self.evaluations
 
     @property
     def changes(self) -> str:
-        """What of the rules the operator changed; "the defaults": nothing."""
+        """The rules that the operator changed; "the defaults": none."""
         own, usual = self.model_dump(mode="json"), JobRules().model_dump(mode="json")
         changed = [f"{name} {_text(own[name])}" for name in own if own[name] != usual[name]]
         return "; ".join(changed) or "the defaults"
@@ -77,7 +77,7 @@ class SiteScript(BaseModel):
 
     @property
     def fault(self) -> str:
-        """Why it may not start; "": it may."""
+        """The reason why the script may not start; "": it may."""
         try:
             found = hashlib.sha256(read_bytes(Path(self.file), LARGEST_FILE)).hexdigest()
         except (OSError, BadInput) as error:
@@ -86,7 +86,7 @@ class SiteScript(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What one machine decides for itself."""
+    """A machine's own decisions."""
 
     model_config = STRICT
     site: Annotated[str, Field(min_length=1, max_length=200)]  # or the server's name
@@ -114,7 +114,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest_file(path: Path) -> Manifest:
-    """A manifest; `BadInput` naming the file and the first entry that cannot be used."""
+    """Return a manifest; `BadInput` naming the file and the first entry that cannot be used."""
     try:
         return Manifest.model_validate_json(read_bytes(path, LARGEST_FILE))
     except OSError as error:
@@ -129,7 +129,7 @@ def read_manifest_file(path: Path) -> Manifest:
 
 
 def parse_caps(setting: str) -> dict[str, Any]:
-    """Caps by split, of ``validation=8,testing=4``; those of splits that are not named are the default's.
+    """Return caps by split, of ``validation=8,testing=4``; those of splits that are not named are the default's.
 
     Raises:
         BadInput: the setting is not of that form; a misspelt cap must not count as none.

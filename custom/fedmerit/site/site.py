@@ -19,10 +19,12 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import rounded
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
+from fedmerit.site.encryption import EncryptedModelsFromServer
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.evaluation_budget import question_digest, require_round_order, require_within_budget
+from fedmerit.site.models import ModelsFromServer
+from fedmerit.site.peers import AskPeer, ModelsOfSites
 from fedmerit.site.site_log import SiteLog
-from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.site.step_products import measure_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.factory import build_trainer
@@ -171,7 +173,7 @@ class Site:
     def _step(
         self, model: Tensor, before: Memory | None, old: Tensor | None = None, update: Tensor | None = None
     ) -> dict[str, float]:
-        """What the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site.
+        """Return what the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site.
 
         ``before``: of the round before; ``old``: `list_old_parts` of both, None: not made yet.
         """
@@ -181,7 +183,7 @@ class Site:
         return measure_step(model, before, update) | measure_work(old, before)
 
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
-        """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
+        """Return a digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
         question = question_digest(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
         require_within_budget(task, question, self.config, sites, self.log.asked(task.round), self.caps)
@@ -189,7 +191,7 @@ class Site:
         return question
 
     def give_model(self, receiver: str, round: int) -> messages.PeerModel | None:
-        """This site's model for a peer of the run to learn from in a round; None: it shares none."""
+        """Return this site's model for a peer of the run to learn from in a round; None: it shares none."""
         if receiver not in self.participants:
             log.warning(
                 "round %d: %.80s asked for the model and is none of the run's sites", round, printable(receiver)
@@ -198,7 +200,7 @@ class Site:
         return self.models.give(receiver, round)
 
     def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
-        """Dice, and losses if asked for, of some models on one split; `Refused` beyond what the run needs."""
+        """Return dice, and losses if asked for, of some models on one split; `Refused` beyond what the run needs."""
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
@@ -220,7 +222,7 @@ class Site:
         return self.trainer.evaluate(task)
 
     def measure_importance(self, task: messages.ImportanceTask) -> messages.Importance:
-        """How much the loss on one split rises without each neuron of a model."""
+        """Return how much the loss on one split rises without each neuron of a model."""
         question = self._allowed(task, task.model)
         importance = self.trainer.measure_importance(task)
         self.log.measured(task, question)

@@ -35,7 +35,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a site's round gave, and what it says of the model that it received."""
+    """A result of a site's round, and what the site reports of the model that it received."""
 
     learned: Learned
     num_samples: int  # training images, or steps if the trainer counts these
@@ -46,7 +46,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a site remembers of a round."""
+    """A site's memory of a round."""
 
     received: Tensor  # (d,)
     trained: Tensor  # (d,)
@@ -83,12 +83,12 @@ class MemoryFolder:
                 old.unlink()
 
     def read(self, round: int) -> Memory | None:
-        """The memory of ``round``, if it is there."""
+        """Return the memory of ``round``, if it is there."""
         file = self._file(round)
         return _load(file) if file.exists() else None
 
     def latest(self, round: int) -> Memory | None:
-        """The memory of the last round before ``round`` that the site did."""
+        """Return the memory of the last round before ``round`` that the site did."""
         files = self._files(round)
         return _load(max(files)) if files else None
 
@@ -96,7 +96,7 @@ class MemoryFolder:
         return self.path / f"round_{round:05d}.pt"
 
     def _files(self, round: int) -> list[Path]:
-        """Of earlier rounds."""
+        """Return the files of earlier rounds."""
         return [file for file in self.path.glob("round_*.pt") if file < self._file(round)]
 
 
@@ -108,7 +108,7 @@ OVERLAPS = ("overlaps", "trained_overlaps")
 
 
 def keep_answer(trained: Trained, received: Tensor, question: str, seconds: float) -> Mapping[str, Any]:
-    """All that a `Memory` lacks of ``trained``, in what a file of tensors holds.
+    """Return all that a `Memory` lacks of ``trained``, in what a file of tensors holds.
 
     Args:
         trained: of the round.
@@ -132,7 +132,7 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
 
 
 def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tuple[Trained, float] | None:
-    """What the round gave, and the seconds that it took; None if it was asked for something else.
+    """Return what the round gave, and the seconds that it took; None if it was asked for something else.
 
     ``memory``: of the round, None if it is not done; the others are those of `keep_answer`.
     """
@@ -155,6 +155,6 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
 
 
 def unfiltered_update(memory: Memory) -> Tensor:
-    """(d,) what the training gave, whatever a privacy filter made of it."""
+    """Return (d,) what the training gave, whatever a privacy filter made of it."""
     kept = memory.answer["update"] if memory.answer else None
     return memory.trained - memory.received if kept is None else kept

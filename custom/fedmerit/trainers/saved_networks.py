@@ -17,14 +17,14 @@ PREPROCESSING = "preprocessing"  # in model.json
 def save_network(
     folder: Path, name: str, network: nn.Module, description: Network, preprocessing: Preprocessing | None = None
 ) -> None:
-    """``name``.pt, a plain state_dict, and model.json: what rebuilds the network, and what it is to be fed."""
+    """Write ``name``.pt, a plain state_dict, and model.json: what rebuilds the network, and what it is to be fed."""
     said = {PREPROCESSING: preprocessing.to_dict()} if preprocessing else {}
     write_json(folder / "model.json", asdict(description) | said)
     write_atomically(folder / f"{name}.pt", lambda file: torch.save(network.state_dict(), file))
 
 
 def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
-    """What model.json says: the network, and what it is to be fed, if known.
+    """Return what model.json says: the network, and what it is to be fed, if known.
 
     Raises:
         BadInput: it is missing; `Untrusted` if it is not what `save_network` writes.

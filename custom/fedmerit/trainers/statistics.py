@@ -20,7 +20,7 @@ from fedmerit.schema.messages import Evaluation
 
 
 def statistics_rule(training: Training, round: int, by_outcome: str = "models") -> str:
-    """The rule for the statistics that ``round`` gives.
+    """Return the rule for the statistics that ``round`` gives.
 
     Args:
         by_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
@@ -55,7 +55,7 @@ class RoundStatistics:
 def candidate_statistics(
     candidates: Candidates, there: RoundStatistics, rule: str, evaluator: int | None = None
 ) -> tuple[tuple[Buffers, ...], Tensor]:
-    """The statistics that k candidates are evaluated with.
+    """Return the statistics that k candidates are evaluated with.
 
     A candidate has the mean of its sites' trained ones by `Candidates.shares`, so one site's model has that site's; by
     rule "weights" the mean by the sites' weights, once these are known; by rule "own", for several sites, those that
@@ -83,7 +83,7 @@ def candidate_statistics(
 
 
 def _by_rule(candidates: Candidates, there: RoundStatistics, rule: str, evaluator: int | None) -> Tensor:
-    """(k, n) shares of the sites' trained statistics; rows of 0: none of them."""
+    """Return (k, n) shares of the sites' trained statistics; rows of 0: none of them."""
     shares = candidates.shares
     if rule == "frozen":
         return torch.zeros_like(shares)
@@ -101,7 +101,7 @@ def _by_rule(candidates: Candidates, there: RoundStatistics, rule: str, evaluato
 
 
 def candidate_statistics_rule(training: Training, round: int, method: Method) -> str:
-    """`statistics_rule` before a round has an outcome."""
+    """Return the `statistics_rule` before a round has an outcome."""
     return statistics_rule(training, round, "own" if method.own_statistics else "models")
 
 
@@ -112,6 +112,6 @@ def candidate_task(
     split: str,
     ledger: str = GENESIS,
 ) -> Evaluation:
-    """The evaluation of candidate models on a split, with ``statistics`` of `candidate_statistics`."""
+    """Return the evaluation of candidate models on a split, with ``statistics`` of `candidate_statistics`."""
     models, mixtures, bins = candidates.models, candidates.mixtures, candidates.bins
     return Evaluation(round, split, models, mixtures, *statistics, bins, ledger=ledger)

@@ -29,7 +29,7 @@ class Holdings:
 
 
 class Evaluator(Protocol):
-    """What evaluates models on images: a site's trainer, or the server on its own images."""
+    """An evaluator of models on images: a site's trainer, or the server on its own images."""
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Return scores of every model of ``task``, from 0 to 1."""
@@ -39,7 +39,7 @@ class Evaluator(Protocol):
 
 
 class Trainer(Evaluator, Protocol):
-    """What trains and evaluates at one site.
+    """A trainer and evaluator at one site.
 
     Every trainer trains. A run asks it for nothing that it is known not to do.
     """
@@ -60,7 +60,7 @@ class Trainer(Evaluator, Protocol):
         """Return what the site commits to when it enrols in ``round``."""
 
     def estimate(self, task: Evaluation) -> Evaluated:
-        """BatchNorm statistics of one model on the site's training images."""
+        """Estimate BatchNorm statistics of one model on the site's training images."""
 
     def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
         """Select the site's final model, ``given`` being the one received; save it in folder ``below``."""

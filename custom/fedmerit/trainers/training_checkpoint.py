@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 
 class Restorable(Protocol):
-    """What has a state: a network, an optimiser, an augmenter."""
+    """A thing with a state: a network, an optimizer, an augmenter."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, of tensors, numbers and texts."""
+        """Return the state, of tensors, numbers and texts."""
 
     def load_state_dict(self, state: dict[str, Any]) -> object:
         """Take a state over."""
 
 
 class TrainingCheckpoint:
-    """That of one training.
+    """A checkpoint of one training.
 
     Args:
         file: where it is written.
@@ -91,7 +91,7 @@ class TrainingCheckpoint:
 
 
 class RoundCheckpoints:
-    """Those of all trainings of a site's round, of which methods may do several.
+    """The checkpoints of all trainings of a site's round, of which methods may do several.
 
     Args:
         folder: the site's own.
@@ -103,7 +103,7 @@ class RoundCheckpoints:
         self.identity = hashlib.sha256(json.dumps([torch.__version__, *identity]).encode()).hexdigest()
 
     def next(self, faults: dict[str, str] | None = None) -> TrainingCheckpoint:
-        """That of the next training; ``faults`` as of `TrainingCheckpoint`."""
+        """Return the checkpoint of the next training; ``faults`` as of `TrainingCheckpoint`."""
         self.count += 1
         return TrainingCheckpoint(self.folder / f"training_{self.count}.pt", f"{self.identity} {self.count}", faults)
 
@@ -115,7 +115,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _copied(content: Any) -> Any:
-    """With tensors of its own instead of those mapped from the file, which will change."""
+    """Return the content with tensors of its own instead of those mapped from the file, which will change."""
     if isinstance(content, Tensor):
         return content.clone()
     if isinstance(content, dict):

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Reports
+from fedmerit.contract.rewards import Reward, kept
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.cffl import CFFL, CFFLState
-from fedmerit.methods.rewards import Reward, kept
 from fedmerit.schema.rules import About, Choice, Count, Switch
 
 FADE = 0.8  # of the old reputation

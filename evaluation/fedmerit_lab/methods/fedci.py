@@ -18,10 +18,9 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, Reports
+from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports
+from fedmerit.contract.rewards import Reward, Unrewarded, fractions_of_largest, kept
 from fedmerit.contract.vectors import aggregate, remember, share
-from fedmerit.methods.joining import RemembersSites
-from fedmerit.methods.rewards import Reward, Unrewarded, fractions_of_largest, kept
 from fedmerit.schema.rules import About, Choice, Number
 
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"

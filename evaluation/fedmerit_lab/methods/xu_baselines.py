@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, SiteModels, inner_products
+from fedmerit.contract.rewards import Reward, fractions_of_largest
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.schema.rules import About, Choice
 
 COINCIDES = 1e-12  # a squared distance this small relative to its terms is rounding

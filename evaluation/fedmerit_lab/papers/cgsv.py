@@ -23,8 +23,8 @@ from fedmerit.files import write_text
 from fedmerit.schema.configuration.settings import PRESETS, ROUNDS, Training
 from fedmerit.schema.site_folder import Case, open_sites
 from fedmerit.trainers.monai.networks import patch_size
-from fedmerit.trainers.monai.patches import build_samples
 from fedmerit.trainers.monai.prediction import image_losses
+from fedmerit.trainers.monai.samples import build_samples
 from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, STYLE, legend
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.evaluation import final_models

@@ -18,7 +18,7 @@ from fedmerit.contract.capabilities import (
 from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.errors import LONGEST_WORDS, Refused, printable
-from fedmerit.methods.peer_learning import divergence
+from fedmerit.methods.cycle import divergence
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.messages import Failure
 from fedmerit.seeds import random_seed

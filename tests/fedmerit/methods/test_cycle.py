@@ -10,10 +10,10 @@ from tiny_peers import BAD, GOOD, data, view
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedmerit.contract.method import Reports
-from fedmerit.methods.cycle import CYCle
-from fedmerit.methods.peer_learning import (
+from fedmerit.methods.cycle import (
     OWN_LOSSES,
     VPDL,
+    CYCle,
     agreement,
     agreements,
     divergence,

@@ -12,8 +12,7 @@ from rounds import few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.contract.method import CandidateResults, Layout, Reports, SiteView
 from fedmerit.contract.vectors import histogram
-from fedmerit.methods.fedave import FedAVE
-from fedmerit.methods.loss_distributions import distribution, divergence, floored_divergence, sampling_divergence
+from fedmerit.methods.fedave import FedAVE, distribution, divergence, floored_divergence, sampling_divergence
 
 CASES = {  # parameters, and how the reference calls them where that differs
     "default": ({}, {}),

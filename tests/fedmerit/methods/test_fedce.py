@@ -9,8 +9,7 @@ from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.contract.capabilities import OwnUpdate
 from fedmerit.contract.method import Layout, Reports, SiteView
-from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
-from fedmerit.methods.minus_model import cosine_to_others_mean
+from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE, cosine_to_others_mean
 from fedmerit.methods.registry import build_method
 
 NAN = math.nan

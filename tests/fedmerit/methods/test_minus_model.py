@@ -5,7 +5,7 @@ import torch
 
 from fedmerit.contract import flat
 from fedmerit.contract.vectors import BLOCK
-from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
+from fedmerit.methods.fedce import cosine_to_others_mean, minus_model
 
 
 @pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [0.0, 0.5, 0.5], [0.999, 0.0005, 0.0005], [0.0, 1e-9, 1 - 1e-9]])

@@ -8,11 +8,11 @@ from hypothesis import given
 from rounds import Rounds, few, layout, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.contract import games
+from fedmerit.contract.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.methods.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
 from fedmerit.methods.rffl import RFFL
 from fedmerit.schema.declarations import parameters
 

@@ -25,8 +25,8 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.server.models import ModelsAtSites
+from fedmerit.site.peers import find_givers, shares_with
 from fedmerit.site.site import image_site
-from fedmerit.site.site_models import find_givers, shares_with
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import ModelExchange
 

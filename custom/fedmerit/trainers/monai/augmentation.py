@@ -19,7 +19,7 @@ BIAS_DEGREE = 3  # of the polynomials of a bias field
 
 @dataclass(frozen=True)
 class Chance:
-    """How often a transform is done, and how much of it: uniform over its range."""
+    """A probability of a transform, and the range of its strength, which is uniform."""
 
     probability: float
     range: Range
@@ -27,7 +27,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class Affine:
-    """One map of the plane, drawn afresh for an image. Translation is in parts of the image's sides."""
+    """A map of the plane, drawn again for each image. Translation is in parts of the image's sides."""
 
     probability: float
     rotation: float  # radians, either way
@@ -38,7 +38,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to an image, in this order; masks follow the first two."""
+    """A list of what may happen to an image, in this order; masks follow the first two."""
 
     affine: Affine
     flip: float = 0.5  # how often left and right are exchanged
@@ -64,7 +64,7 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {"light": LIGHT, "strong": STRONG}  
 
 
 class Augmenter:
-    """Draws and does the transforms of one round.
+    """An augmenter that draws and does the transforms of one round.
 
     What is drawn is small, and drawn on the CPU; no transform waits for a GPU to say what it has computed.
 
@@ -80,7 +80,7 @@ class Augmenter:
         self.noise = torch.Generator(device).manual_seed(seed)  # the one draw of an image's size
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Of its generators, as of a network."""
+        """Return the state of the generators."""
         return {"draws": self.draws.get_state(), "noise": self.noise.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -89,7 +89,7 @@ class Augmenter:
         self.noise.set_state(state["noise"])
 
     def __call__(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (batch, channels, h, w) and masks (batch, labels, h, w), of zeros and ones, transformed alike.
+        """Return images (batch, channels, h, w) and masks (batch, labels, h, w), of zeros and ones, transformed alike.
 
         Of patches (batch, channels, slices, h, w) all slices are transformed alike, too.
         """
@@ -130,7 +130,7 @@ class Augmenter:
     def _some(
         self, images: Tensor, chance: Chance | None, change: Callable[[Tensor, Tensor], Tensor], values: int = 1
     ) -> Tensor:
-        """``images`` with those that chance has it for changed by ``values`` numbers each."""
+        """Return ``images`` with those that chance selects changed by ``values`` numbers each."""
         if chance is None:
             return images
         chosen = self._chosen(len(images), chance.probability)
@@ -143,7 +143,7 @@ class Augmenter:
         return images + _per_image(deviation, images) * noise
 
     def _chosen(self, batch: int, probability: float) -> Tensor:
-        """(batch,) bool, on the CPU."""
+        """Return (batch,) bool, on the CPU."""
         return torch.rand(batch, generator=self.draws) < probability
 
     def _uniform(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
@@ -158,7 +158,7 @@ def sampling_grid(
     size: tuple[int, int],
     device: torch.device | None = None,
 ) -> Tensor:
-    """(batch, h, w, 2) for `resample`, on ``device``: where each pixel's value is taken from.
+    """Return (batch, h, w, 2) for `resample`, on ``device``: where each pixel's value is taken from.
 
     The map from a pixel's place to that, rows before columns and about the image's centre, is rotation, shear,
     translation and scale, multiplied in this order, as in MONAI's ``AffineGrid``.
@@ -187,12 +187,12 @@ def sampling_grid(
 
 
 def resample(images: Tensor, grid: Tensor, mode: str) -> Tensor:
-    """Images (batch, channels, h, w) at a `sampling_grid`; beyond their border is what lies at it."""
+    """Return images (batch, channels, h, w) at a `sampling_grid`; beyond their border is what lies at it."""
     return functional.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
 def blur_images(images: Tensor, deviation: Tensor) -> Tensor:
-    """Gaussian blur of images (batch, channels, h, w); ``deviation`` (batch, 2), on the CPU, in pixels by axis."""
+    """Blur images (batch, channels, h, w); ``deviation`` (batch, 2), on the CPU, in pixels by axis."""
     radius = max(1, math.ceil(4 * float(deviation.max())))
     places = torch.arange(-radius, radius + 1) + 0.0
     edges = torch.stack([places - 0.5, places + 0.5]) / (math.sqrt(2) * deviation[:, :, None, None])
@@ -207,7 +207,7 @@ def blur_images(images: Tensor, deviation: Tensor) -> Tensor:
 
 
 def apply_bias_field(images: Tensor, coefficients: Tensor) -> Tensor:
-    """Images (batch, channels, h, w) times a smooth field, e to a sum of products of Legendre polynomials.
+    """Return images (batch, channels, h, w) times a smooth field, e to a sum of products of Legendre polynomials.
 
     Args:
         images: of which each channel is multiplied alike.
@@ -223,7 +223,7 @@ def apply_bias_field(images: Tensor, coefficients: Tensor) -> Tensor:
 
 @cache
 def _legendre(side: int, device: torch.device) -> Tensor:
-    """(D+1, side) P_0 ... P_D over [-1, 1]."""
+    """Return (D+1, side) P_0 ... P_D over [-1, 1]."""
     x = torch.linspace(-1, 1, side)
     values = [torch.ones_like(x), x]
     for k in range(1, BIAS_DEGREE):
@@ -232,7 +232,7 @@ def _legendre(side: int, device: torch.device) -> Tensor:
 
 
 def adjust_gamma(images: Tensor, gamma: Tensor) -> Tensor:
-    """Images (batch, channels, h, w) to the power ``gamma`` (batch, 1), on the CPU, within each one's range."""
+    """Return images (batch, channels, h, w) to the power ``gamma`` (batch, 1), on the CPU, within each one's range."""
     low = images.amin(dim=(1, 2, 3), keepdim=True)
     extent = images.amax(dim=(1, 2, 3), keepdim=True) - low
     return ((images - low) / (extent + 1e-7)) ** _per_image(gamma, images) * extent + low
@@ -243,5 +243,5 @@ def _per_image(values: Tensor, images: Tensor) -> Tensor:
 
 
 def _placed(drawn: Tensor, images: Tensor) -> Tensor:
-    """What was drawn, where ``images`` lie; a GPU does not wait for it."""
+    """Return what was drawn, where ``images`` lie; a GPU does not wait for it."""
     return drawn.to(images.device, non_blocking=True)

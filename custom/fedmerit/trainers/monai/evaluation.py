@@ -27,7 +27,7 @@ STATISTICS_BATCH = 16  # slices whose mean and variance are one of those average
 
 
 def has_statistics(network: nn.Module) -> bool:
-    """Whether it evaluates with statistics remembered from training."""
+    """Return whether it evaluates with statistics remembered from training."""
     return bool(_layers(network))
 
 
@@ -74,7 +74,7 @@ class ModelEvaluation:
 
 
 class Evaluations:
-    """Evaluates models, and remembers the last `KEPT` results by model and images."""
+    """An evaluator of models that remembers the last `KEPT` results by model and images."""
 
     def __init__(self, config: RunConfiguration):
         self._labels, self._amp = config.network.labels, config.training.amp
@@ -104,7 +104,7 @@ class Evaluations:
     def evaluate_now(
         self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False
     ) -> ModelEvaluation:
-        """Results of ``network``; only a round's models have ``losses``, not ``final`` ones."""
+        """Return results of ``network``; only a round's models have ``losses``, not ``final`` ones."""
         if not losses:
             return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
         overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
@@ -143,7 +143,7 @@ def evaluate_models(
 
 
 def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:
-    """Importance of the neurons of ``task``'s model on images evenly spaced over ``cases``."""
+    """Return importance of the neurons of ``task``'s model on images evenly spaced over ``cases``."""
     started = time.perf_counter()
     flat.load(network, task.model, task.buffers)
     samples = build_samples(cases, patch_size(network))

@@ -52,12 +52,12 @@ class FinalModelChoice:
 
     @property
     def models(self) -> tuple[Model, Model, Model]:
-        """Given, trained locally, chosen."""
+        """The models: given, trained locally, chosen."""
         return self.given, self.local_only, self.chosen
 
 
 class FinalModelSelector:
-    """Selects one site's final model, with its own images and seeds.
+    """A selector of one site's final model, with its own images and seeds.
 
     ``config``: the run; ``folder``: the site's images; ``memory``: its folder, which holds the steps that are done;
     ``network``: returns the network to work in.
@@ -71,7 +71,7 @@ class FinalModelSelector:
 
     @property
     def network(self) -> nn.Module:
-        """To work in."""
+        """The network to work in."""
         return self._make_network()
 
     def select(self, given: Model) -> FinalModelChoice:
@@ -96,7 +96,7 @@ class FinalModelSelector:
         return selected
 
     def _changed(self, given: Model) -> list[tuple[int, Model]]:
-        """Changes of the received model, with their choices."""
+        """Return changes of the received model, with their choices."""
         candidates: list[tuple[int, Model]] = []
         if has_statistics(self.network):
             flat.load(self.network, *given)
@@ -113,7 +113,7 @@ class FinalModelSelector:
         )
 
     def _cross_validate_epochs(self, given: Model, cases: Sequence[Case]) -> int:
-        """Epochs of fine-tuning that were clearly best on left-out patients; 0: none."""
+        """Return the epochs of fine-tuning that were clearly best on left-out patients; 0: none."""
         patients = sorted({case.patient for case in cases})
         before: dict[str, float] = {}
         after: dict[int, dict[str, float]] = {epoch: {} for epoch in range(1, EPOCHS + 1)}
@@ -128,7 +128,7 @@ class FinalModelSelector:
         return max(better, key=lambda epoch: better[epoch], default=0)
 
     def _fine_tune(self, given: Model, cases: Sequence[Case], epochs: int) -> list[tuple[int, Model]]:
-        """The received model after 1, 2, ... epochs on the training slices of ``cases``."""
+        """Return the received model after 1, 2, ... epochs on the training slices of ``cases``."""
         settings = replace(self.config.training, epochs=1, steps=0)
         samples, models = self._samples(cases), []
         flat.load(self.network, *given)
@@ -170,7 +170,7 @@ class FinalModelSelector:
 
 
 def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[str, float]:
-    """By patient, the mean over cases of the mean over labels; 0 if all are empty in both."""
+    """Return, by patient, the mean over cases of the mean over labels; 0 if all are empty in both."""
     found: dict[str, list[Overlap]] = {case.patient: [] for case in cases}
     for overlap in overlaps:
         found[cases[int(overlap.case)].patient].append(overlap)
@@ -178,7 +178,7 @@ def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[
 
 
 def clearly_better(before: ByPatient, after: ByPatient) -> bool:
-    """Whether Dice rose by more than the standard error of the paired difference over patients."""
+    """Return whether Dice rose by more than the standard error of the paired difference over patients."""
     differences = [after[patient] - before[patient] for patient in before]
     error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
     return fmean(differences) > error

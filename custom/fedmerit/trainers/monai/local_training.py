@@ -70,7 +70,7 @@ class _Sum(nn.Module):
 
 
 def fixed_batches(samples: Samples, count: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """At most ``count`` batches of ``size`` images and masks, spread evenly over the samples, as they are."""
+    """Yield at most ``count`` batches of ``size`` images and masks, spread evenly over the samples, as they are."""
     images = min(len(samples), count * size)
     chosen = Subset(samples, [place * len(samples) // images for place in range(images)])
     for batch, masks in DataLoader(chosen, batch_size=size):
@@ -151,7 +151,10 @@ def train(
 def draw_batches(
     samples: Samples, training: Training, seed: int, device: torch.device, done: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and masks of every step of a round on ``device``, before the augmentation; without the first ``done``."""
+    """Yield images and masks of every step of a round on ``device``, before the augmentation.
+
+    Without the first ``done``.
+    """
     order = torch.Generator().manual_seed(seed)
     weighs = training.organ_share > 0 and not samples.roams
     loader: DataLoader[Tensor] = DataLoader(
@@ -201,7 +204,7 @@ OPTIMIZERS: Catalogue[MakeOptimizer] = Catalogue(
 
 
 def learning_rate(training: Training, round: int, rounds: int) -> float:
-    """Of round t = ``round`` of T = ``rounds``, the same for all its steps."""
+    """Return the learning rate of round t = ``round`` of T = ``rounds``, the same for all its steps."""
     done = round / rounds
     falling: Mapping[str, float] = {
         "constant": 1.0,
@@ -213,17 +216,17 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
-    """A new one each round; `BadInput` if ``training`` names an unknown one."""
+    """Return a new one each round; `BadInput` if ``training`` names an unknown one."""
     return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, rate)
 
 
 def count_steps(samples: Samples, training: Training) -> int:
-    """K, of the optimiser in a round."""
+    """Return the number K of optimizer steps per round."""
     return training.steps or -(-len(samples) // training.batch_size) * training.epochs
 
 
 def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """(d,) with gradient, in the order of `flat.get_parameters`."""
+    """Return (d,) with gradient, in the order of `flat.get_parameters`."""
     return torch.cat([parameter.reshape(-1) for parameter in parameters])
 
 
@@ -267,12 +270,12 @@ class ModelExchange:
                 flat.load(self._networks[peer], model.parameters, model.buffers)
 
     def find_network(self, peer: str) -> nn.Module | None:
-        """The peer's network in eval mode, or None."""
+        """Return the peer's network in eval mode, or None."""
         return self._networks.get(peer)
 
     @torch.no_grad()
     def predict(self, peer: str, images: Tensor) -> Tensor | None:
-        """Logits (batch, labels, h, w) of ``peer`` for (batch, channels, h, w), or None."""
+        """Return logits (batch, labels, h, w) of ``peer`` for (batch, channels, h, w), or None."""
         if peer in self.faults:
             return None
         logits: Tensor = self._networks[peer](images)
@@ -284,7 +287,7 @@ class ModelExchange:
 
 @dataclass(frozen=True)
 class LocalRound:
-    """What one site does in one round."""
+    """A round's work at one site."""
 
     config: RunConfiguration
     method: Method
@@ -298,7 +301,7 @@ class LocalRound:
     checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float) -> dict[str, float]:
-        """The method's site half: the numbers that it asks for, of the model ``received`` (d,).
+        """Return the method's site half: the numbers that it asks for, of the model ``received`` (d,).
 
         ``memory`` is that of the round before, None if the site was away; ``validation_dice`` (0 to 1) is the model's.
         """
@@ -315,7 +318,10 @@ class LocalRound:
         return values | measures.measure(view, own) if measures and own else values
 
     def _own_update(self, memory: Memory) -> capabilities.OwnUpdate | None:
-        """The site's last update in the received model; None: the model has no part of it, or of no other site."""
+        """Return the site's last update in the received model.
+
+        None: the model has no part of it, or of no other site.
+        """
         weight, data_share = self.task.weight, self.task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
             return None
@@ -348,19 +354,19 @@ class LocalRound:
         return learning_rate(self.config.training, self.task.round, self.config.rounds)
 
     def _learned(self, received: Tensor, loss: float) -> Learned:
-        """With the network as trained."""
+        """Return what the network has learned, as trained."""
         trained = flat.get_parameters(self.network)
         return Learned(trained - received, trained, flat.get_buffers(self.network), loss)
 
     def _train(self, faults: dict[str, str] | None = None, **more: Any) -> float:
-        """`train` by the run's recipe; ``faults``: `ModelExchange.faults`; ``more`` are further arguments."""
+        """Train by the run's recipe. ``faults``: `ModelExchange.faults`; ``more`` are further arguments."""
         seed = random_seed(self.config.seed, self.training_seed_site, self.task.round)
         run = self.samples, self.config.training, self._rate, seed
         checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
         return train(self.network, *run, **more, checkpoint=checkpoint)
 
     def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
-        """With the loss term of the peers' predictions; the network holds the received model."""
+        """Train with the loss term of the peers' predictions; the network holds the received model."""
         exchange = ModelExchange(self.task.peers, self.network, self.config.network)
         term = self._peer_term(method, exchange)
         loss = self._train(exchange.faults, extra_loss=term.loss)
@@ -387,7 +393,7 @@ class LocalRound:
         )
 
     def _train_locally(self, method: capabilities.TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
-        """By the method's own local training, which trains once or more."""
+        """Return, by the method's own local training, which trains once or more."""
         task, settings, rate = self.task, self.config.training, self._rate
 
         def once(

@@ -27,18 +27,18 @@ MAPS = 40  # feature maps of the first level's size that training holds per imag
 
 
 def count_parameters(config: RunConfiguration) -> int:
-    """How many the network has."""
+    """Return how many the network has."""
     return sum(parameter.numel() for parameter in build_network(config.network).parameters())
 
 
 def count_feature_maps(config: RunConfiguration, image_size: Sequence[int], evaluated: int = EVALUATION_BATCH) -> float:
-    """Numbers in the feature maps of one batch of images of that size, or patches; ``evaluated`` at a time."""
+    """Return numbers in the feature maps of one batch of images of that size, or patches; ``evaluated`` at a time."""
     images = max(config.training.batch_size, evaluated / 2)  # training holds what evaluation lets go
     return MAPS * config.network.width * math.prod(config.network.patch or image_size) * images
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
+    """Raise `BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
@@ -60,7 +60,7 @@ def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
 
 
 def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
-    """`BadInput` if the images of ``folder`` do not fit the run's network."""
+    """Raise `BadInput` if the images of ``folder`` do not fit the run's network."""
     expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:
         raise BadInput(
@@ -73,7 +73,7 @@ def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> N
 
 
 def require_repeatable(network: Network, built: nn.Module) -> None:
-    """`BadInput` if layers of the ``built`` network drop at random.
+    """Raise `BadInput` if layers of the ``built`` network drop at random.
 
     They draw from PyTorch's one generator, which sites' threads share.
     """
@@ -111,7 +111,7 @@ def _check_depth(network: Network) -> str:
 
 
 def _with_depth_hint(network: Network, hint: str) -> str:
-    """The ``hint`` about depth, if depth says how often sides are halved; else ""."""
+    """Return the ``hint`` about depth, if depth says how often sides are halved; else ""."""
     step = ARCHITECTURES[network.architecture].step
     return hint if step(network) != step(replace(network, depth=network.depth + 1)) else ""
 
@@ -150,5 +150,5 @@ def _shape(logits: Any) -> tuple[int, ...] | str:
 
 
 def _is_level(shape: tuple[int, ...] | str, whole: tuple[int, ...]) -> bool:
-    """Whether it is logits of the same images and labels, of any size."""
+    """Return whether it is logits of the same images and labels, of any size."""
     return not isinstance(shape, str) and len(shape) == len(whole) and shape[:2] == whole[:2]

@@ -23,7 +23,7 @@ SHORTEST = 4  # side of a patch's image at the lowest level
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of MONAI's networks, and how its arguments follow from a description."""
+    """A network of MONAI's, and how its arguments follow from a description."""
 
     name: str  # of its class
     arguments: Callable[[Network], Mapping[str, Any]]
@@ -37,16 +37,16 @@ class Architecture:
 
     @property
     def kind(self) -> type[nn.Module]:
-        """Its class."""
+        """The class of the network."""
         return _find_class(self.name)
 
     def __call__(self, **arguments: Any) -> nn.Module:
-        """The network of these arguments."""
+        """Return the network of these arguments."""
         return self.kind(**arguments)
 
 
 def _find_class(name: str) -> type[nn.Module]:
-    """One of MONAI's; a site's process that only starts a script of the site's own never loads them."""
+    """Return one of MONAI's; a site's process that only starts a script of the site's own never loads them."""
     from monai.networks import nets
 
     found: type[nn.Module] = getattr(nets, name)
@@ -64,7 +64,7 @@ def _dynunet(network: Network) -> dict[str, Any]:
 
 
 def kernels_and_strides(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Kernels and strides by level, as of nnU-Net (Isensee et al. 2021, Methods: network topology).
+    """Return kernels and strides by level, as of nnU-Net (Isensee et al. 2021, Methods: network topology).
 
     An axis is halved, and from then on looked along, when its voxels are less than twice as long as those of the finest
     axis that can still be halved. Without a spacing a patch is a cube.
@@ -122,7 +122,7 @@ NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
 
 
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
-    """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
+    """Return a network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
     In training it may give several, for deep supervision (`split_levels`); in evaluation it gives the first.
 
@@ -176,7 +176,7 @@ def working_network(network: Network, device: torch.device) -> nn.Module:
 
 
 def split_levels(outputs: Any, axes: int) -> list[Tensor]:
-    """What a network gives in training, as logits by level, the first of the size of its images.
+    """Return what a network gives in training, as logits by level, the first of the size of its images.
 
     Args:
         outputs: logits (batch, labels, ...); or with deep supervision several: a list, of any sizes, or stacked,
@@ -189,7 +189,7 @@ def split_levels(outputs: Any, axes: int) -> list[Tensor]:
 
 
 def _first_in_evaluation(network: nn.Module, images: Any, outputs: Any) -> Any:
-    """Some networks of others give all levels in evaluation, too."""
+    """Return some networks of others give all levels in evaluation, too."""
     return outputs[0] if isinstance(outputs, list | tuple) and outputs and not network.training else outputs
 
 
@@ -229,7 +229,7 @@ def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, A
 
 
 def _find_external(name: str) -> Callable[..., nn.Module]:
-    """A network that others bring, or one of `MONAI_NETWORKS`."""
+    """Return a network that others bring, or one of `MONAI_NETWORKS`."""
     if name in MONAI_NETWORKS:
         return _find_class(name)
     if NAMED.fullmatch(name) and name.partition(":")[0].partition(".")[0] in WITH_PARTS:
@@ -247,7 +247,7 @@ def _find_external(name: str) -> Callable[..., nn.Module]:
 
 
 def _accepted_parameters(kind: Callable[..., nn.Module]) -> Mapping[str, Parameter]:
-    """The parameters of what makes a network; none if Python cannot tell."""
+    """Return the parameters of what makes a network; none if Python cannot tell."""
     try:
         return signature(kind).parameters
     except (TypeError, ValueError):
@@ -269,23 +269,23 @@ def _norm(network: Network, architecture: Architecture) -> dict[str, Any]:
 
 
 def patch_size(network: nn.Module) -> tuple[int, ...]:
-    """Sides of the patches that a built network of volumes sees; of slices: ()."""
+    """Return the sides of the patches that a built network of volumes sees; of slices: ()."""
     patch: tuple[int, ...] = getattr(network, "patch", ())
     return patch
 
 
 def is_mirrored(network: nn.Module) -> bool:
-    """Whether a final model also sees the mirror image (`Network.mirrored`); not if we did not build it."""
+    """Return whether a final model also sees the mirror image (`Network.mirrored`); not if we did not build it."""
     return bool(getattr(network, "mirrored", False))
 
 
 def keeps_largest_component(network: nn.Module) -> bool:
-    """Whether of each label of a final mask only the largest part is kept (`Network.largest`); likewise."""
+    """Return whether of each label of a final mask only the largest part is kept (`Network.largest`); likewise."""
     return bool(getattr(network, "largest", False))
 
 
 def output_modules(network: nn.Module) -> list[nn.Module]:
-    """The blocks whose channels are the labels themselves."""
+    """Return the blocks whose channels are the labels themselves."""
     for architecture in ARCHITECTURES.values():
         if architecture.outputs and isinstance(network, architecture.kind):
             return [module for name in architecture.outputs if (module := getattr(network, name, None)) is not None]
@@ -296,7 +296,7 @@ def output_modules(network: nn.Module) -> list[nn.Module]:
 
 
 def initial_network(network: Network, seed: int) -> nn.Module:
-    """The network every run with this seed starts from; leaves the global random state as it was."""
+    """Return the network every run with this seed starts from; leaves the global random state as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed(seed, "initial model"))
         return build_network(network)
@@ -304,7 +304,7 @@ def initial_network(network: Network, seed: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs."""
+    """The cost of a network."""
 
     parameters: int  # d
     update_bytes: int  # float32
@@ -312,7 +312,7 @@ class Cost:
 
 
 def estimate_cost(network: Network, image_size: tuple[int, int]) -> Cost:
-    """Counted in one image's forward pass."""
+    """Count the cost of a network in one image's forward pass."""
     built = initial_network(network, 0).eval()
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         built(torch.zeros(1, network.in_channels, *(network.patch or image_size)))

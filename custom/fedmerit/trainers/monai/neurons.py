@@ -46,7 +46,7 @@ class Layer:
 
 
 def layers(network: nn.Module) -> list[Layer]:
-    """The hidden convolutions, in the order of `named_modules`."""
+    """Return the hidden convolutions, in the order of `named_modules`."""
     if network not in _KNOWN:
         _KNOWN[network] = _layers(network)
     return _KNOWN[network]
@@ -69,7 +69,7 @@ def _layers(network: nn.Module) -> list[Layer]:
 
 
 def _find_norms(network: nn.Module) -> dict[nn.Module, nn.Module]:
-    """By convolution, the norm that its output goes into: seen on an image of zeros."""
+    """Return, by convolution, the norm that its output goes into: seen on an image of zeros."""
     convolutions = [module for module in network.modules() if isinstance(module, CONVOLUTIONS)]
     if not convolutions:  # a network of others may have none
         return {}
@@ -99,23 +99,23 @@ def _find_norms(network: nn.Module) -> dict[nn.Module, nn.Module]:
 
 
 def _smallest(network: nn.Module) -> tuple[int, ...]:
-    """Sides of an image that it takes."""
+    """Return the sides of an image that the network takes."""
     sides: tuple[int, ...] = getattr(network, "smallest", (64, 64))
     return sides
 
 
 def count(network: nn.Module) -> int:
-    """H, how many neurons there are."""
+    """Return the number H of neurons."""
     return sum(layer.count for layer in layers(network))
 
 
 def owners(network: nn.Module) -> Tensor:
-    """(d,) int32: the neuron of each trainable parameter, in the order of the vector; -1: none."""
+    """Return (d,) int32: the neuron of each trainable parameter, in the order of the vector; -1: none."""
     return flat.flatten(parts := _owners(network, flat.trainable(network)), list(parts))
 
 
 def buffer_owners(network: nn.Module) -> dict[str, Tensor]:
-    """Likewise, by name, of the entries of the buffers."""
+    """Return, by buffer, the neuron of each entry; -1: none."""
     return _owners(network, dict(network.named_buffers()))
 
 
@@ -168,7 +168,7 @@ def _output_places(network: nn.Module) -> Tensor:
 
 
 def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, Tensor]:
-    """By trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
+    """Return, by trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
 
     Args:
         network: of the neurons.
@@ -199,7 +199,10 @@ def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], o
 
 @torch.no_grad()
 def _without_each(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> Tensor:
-    """Image by image: what does not depend on a layer is computed once, however many of its neurons are left out."""
+    """Compute the increases image by image.
+
+    What does not depend on a layer is computed once, however many of its neurons are left out.
+    """
     device = next(network.parameters()).device
     result = torch.zeros(count(network), dtype=torch.float64)
     later: dict[Layer, set[nn.Module]] = {}
@@ -245,7 +248,7 @@ def _first_order(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]]) -> 
 
 
 def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
-    """What leaves each module without children that is called once."""
+    """Return what leaves each module without children that is called once."""
     found: dict[nn.Module, list[Tensor]] = {}
     with ExitStack() as stack:
         for module in network.modules():
@@ -260,14 +263,14 @@ def _outputs(network: nn.Module, image: Tensor) -> dict[nn.Module, Tensor]:
 def _depending_on(
     network: nn.Module, module: nn.Module, once: Mapping[nn.Module, Tensor], image: Tensor
 ) -> set[nn.Module]:
-    """The modules without children whose output depends on that of ``module``: NaN spreads to them."""
+    """Return the modules without children whose output depends on that of ``module``: NaN spreads to them."""
     with _replay_outputs({module: torch.full_like(once[module], torch.nan)}):
         return {other for other, output in _outputs(network, image).items() if output.isnan().any()}
 
 
 @contextmanager
 def _disable_inplace(network: nn.Module) -> Iterator[None]:
-    """Activations do not change their inputs, which are read later."""
+    """Keep activations from changing their inputs, which are read later."""
     changed = [module for module in network.modules() if getattr(module, "inplace", False)]
     for module in changed:
         module.inplace = False  # type: ignore[assignment]
@@ -280,7 +283,7 @@ def _disable_inplace(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces only in one thread.)"""
+    """Have modules give a known output, whatever goes in. (`torch.fx` would do, but traces only in one thread.)"""
     for module, output in outputs.items():
         vars(module)["forward"] = lambda *_, output=output: output
     try:
@@ -292,7 +295,7 @@ def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Modules whose output is multiplied by gates (batch or 1, channels, 1, ...)."""
+    """Multiply the output of modules by gates (batch or 1, channels, 1, ...)."""
     with ExitStack() as stack:
         for module, gate in gates.items():
             hook = module.register_forward_hook(lambda module, inputs, output, gate=gate: output * gate)

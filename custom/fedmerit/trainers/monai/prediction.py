@@ -26,7 +26,7 @@ Masks = NDArray[np.bool_]  # (slices, labels, height, width)
 def evaluate(
     network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False, final: bool = False
 ) -> list[Overlap]:
-    """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
+    """Return one `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
 
     Masks are where logits are above 0; those of a ``final`` model are as `predict` makes them, in float32, and it is
     measured how far their surfaces lie from the reference's. That takes more than twice as long, and is not for every
@@ -43,7 +43,10 @@ def evaluate(
 def evaluate_with_losses(
     network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False
 ) -> tuple[list[Overlap], Tensor]:
-    """What `evaluate` gives, and what `image_losses` of the images to train on: of a network of slices in one pass."""
+    """Return what `evaluate` gives, and what `image_losses` of the images to train on.
+
+    Of a network of slices in one pass.
+    """
     if patch := patch_size(network):
         return evaluate(network, cases, labels, amp), image_losses(network, build_samples(cases, patch), amp)
     counts, losses = _Counts(cases, labels, next(network.parameters()).device), list[Tensor]()
@@ -77,14 +80,14 @@ def _passes(
 
 
 class _Counts:
-    """Voxels of each case and label, prediction against reference, added up part by part on a device."""
+    """A table of the voxels of each case and label, prediction against reference, added up part by part on a device."""
 
     def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device):
         self.cases, self.labels = cases, labels
         self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
-        """Predictions bool and masks (slices, labels, h, w) of parts of cases."""
+        """Add predictions bool and masks (slices, labels, h, w) of parts of cases."""
         from monai.metrics.confusion_matrix import get_confusion_matrix
 
         of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
@@ -93,7 +96,7 @@ class _Counts:
             self.table[place] += of_case.sum(dim=0)
 
     def overlaps(self) -> list[Overlap]:
-        """By case and label."""
+        """Return the overlaps by case and label."""
         table = self.table.round().long().tolist()  # fetched from the device once
         return [
             Overlap(f"{position:03d}", label, tp, fp, fn, patient=case.number)
@@ -116,7 +119,7 @@ class _WholeCases:
             self.predicted[place][part] = shown.numpy()
 
     def overlaps(self) -> list[Overlap]:
-        """By case and label, with their surfaces."""
+        """Return, by case and label, with their surfaces."""
         counts, surfaces = _Counts(self.cases, self.labels, torch.device("cpu")), list[Surface | None]()
         for place, (case, predicted) in enumerate(zip(self.cases, self.predicted, strict=True)):
             masks = keep_largest_components(predicted) if self.largest else predicted
@@ -127,12 +130,12 @@ class _WholeCases:
 
 
 def batch_size(device: torch.device, precision: torch.dtype | None = None) -> int:
-    """Slices of a pass in evaluation mode: on a CPU twice as many where a value has half the bytes."""
+    """Return slices of a pass in evaluation mode: on a CPU twice as many where a value has half the bytes."""
     return GPU_BATCH if device.type != "cpu" else EVALUATION_BATCH * (2 if precision else 1)
 
 
 def _batches(cases: Sequence[Case], most: int) -> Iterator[list[tuple[int, slice]]]:
-    """All slices in their order, as parts of cases by position, ``most`` together: cases may be one slice."""
+    """Yield all slices in their order, as parts of cases by position, ``most`` together: cases may be one slice."""
     batch, room = list[tuple[int, slice]](), most
     for place, case in enumerate(cases):
         start, size = 0, len(case.image)
@@ -149,7 +152,7 @@ def _batches(cases: Sequence[Case], most: int) -> Iterator[list[tuple[int, slice
 
 
 def predict_logits(network: nn.Module, images: Tensor, mirrored: bool = False) -> Tensor:
-    """(slices, labels, h, w) of slices (slices, channels, h, w), by a network of volumes of one whole volume.
+    """Return (slices, labels, h, w) of slices (slices, channels, h, w), by a network of volumes of one whole volume.
 
     That sees its patches one after the other, half of each in the next; logits where they overlap are weighed by a
     Gaussian (MONAI's `sliding_window_inference`). With ``mirrored`` the mean of those of the images and, turned back,
@@ -170,7 +173,7 @@ def predict_logits(network: nn.Module, images: Tensor, mirrored: bool = False) -
 
 @torch.inference_mode()
 def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Tensor:
-    """(images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
+    """Return (images,) `soft_dice_losses` of each image in eval mode; float64 on the CPU."""
     device = next(network.parameters()).device
     precision = choose_precision(device, amp)
     network.eval()
@@ -184,12 +187,12 @@ def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Ten
 
 
 def _clamp_losses(losses: Sequence[Tensor]) -> Tensor:
-    """(images,) float64 on the CPU, 0 to 1, of those of batches."""
+    """Return (images,) float64 on the CPU, 0 to 1, of those of batches."""
     return torch.cat(list(losses)).double().clamp(0, 1).cpu()
 
 
 def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
-    """(batch,) soft Dice loss of logits and masks (batch, labels, ...), 0 to 1, the mean over labels.
+    """Return (batch,) soft Dice loss of logits and masks (batch, labels, ...), 0 to 1, the mean over labels.
 
     Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
     """
@@ -230,12 +233,12 @@ def keep_largest_components(masks: Masks) -> Masks:
 
 
 def choose_precision(device: torch.device, amp: bool) -> torch.dtype | None:
-    """What to compute in on ``device``; None: float32 throughout."""
+    """Return what to compute in on ``device``; None: float32 throughout."""
     if not amp:
         return None
     return torch.float16 if device.type == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
 
 
 def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
-    """The context in which to compute in ``precision``, as `choose_precision` gave it."""
+    """Return the context in which to compute in ``precision``, as `choose_precision` gave it."""
     return nullcontext() if precision is None else torch.autocast(device.type, precision)

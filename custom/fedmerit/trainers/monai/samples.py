@@ -18,14 +18,17 @@ RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site m
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
-    """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
+    """A set of what a network is trained on, one of a batch at a time.
+
+    Pairs of float32 (channels, ...) and (labels, ...).
+    """
 
     roams = False  # whether steps of training see something else than the samples, of the same cases
     index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
     _resident: tuple[Tensor, Tensor] | None = None  # all images, and their masks as uint8, on a GPU
 
     def batch(self, places: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Images (batch, channels, ...) and masks (batch, labels, ...) at ``places`` (batch,), on ``device``.
+        """Return images (batch, channels, ...) and masks (batch, labels, ...) at ``places`` (batch,), on ``device``.
 
         All of them stay on a GPU that has room, from the first batch on.
         """
@@ -39,7 +42,7 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
         return self._resident[0][where], self._resident[1][where].float()
 
     def draw(self, places: Tensor, device: torch.device, share: float, order: torch.Generator) -> tuple[Tensor, Tensor]:
-        """What a step of training sees of ``places``; ``share`` and ``order`` are of samples that roam."""
+        """Return what a step of training sees of ``places``; ``share`` and ``order`` are of samples that roam."""
         return self.batch(places, device)
 
     def _fit(self, device: torch.device) -> bool:
@@ -50,7 +53,7 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     @property
     @abstractmethod
@@ -88,12 +91,12 @@ Place = tuple[slice, ...]  # of a patch, in the slices, rows and columns of a vo
 
 
 def build_samples(cases: Sequence[Case], patch: tuple[int, ...]) -> Samples:
-    """What a network of ``patch`` (of `Network`) is trained on: the slices of ``cases``, or their patches."""
+    """Return what a network of ``patch`` (of `Network`) is trained on: the slices of ``cases``, or their patches."""
     return Patches(cases, patch) if patch else Slices(cases)
 
 
 class Patches(Samples):
-    """Patches that cover the training slices of some cases, evenly: they overlap where a side is no multiple.
+    """A set of patches that cover the training slices of some cases, evenly: they overlap where a side is no multiple.
 
     Pairs of (channels, slices, h, w) and (labels, slices, h, w) float32; what is shorter is padded by zeros. A step of
     training sees as many patches of each case, but anywhere in it.
@@ -151,7 +154,7 @@ class Patches(Samples):
 
 
 def _size(case: Case) -> tuple[int, ...]:
-    """Slices to train on, rows and columns."""
+    """Return slices to train on, rows and columns."""
     return len(case.image) if case.slices is None else len(case.slices), *case.image.shape[2:]
 
 
@@ -171,7 +174,7 @@ def _places(case: Case, patch: tuple[int, ...]) -> list[Place]:
 
 
 def _cut(case: Case, array: NDArray[Any], place: Place) -> NDArray[Any]:
-    """(slices, planes, h, w) of one patch."""
+    """Return (slices, planes, h, w) of one patch."""
     depth, rows, columns = place
     positions = depth if case.slices is None else list(case.slices[depth])
     return array[positions, :, rows, columns]

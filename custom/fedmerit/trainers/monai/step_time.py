@@ -45,7 +45,7 @@ def seconds_per_image(
 def measure_precision(
     config: RunConfiguration, folder: SiteFolder, device: torch.device
 ) -> tuple[RunConfiguration, dict[str, float]]:
-    """The run in mixed precision if training on ``device`` takes at most `WORTH` of its time in float32.
+    """Return the run in mixed precision if training on ``device`` takes at most `WORTH` of its time in float32.
 
     Returns:
         The configuration, and seconds per image by precision; none of a processor without instructions for bfloat16.

@@ -15,7 +15,7 @@ Masks = NDArray[np.bool_] | NDArray[np.uint8]  # (slices, labels, height, width)
 def measure_surfaces(
     predicted: Masks, reference: Masks, spacing: tuple[float, float, float] | None
 ) -> list[Surface | None]:
-    """One `Surface` per label; a volume is measured in three dimensions, a case of one slice in its plane.
+    """Return one `Surface` per label; a volume is measured in three dimensions, a case of one slice in its plane.
 
     HD95 is the larger of the two directed 95th percentiles, NSD the share of both surfaces' voxels that lie within
     `TOLERANCE` of the other surface.
@@ -36,7 +36,7 @@ def measure_surfaces(
 def _surface(
     predicted: NDArray[np.bool_], reference: NDArray[np.bool_], unit: str, steps: tuple[float, ...]
 ) -> Surface:
-    """Of masks (slices, height, width)."""
+    """Measure the surfaces of masks (slices, height, width)."""
     from monai.metrics.utils import get_mask_edges
 
     found, there = predicted.any(), reference.any()
@@ -90,7 +90,7 @@ def surface_dice_by_area(
 
 
 def _distances(edges: torch.Tensor, others: torch.Tensor, steps: tuple[float, ...]) -> NDArray[np.float64]:
-    """From each voxel of one surface to the nearest of the other, in the unit of ``steps``.
+    """Return distances from each voxel of one surface to the nearest of the other, in the unit of ``steps``.
 
     A map of distances of all voxels is fastest, but a large volume's would not fit in memory.
     """

@@ -71,12 +71,12 @@ class ImageTrainer:
 
     @cached_property
     def samples(self) -> Samples:
-        """Training images."""
+        """The training images."""
         return build_samples(self.folder.cases("training"), self.config.network.patch)
 
     @property
     def num_samples(self) -> int:
-        """Number of training images that it reports."""
+        """The number of training images that the site reports."""
         return len(self.samples)
 
     def holdings(self, round: int) -> Holdings:
@@ -107,7 +107,7 @@ class ImageTrainer:
         return LocalRound(*run, *machine, self.training_seed_site, self._validation_dice, task)
 
     def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
-        """Dice, and losses if asked for, of some models on one split."""
+        """Return dice, and losses if asked for, of some models on one split."""
         estimates = task.purpose is messages.Purpose.ROUND and estimates_statistics(self.config.training)
         own_images, cases = self.samples if estimates else None, self._cases(task.split)
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
@@ -139,11 +139,11 @@ class ImageTrainer:
         save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def measure_importance(self, task: messages.ImportanceTask) -> messages.Importance:
-        """How much the loss on one split rises without each neuron of a model."""
+        """Return how much the loss on one split rises without each neuron of a model."""
         return measure_importance(self.network, self._cases(task.split), task)
 
     def _cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of a split; `BadInput` if there are none."""
+        """Return the cases of a split; `BadInput` if there are none."""
         cases = self.folder.cases(split)
         if not cases:
             way_out = (
@@ -160,7 +160,7 @@ class ImageTrainer:
         return self._evaluations.evaluate(self.network, parameters, buffers, cases).overlaps
 
     def _validation_dice(self, network: torch.nn.Module) -> float:
-        """Mean Dice of the network on the validation split."""
+        """Return mean Dice of the network on the validation split."""
         return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)
 
 
@@ -199,7 +199,7 @@ class ServerImages:
 
 
 class SharedTraining:
-    """One training a round for all sites, done by the site that comes first."""
+    """A training a round for all sites, done by the site that comes first."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -232,7 +232,7 @@ class PooledTrainer(ImageTrainer):
 
     @property
     def num_samples(self) -> int:
-        """Number of the site's own training images."""
+        """The number of the site's own training images."""
         return self._site_trainer.num_samples
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Learned:
@@ -273,7 +273,7 @@ def read_holdings(folder: SiteFolder, num_samples: int) -> Holdings:
 
 
 def _report_slow_precision(site: str, config: RunConfiguration, device: torch.device) -> None:
-    """On standard error, for the site: every site computes in the precision of the plan, be it slow there."""
+    """Warn the site on standard error: every site computes in the precision of the plan, be it slow there."""
     if config.training.amp and device.type == "cpu" and not computes_bfloat16():
         print(
             printable(

@@ -24,7 +24,7 @@ def describe_script(
     mode: str = "max",
     evaluates: bool | None = None,
 ) -> Script:
-    """What a run says of the script in ``file`` and its ``model``; `BadInput` if that cannot be sent."""
+    """Return what a run says of the script in ``file`` and its ``model``; `BadInput` if that cannot be sent."""
     if mode not in ("max", "min"):
         raise BadInput(f"key_metric_mode={mode!r}: expected max or min")
     tensors, output = describe(model)
@@ -50,7 +50,7 @@ def describe_script(
 
 
 def require_args(text: str, own_process: bool = False) -> None:
-    """`BadInput` if the arguments of a script cannot be split as they are written."""
+    """Raise `BadInput` if the arguments of a script cannot be split as they are written."""
     try:
         count = len(shlex.split(text))
     except ValueError as error:
@@ -63,7 +63,7 @@ def require_args(text: str, own_process: bool = False) -> None:
 
 
 def plain_weights(model: Model) -> dict[str, Tensor]:
-    """The weights to begin with, in float32 and int64."""
+    """Return the weights to begin with, in float32 and int64."""
     kinds = {True: torch.float32, False: torch.int64}
     return {
         name: value.detach().to("cpu", kinds[value.is_floating_point()]).clone().contiguous()

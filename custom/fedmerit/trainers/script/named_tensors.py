@@ -41,11 +41,11 @@ class NamedTensors(nn.Module):
         self.fedmerit_tensors, self.fedmerit_output = tensors, str(arguments.get("output", ""))
 
     def forward(self, *_: Any) -> Tensor:
-        """`BadInput`: only the script's own module makes anything of its tensors."""
+        """Raise `BadInput`: only the script's own module makes anything of its tensors."""
         raise BadInput("a model of a script is applied by its own module: load its .pt file there as a state_dict")
 
     def to_script(self) -> dict[str, Tensor]:
-        """Copies of all tensors, in the kinds that the script's own have."""
+        """Return copies of all tensors, in the kinds that the script's own have."""
         kinds = {one.name: getattr(torch, one.kind) for one in self.fedmerit_tensors}
         return {name: value.detach().to(kinds[name], copy=True) for name, value in self.state_dict().items()}
 
@@ -55,7 +55,7 @@ def _has_fractions(one: NamedTensor) -> bool:
 
 
 def to_state(model: Model) -> dict[str, Any]:
-    """Its state_dict; NumPy's numbers as tensors."""
+    """Return the state_dict of a model; NumPy's numbers as tensors."""
     state = model.state_dict() if isinstance(model, nn.Module) else model
     return {
         name: torch.tensor(value) if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else value
@@ -64,7 +64,7 @@ def to_state(model: Model) -> dict[str, Any]:
 
 
 def describe(model: Model) -> tuple[tuple[NamedTensor, ...], str]:
-    """The tensors of a model and the name of the output layer, "" if it is not known.
+    """Return the tensors of a model and the name of the output layer, "" if it is not known.
 
     Raises:
         BadInput: there is none, or one of a kind or name that cannot be sent.

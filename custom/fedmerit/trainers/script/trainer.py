@@ -43,7 +43,7 @@ MOST_CASES = 5_000
 
 @dataclass(frozen=True)
 class Question:
-    """What a script gets."""
+    """A question to a script."""
 
     work: str  # `TRAIN` or `EVALUATE`
     state: Mapping[str, Any]  # of the received model, tensors or arrays in the script's kinds of numbers
@@ -54,7 +54,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Said:
-    """What a script gave."""
+    """A script's answer."""
 
     params: Mapping[str, Any] = field(default_factory=dict)  # tensors or arrays by name
     is_difference: bool = False  # whether they are what training changed
@@ -66,7 +66,7 @@ Ask = Callable[[Question], Said]
 
 
 class ScriptTrainer:
-    """Has a site's script train and evaluate.
+    """A trainer that has a site's script train and evaluate.
 
     Args:
         name: of the site.
@@ -104,7 +104,7 @@ class ScriptTrainer:
         return Trained(learned, self._count(said), self._scores(said), values=values)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
-        """Scores of every model of ``task``, equal ones once.
+        """Return scores of every model of ``task``, equal ones once.
 
         Raises:
             BadInput: the script answers with parameters, or without the metric.
@@ -123,7 +123,7 @@ class ScriptTrainer:
         return Evaluated(task.round, tuple(scores), losses)
 
     def score(self, model: Model, round: int, split: str) -> tuple[Overlap, ...]:
-        """Of one model; raises as `evaluate`."""
+        """Return the scores of one model; raises what `evaluate` raises."""
         return self._scores(self._evaluated(model, round, split))
 
     def _evaluated(self, model: Model, round: int, split: str) -> Said:
@@ -151,7 +151,7 @@ class ScriptTrainer:
         return self.ask(Question(work, state, round, self.config.rounds, meta))
 
     def _news(self, task: Task) -> dict[str, Any]:
-        """What NVFlare's helpers of some methods read."""
+        """Return what NVFlare's helpers of some methods read."""
         news: dict[str, Any] = {SPLIT: "training"}
         if self.can.leave_one_out:
             news[FEDCE_WEIGHTS] = {} if task.weight is None else {self.name: task.weight}
@@ -165,7 +165,7 @@ class ScriptTrainer:
         return news
 
     def _controls(self, said: Said, task: Task) -> dict[str, Tensor]:
-        """SCAFFOLD's c_i⁺ (d,): what the site had, and what the script's helper added to it."""
+        """Return SCAFFOLD's c_i⁺ (d,): what the site had, and what the script's helper added to it."""
         if not self.can.vectors:
             return {}
         changes = said.meta.get(SCAFFOLD_CHANGE)
@@ -184,7 +184,7 @@ class ScriptTrainer:
         }
 
     def _losses(self, said: Said) -> Tensor:
-        """(images,) of the received model, as the script sent them."""
+        """Return (images,) of the received model, as the script sent them."""
         losses = _listed(said.meta.get(LOSSES))
         if not isinstance(losses, Sequence) or not 0 < len(losses) <= MOST_CASES:
             raise BadInput(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
@@ -194,7 +194,7 @@ class ScriptTrainer:
         return found
 
     def _model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
-        """The trained model: what the script leaves out stays as it was received."""
+        """Return the trained model: what the script leaves out stays as it was received."""
         own: dict[str, Tensor] = {**flat.named(self.network, received), **buffers}
         if not said.params:
             raise BadInput(f"site {self.name}: the script sent no parameters; expected those that it trained")
@@ -220,13 +220,13 @@ class ScriptTrainer:
         return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
 
     def _own_model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
-        """Ditto's, which the site keeps."""
+        """Return Ditto's own model, which the site keeps."""
         if not isinstance(own := said.meta.get(OWN), Mapping):
             raise BadInput(f"site {self.name}: the script sent no own model; call fedmerit.client.with_own_model")
         return self._model(Said(own), received, buffers)
 
     def _scores(self, said: Said) -> tuple[Overlap, ...]:
-        """The run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
+        """Return the run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
         metric = self.script.metric
         if not metric:
             return ()
@@ -248,7 +248,10 @@ class ScriptTrainer:
         return tuple(Overlap.of_score(f"{place:03d}", self.script.label, score) for place, score in scores.items())
 
     def _values(self, said: Said, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
-        """What a method with leave-one-outs asks for: the error by the script's helper, the cosine by the updates."""
+        """Return what a method with leave-one-outs asks for.
+
+        The error by the script's helper, the cosine by the updates.
+        """
         measures, error = self.can.leave_one_out, said.meta.get(FEDCE_ERROR)
         if self.method.asks and not measures:
             return self.method.report(SiteView(received, lambda: self._losses(said)))
@@ -297,15 +300,15 @@ class ScriptTrainer:
         return Holdings(cases, cases, identities, secret=texts_digest(sorted(map(str, held))))
 
     def estimate(self, task: Evaluation) -> Evaluated:
-        """Not asked for."""
+        """Raise `BadInput`: a script cannot do this."""
         raise self._unable("estimate BatchNorm statistics")
 
     def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
-        """Not asked for."""
+        """Raise `BadInput`: a script cannot do this."""
         raise self._unable("select a final model")
 
     def measure_importance(self, task: ImportanceTask) -> Importance:
-        """Not asked for."""
+        """Raise `BadInput`: a script cannot do this."""
         raise self._unable("measure the importance of neurons")
 
     def save(self, folder: Path, name: str, model: Model) -> None:
@@ -318,5 +321,5 @@ class ScriptTrainer:
 
 
 def _listed(values: Any) -> Any:
-    """An array or tensor as a list."""
+    """Return an array or tensor as a list."""
     return values.tolist() if hasattr(values, "tolist") else values

@@ -129,7 +129,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
     )
     with TestCase().assertLogs("fedmerit.trainers.monai.local_training") as logged:
         learned = listening.learn(received, None)
-    assert "round 1: site3 is not available: model of shape" in logged.output[0]
+    assert "round 1: site3 is not available: PeerModel.parameters: shape" in logged.output[0]
     assert (method.view.round, method.view.weights, method.training) == (1, {"site2": 0.5}, False)
     assert method.dice == {None: 1.0, "site2": 0.5, "site3": None}
     assert method.predicted["site3"] is None

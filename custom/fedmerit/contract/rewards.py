@@ -52,33 +52,39 @@ class Reward:
         return keep_largest(self.update, quota_counts(self.quota, len(self.update)))
 
     def add_to(self, models: Tensor) -> Tensor:
-        """(n, d) ``models`` (n, d), each plus its site's reward."""
+        """Return (n, d) ``models`` (n, d), each plus its site's reward."""
         return add_masked(models, self.update, self.masks, self.own)
 
 
 def fractions_of_largest(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``amounts`` (n,) of the present sites by the largest of them; 0 for absent sites, and if all are 0."""
+    """Return (n,) ``amounts`` (n,) of the present sites by the largest of them.
+
+    0 for absent sites, and if all are 0.
+    """
     amounts = amounts.where(present, 0.0)
     return amounts / amounts.max() if amounts.any() else amounts
 
 
 def require_sparse(reward: str, unrewarded: str, contributions: Sequence[float]) -> None:
-    """`ValueError` if parameters of sparse rewards are given with one model for all sites."""
+    """Raise `ValueError` if parameters of sparse rewards are given with one model for all sites."""
     if reward == "global" and (unrewarded == "own" or contributions):
         raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
 
 
 def require_one_each(contributions: Sequence[float], num_sites: int) -> None:
-    """`ValueError` if some contributions are given, and not one per site."""
+    """Raise `ValueError` if some contributions are given, and not one per site."""
     if contributions and len(contributions) != num_sites:
         raise ValueError(f"contributions: {len(contributions)} of them for {num_sites} sites")
 
 
 def deserved(contributions: Sequence[float], reputation: Tensor, present: Tensor) -> Tensor:
-    """(n,) the present sites' shares of the given contributions; ``reputation`` (n,) unchanged if none are given."""
+    """Return (n,) the present sites' shares of the given contributions.
+
+    ``reputation`` (n,) unchanged if none are given.
+    """
     return share(torch.tensor(contributions, dtype=torch.float64), present) if contributions else reputation
 
 
 def kept(unrewarded: str, updates: Tensor) -> Tensor | None:
-    """`Reward.own`: ``updates`` (n, d) if sites keep what they trained, else None."""
+    """Return `Reward.own`: ``updates`` (n, d) if sites keep what they trained, else None."""
     return updates if unrewarded == "own" else None

@@ -14,8 +14,10 @@ from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.egress import Withheld
 from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
+from fedmerit.site.encryption import EncryptedModelsFromServer
+from fedmerit.site.models import ModelsFromServer
+from fedmerit.site.peers import UNREACHABLE, ModelsOfSites
 from fedmerit.site.site_log import SITE_LOG, SiteLog, peer_digest
-from fedmerit.site.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
 
 START, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)  # as every site begins
@@ -108,7 +110,7 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     kept = Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})
     of_b = PeerModel(WHOLE + 4, BUFFERS, math.nan)
     models = among_sites({"B": of_b, "C": OSError("/data/Mueller.npy: gone"), "D": None}, memories={1: kept})
-    with TestCase().assertLogs("fedmerit.site.site_models") as told:
+    with TestCase().assertLogs("fedmerit.site.peers") as told:
         received = models.receive(Task(2, torch.empty(0), {}, others={"B": 0.1, "C": 0.2, "D": 0.3}))
     assert torch.equal(received.model, WHOLE + 2)
     assert torch.equal(received.task.parameters, WHOLE + 2)
