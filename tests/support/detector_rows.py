@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detection_scores
+from fedmerit_lab.attacks import detection
 
 SITES = ("A", "B", "C", "D")
 HONEST = {
@@ -54,7 +54,7 @@ def table(run="run", rounds=6, start=2, **evidence) -> Results:
 
 
 def flagged(results, since=None):
-    found = detection_scores.first_flags(results, since)
+    found = detection.first_flags(results, since)
     return {(row.detector, row.site): row.round for row in found.itertuples()}
 
 

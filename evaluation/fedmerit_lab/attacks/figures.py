@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from fedmerit_evaluation.figures.drawing import GREY, INK, STYLE, legend, method_style, panels, titled
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detection_rules import FALSELY, RIGHTLY
+from fedmerit_lab.attacks.detection import FALSELY, RIGHTLY
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.papers.figures import lines_over_rounds
@@ -91,7 +91,7 @@ def detection_rate_figures(table: pd.DataFrame) -> dict[str, Figure]:
     """Return a figure for each attack with a panel for each method; by name.
 
     Args:
-        table: of `fedmerit_lab.attacks.detection_rules.detection_rates`.
+        table: of `fedmerit_lab.attacks.detection.detection_rates`.
     """
     kinds = list(dict.fromkeys(table["Attack"])) if len(table) else []
     return {f"detection-rates_{kind}": _figure(table[table["Attack"] == kind]) for kind in kinds}

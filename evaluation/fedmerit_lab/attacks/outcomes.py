@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
 from fedmerit_evaluation.results.views import SURFACES, Results
-from fedmerit_lab.attacks import detection_scores, detectors
+from fedmerit_lab.attacks import detection, detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detectors import DETECTORS
 
@@ -61,7 +61,7 @@ def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     dice = results.read_folders.dice.sites["dice"].droplevel("seed")
     last = {name: _last(detectors.of_rounds(results, name)) for name in ("weight", "quota")}
     values = detectors.accumulated(detectors.free_rider_values(results))
-    flags = detection_scores.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
+    flags = detection.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
     until = horizons(attacks, results)
     rows = []
     for attack, control in pairs:
@@ -82,7 +82,7 @@ def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
         }
         flagged = flags[(flags["run"] == run) & flags["site"].isin(own) & (flags["round"] <= until[run])]
         after = flagged.groupby("detector")["round"].min() - attack.first + 1
-        name = detection_scores.highest_site(values.loc[[(run, until[run])]]).iloc[0]
+        name = detection.highest_site(values.loc[[(run, until[run])]]).iloc[0]
         rows.append(
             row | {"Highest value": float(name in own)} | {detector: after.get(detector) for detector in DETECTOR_NAMES}
         )
@@ -105,16 +105,16 @@ def horizons(attacks: Sequence[AttackedRun], results: Results) -> dict[str, int]
 def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     """Return method, attack x detectors; NaN if a detector has no data."""
     rows = [
-        dict(zip(KEY, key, strict=True)) | {name: detection_scores.auroc(*both[name]) for name in DETECTOR_NAMES}
+        dict(zip(KEY, key, strict=True)) | {name: detection.auroc(*both[name]) for name in DETECTOR_NAMES}
         for key, both in _suspicions(attacks, results).items()
     ]
     return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
 
 
 def rocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Return curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection_scores.roc`."""
+    """Return curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection.roc`."""
     curves = [
-        detection_scores.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
+        detection.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
         for key, both in _suspicions(attacks, results).items()
         for name in DETECTOR_NAMES
     ]
@@ -128,7 +128,7 @@ def _suspicions(
     there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
     if not there:
         return {}
-    found = detection_scores.suspicions(results, horizons(attacks, results))
+    found = detection.suspicions(results, horizons(attacks, results))
     result = {}
     for label, kind in dict.fromkeys((attack.label, attack.kind) for attack in there):
         own = [attack for attack in there if (attack.label, attack.kind) == (label, kind)]
@@ -149,7 +149,7 @@ def false_positives(attacks: Sequence[AttackedRun], results: Results) -> pd.Data
         if own.empty:
             continue
         sites = len(own[["run", "site"]].drop_duplicates())
-        flagged = detection_scores.first_flags(Results(own))["detector"].value_counts()
+        flagged = detection.first_flags(Results(own))["detector"].value_counts()
         rows.append(
             {"Method": label, "Sites": sites} | {name: 100 * flagged.get(name, 0) / sites for name in DETECTOR_NAMES}
         )
@@ -171,7 +171,7 @@ def compare_with_honest(attack: AttackedRun, control: AttackedRun, results: Resu
                 weight = quantity == "weight"
                 heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
                 columns[heading] = (100 if weight else 1) * found.loc[of]
-    flags = detection_scores.first_flags(results, dict.fromkeys((run, honest), attack.first))
+    flags = detection.first_flags(results, dict.fromkeys((run, honest), attack.first))
     sites = sorted({*tested[run].index, *tested[honest].index})
     table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
     for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):

@@ -187,7 +187,7 @@ def attacks(
     from fedmerit_evaluation.figures.pages import save_png
     from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
     from fedmerit_lab.attacks.attacked_runs import collect_results
-    from fedmerit_lab.attacks.detection_rules import detection_rates
+    from fedmerit_lab.attacks.detection import detection_rates
     from fedmerit_lab.attacks.figures import detection_rate_figures, figures
     from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, rocs, tables
 

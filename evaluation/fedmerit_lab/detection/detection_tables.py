@@ -15,7 +15,7 @@ from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import LEVEL, draw_over_seeds
-from fedmerit_lab.attacks.detection_scores import auroc
+from fedmerit_lab.attacks.detection import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, ThresholdDetector
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
 from fedmerit_lab.detection.scenarios import HONEST

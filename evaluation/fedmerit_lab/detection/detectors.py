@@ -12,9 +12,7 @@ from fedmerit.guard.history import History
 from fedmerit.plugins import Catalogue
 from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, RoundDetector
-from fedmerit_lab.detection.evolving_weights import EvolvingWeights
-from fedmerit_lab.detection.predicted_updates import PredictedUpdates
-from fedmerit_lab.detection.std_dagmm import StdDagmm
+from fedmerit_lab.detection.published_detectors import EvolvingWeights, PredictedUpdates, StdDagmm
 
 
 @dataclass

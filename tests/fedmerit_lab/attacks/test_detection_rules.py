@@ -9,7 +9,7 @@ from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detection_rules import (
+from fedmerit_lab.attacks.detection import (
     FALSELY,
     RIGHTLY,
     WINDOW,

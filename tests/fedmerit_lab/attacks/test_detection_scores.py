@@ -11,7 +11,7 @@ from scipy.stats import mannwhitneyu
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detectors
-from fedmerit_lab.attacks.detection_scores import auroc, highest_site, roc, suspicions
+from fedmerit_lab.attacks.detection import auroc, highest_site, roc, suspicions
 from fedmerit_lab.attacks.detectors import DETECTORS, of_rounds
 
 

@@ -9,9 +9,17 @@ from monitored_rounds import monitored_round
 from pulling_sites import updates_of
 from scipy.linalg import hadamard
 
-from fedmerit_lab.detection.evolving_weights import LEAST, EvolvingWeights, correlations
-from fedmerit_lab.detection.predicted_updates import PredictedUpdates, curvature_times, two_clusters
-from fedmerit_lab.detection.std_dagmm import StdDagmm, energy, features
+from fedmerit_lab.detection.published_detectors import (
+    LEAST,
+    EvolvingWeights,
+    PredictedUpdates,
+    StdDagmm,
+    correlations,
+    curvature_times,
+    energy,
+    features,
+    two_clusters,
+)
 
 # STD-DAGMM
 
