@@ -10,7 +10,7 @@ from pulling_sites import updates_of
 from scipy.linalg import hadamard
 
 from fedmerit_lab.detection.published_detectors import (
-    LEAST,
+    WEF_LEAST,
     EvolvingWeights,
     PredictedUpdates,
     StdDagmm,
@@ -70,24 +70,24 @@ def test_patterns_are_of_the_entries_that_moved_much():
 
 
 def test_a_site_that_moves_other_entries_than_all_is_flagged():
-    """The others are alike, each 0 from the median one; the last is 1 - (-1) from it, in units of `LEAST`."""
+    """The others are alike, each 0 from the median one; the last is 1 - (-1) from it, in units of `WEF_LEAST`."""
     updates = torch.tensor([[1.0, -2.0, 0.1, 0.0]] * 4 + [[0.0, 0.1, 2.0, -1.0]])
     found = EvolvingWeights().see(monitored_round(0, updates))
-    assert found.suspicion.tolist() == pytest.approx([0, 0, 0, 0, 2 / LEAST])
+    assert found.suspicion.tolist() == pytest.approx([0, 0, 0, 0, 2 / WEF_LEAST])
     assert found.flagged.tolist() == [False] * 4 + [True]
     present = torch.tensor([False, True, True, True, True])
     found = EvolvingWeights().see(replace(monitored_round(0, updates), present=present))
-    assert found.suspicion.tolist() == pytest.approx([math.nan, 0, 0, 0, 2 / LEAST], nan_ok=True)
+    assert found.suspicion.tolist() == pytest.approx([math.nan, 0, 0, 0, 2 / WEF_LEAST], nan_ok=True)
 
 
 def test_a_site_that_moves_the_entries_of_the_last_three_steps_is_flagged():
-    """Patterns without any correlation, except one that is a step's: 1, the others have 0, by `LEAST`."""
+    """Patterns without any correlation, except one that is a step's: 1, the others have 0, by `WEF_LEAST`."""
     patterns = torch.from_numpy(hadamard(8)).float() * 0.45 + 0.55  # entries 1 and 0.1
     updates, steps = patterns[1:5], [-3 * patterns[4], *patterns[5:8]]
     detector = EvolvingWeights()
     found = [detector.see(monitored_round(number, updates, step)) for number, step in enumerate(steps)]
     for one in found[:3]:
-        assert one.suspicion.tolist() == pytest.approx([0, 0, 0, 1 / LEAST], abs=1e-4)
+        assert one.suspicion.tolist() == pytest.approx([0, 0, 0, 1 / WEF_LEAST], abs=1e-4)
         assert one.flagged.tolist() == [False, False, False, True]
     assert not found[3].flagged.any()
 
