@@ -13,14 +13,14 @@ from fedmerit.schema.messages import EVALUATE, TRAIN, Answer, Task, Work
 
 
 class Clock:
-    """A clock of the server's own work on a round, without waiting for sites."""
+    """A clock of the server's own work on a round, without waiting for sites [s]."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """The seconds since the start, without pauses."""
+        """The time since the start, without pauses [s]."""
         return time.perf_counter() - self._began
 
     @contextmanager
@@ -67,7 +67,7 @@ class Exchange:
 
     @property
     def work(self) -> str:
-        """The kind of work of the sites: `TRAIN` or `EVALUATE`."""
+        """The work of the sites: `TRAIN` or `EVALUATE`."""
         return TRAIN if all(isinstance(task, Task) for task in self.tasks.values()) else EVALUATE
 
     def take(self, site: str, answer: Answer) -> None:
@@ -113,7 +113,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Moment:
-    """A point of a run: what its exchanges have in common."""
+    """A moment of a run: what its exchanges have in common."""
 
     round: int
     when: str  # for messages, such as "round 3"

@@ -103,7 +103,7 @@ class RunGuard:
 
     @property
     def num_samples(self) -> dict[str, int]:
-        """The enrolled training images by site."""
+        """The number of training images that each site enrolled, by name."""
         return {site: one.slices["training"] for site, one in self.enrolments.items()}
 
     def accepts(self, site: str) -> bool:
@@ -115,7 +115,10 @@ class RunGuard:
         return not self.enrols or site in self._digests
 
     def check_log(self, site: str, answer: object, head: str) -> str | None:
-        """Return why what an answer says of the log of ``site`` is not its word; None also without a certificate."""
+        """Return why what an answer says of the log of ``site`` is not its word, or None.
+
+        It is, or it has no certificate.
+        """
         one = self.enrolments.get(site)
         return check_log(answer, one.certificate, head) if self.root and one else None
 
@@ -125,9 +128,7 @@ class RunGuard:
         return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
 
     def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
-        """Return why ``overlaps`` on a split are not of as many cases as ``site`` enrolled.
-
-        None: they are, or it did not.
+        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not.
 
         A script may enrol only what it trains on, and give one mean.
         """
@@ -155,7 +156,7 @@ class RunGuard:
         """Return what the method gets of a round.
 
         Args:
-            updates: (n, d), as `fedmerit.server.round_updates.stack_replies` returns them with the next.
+            updates: (n, d), as `stack_replies` returns them with the next.
             reports: likewise.
             replies: in site order.
             received: BatchNorm statistics that each site was sent.
@@ -176,7 +177,7 @@ class RunGuard:
     def bound_estimates(
         self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
     ) -> tuple[Sequence[Buffers | None], Admission]:
-        """Return the statistics that sites estimated, bounded by the ``received`` ones, and the admission."""
+        """Statistics that sites estimated for the ``received`` ones, bounded, and the admission with the factors."""
         if not self.on:
             return statistics, admission
         bounded, factors = bound_statistics(statistics, received)
@@ -229,7 +230,10 @@ class RunGuard:
 
     @property
     def split(self) -> str:
-        """The split for models without each site: images set aside for the server, if all sites have some."""
+        """The split on which sites evaluate models without each.
+
+        The images set aside for the server, if all sites have some.
+        """
         there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
         return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
 
@@ -261,14 +265,14 @@ class RunGuard:
         return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
 
     def enrolment_record(self, round: int) -> dict[str, Any]:
-        """Return, for the ledger, the enrolments before a round."""
+        """Return the enrolments for the ledger, in their round."""
         enrolled_now = {
             site: self._enrolment_record(site) for site, one in self.enrolments.items() if one.round == round
         }
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
-        """Return, for the ledger, bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
+        """Return for the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
         if not self.on:
             return {}
         bounds = {
@@ -286,7 +290,7 @@ class RunGuard:
         }
 
     def _enrolment_record(self, site: str) -> dict[str, Any]:
-        """Return the ledger's record of an enrolment, as `fedmerit.schema.records.EnrolmentRecord` declares it.
+        """Return the ledger's record of an enrolment, as `EnrolledSite` declares it.
 
         The certificate is that of the signatures under what the site says of its own log.
         """
@@ -308,7 +312,7 @@ class RunGuard:
         return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """Restore the state from the checkpoint."""
+        """Take over the state in a checkpoint."""
         if self.enrols:
             kept = content["guard"]
             self.history, self._shared = History.restore(kept["history"]), kept["shared"]

@@ -116,7 +116,7 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
     tables = [Table("sites", "Sites", sites), Table("jobs", "Jobs", jobs)]
     notes = ([problem] if problem else []) + list_flags(state)
     shown = {"every": every, "when": in_words(state.when), "tables": [one for one in tables if len(one.frame)]}
-    write_page(out, "fedmerit_cli", "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
+    write_page(out, "fedmerit_deploy", "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
 
 
 def describe_metrics(state: "FederationState") -> str:

@@ -32,6 +32,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/schema/declarations.py": "the text of an option",
     "cli/fedmerit_cli/options.py": "a table of this package",
     "custom/fedmerit/schema/configuration/options.py": "TOML of `read_text`",
+    "custom/fedmerit/engines/resumption.py": "what it wrote itself",
     "custom/fedmerit/engines/script_sites.py": "the pipe to a process of its own",
     "custom/fedmerit/plugins.py": "a variable of the operator",
     "custom/fedmerit/plugin_references.py": "installed packages, and scripts that a person names",

@@ -55,7 +55,12 @@ def test_an_observer_is_parsed_and_specs_are_completed():
 @pytest.mark.parametrize(
     ("specs", "keep_updates", "method", "told"),
     [
-        (["shap"], False, "fedavg", "--values 'shap': unknown; expected one of multi_round"),
+        (
+            ["shap"],
+            False,
+            "fedavg",
+            "--values 'shap': unknown; expected one of multi_round, local_only, leave_one_out_loss, one_round",
+        ),
         (["multi_round:most=7"], False, "fedavg", "most=7: expected a whole number from 8 to 4096"),
         (
             ["multi_round", "one_round", "multi_round:every=2"],
