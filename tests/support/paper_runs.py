@@ -8,7 +8,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.results import Row
-from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN
+from fedmerit_lab.papers.artefact import KEEP_OWN
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SyntheticTraining:
 def write_paper_run(folder, label, seed, names=SITES):
     """Every row that a paper's artefact reads, in addition to those of `make_run`."""
     method, *settings = label.split(":")
-    parameters = dict(setting.split("=") for setting in settings if not (KEEP_OWN + BY_LOCAL_ONLY).count(f":{setting}"))
+    parameters = dict(setting.split("=") for setting in settings if f":{setting}" != KEEP_OWN)
     make_run(folder, method=method, seed=seed, sites=names, rounds=4, parameters=parameters)
     random = np.random.default_rng([seed, *label.encode()])
     head = (folder.name, method, seed)

@@ -177,14 +177,13 @@ def _read_toml(name: str) -> dict[str, Any]:
 
 
 KEEP_OWN = ":last_round=own"  # in a label: sites of one model keep the model that they train in the last round
-BY_LOCAL_ONLY = ":contributions=standalone"  # in a label: rewards by local-only Dice, not by the method's reputations
 
 
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
     """Return our table with the paper's columns of the same headings added, for our methods.
 
     Args:
-        ours: its first column has methods; `KEEP_OWN` and `BY_LOCAL_ONLY` are ignored when they are looked up.
+        ours: its first column has methods; `KEEP_OWN` is ignored when they are looked up.
         published: the paper's.
         groups: of the paper's columns; None: all.
     """
@@ -193,7 +192,7 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
         for place in range(spread.shape[1]):
             if ours.is_number(place):
                 spread[spread.columns[place]] = float("nan")
-    methods = frame[published.first].str.removesuffix(KEEP_OWN).str.removesuffix(BY_LOCAL_ONLY)
+    methods = frame[published.first].str.removesuffix(KEEP_OWN)
     numbers = [heading for place, heading in enumerate(ours.headings) if ours.is_number(place)]
     for group in published.groups if groups is None else groups:
         theirs = published.group(group)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.results.views import STANDALONE
-from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, Artefact, Made, read_paper
+from fedmerit_lab.papers.artefact import Artefact, Made, read_paper
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     bars,
@@ -33,13 +33,7 @@ MORE = tuple(  # of Tables 5 and 6
     for number, partitions in ((20, PARTITIONS), (40, DIR[:2]), (60, DIR[:2]))
     for partition in partitions
 )
-METHODS = (
-    STANDALONE,
-    "fedavg",
-    "qfedavg",
-    *(f"{method}{BY_LOCAL_ONLY}" for method in ("cffl", "cgsv", "fedave")),
-    "fedsac",
-)
+METHODS = (STANDALONE, "fedavg", "qfedavg", "cffl", "cgsv", "fedave", "fedsac")
 ABLATIONS = (STANDALONE, "fedsac:importance=equal", "fedsac:aggregation=plain", "fedsac")
 BETAS = (STANDALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=20")
 
