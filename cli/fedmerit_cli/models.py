@@ -36,7 +36,7 @@ def predict(
     ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ...")] = "auto",
 ) -> None:
-    """Segment raw images: masks in the images' own geometry, prepared as in the run. Only for research."""
+    """Predict the masks of raw images: masks in the images' own geometry, prepared as in the run. Only for research."""
     from fedmerit_evaluation.models.predictor import open_predictor, predict_files
 
     predictor = open_predictor(run, site, sites, device)

@@ -147,7 +147,7 @@ def check(
 
 
 def _anonymous_text(finding: "Finding") -> str:
-    """A finding without the names of files, cases and patients."""
+    """Return a finding without the names of files, cases and patients."""
     from fedmerit_data.checking.findings import KINDS
 
     place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
@@ -171,7 +171,7 @@ def _print_job(page: "JobPage") -> None:
 
 
 def _table(found: "Examination") -> Table:
-    """Cases and findings of every site by severity, and whether it is unchanged since it was prepared."""
+    """Return cases and findings of every site by severity, and whether it is unchanged since it was prepared."""
     from fedmerit_data.checking.findings import Severity
 
     table = plain_table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest")

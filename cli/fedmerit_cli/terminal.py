@@ -218,7 +218,7 @@ def set_up(
         Path | None, typer.Option("--log", metavar="FILE", help="Append every round, error and site log to a file.")
     ] = None,
 ) -> None:
-    """Collaboratively-fair federated learning for medical image segmentation."""
+    """Run collaboratively-fair federated learning for medical image segmentation."""
     if quiet and verbose:
         raise BadInput("--quiet, --verbose: give only one of them")
     console.quiet = quiet

@@ -17,7 +17,7 @@ def dossier(
     out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
     sites: Annotated[Path | None, typer.Option(help="Site folders, if not the run's own.")] = None,
 ) -> None:
-    """Checklists of journals and regulators: CLAIM, TRIPOD+AI, FUTURE-AI, a model card, EU AI Act, HL7 FLUTE.
+    """Write checklists of journals and regulators: CLAIM, TRIPOD+AI, FUTURE-AI, a model card, EU AI Act, HL7 FLUTE.
 
     Every item with the evidence from runs and site folders, or whom to ask.
     """

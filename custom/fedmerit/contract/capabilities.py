@@ -225,7 +225,9 @@ class LearnsFromPeers:
         raise NotImplementedError
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """(n, n) that a site shares in a round with a peer, by the ``weights`` (n, n) of its distillation losses."""
+        """Return (n, n) that a site shares in a round with a peer, by the ``weights`` (n, n) of its distillation
+        losses.
+        """
         raise NotImplementedError
 
     def learn_from(self, view: PeerView) -> PeerTerm:
@@ -244,7 +246,7 @@ class OwnUpdate:
 
 
 class MeasuresLeaveOneOut:
-    """Each site measures the aggregate without its own update; under a guard, the other sites measure it for them.
+    """A capability: each site measures the aggregate without its own update; under a guard, other sites measure it.
 
     The quantity is "minus_error", 1 - Dice of the model without the site.
     """

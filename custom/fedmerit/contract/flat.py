@@ -13,7 +13,7 @@ Buffers = Mapping[str, Tensor]
 
 
 def get_parameters(network: nn.Module) -> Tensor:
-    """Return (d,) float32 copy on the CPU of the trainable parameters, in `named_parameters` order."""
+    """Return a (d,) float32 copy on the CPU of the trainable parameters, in the order of ``named_parameters``."""
     with torch.no_grad():
         return torch.cat([weight.reshape(-1) for weight in trainable(network).values()]).to("cpu", torch.float32)
 

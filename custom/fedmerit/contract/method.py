@@ -220,7 +220,8 @@ class Method(Checked):
         raise NotImplementedError
 
     def restart_from(self, state: Any, models: Tensor) -> Any:
-        """The state if sites start the next round from ``models`` (n, d), not all of them from the models of `round`.
+        """Return the state if sites start the next round from ``models`` (n, d), not all of them from the models of
+        `round`.
 
         This happens if a guard withholds the outcome from a site, which then continues from its own model, or makes
         near copies share one. A method with a model per site keeps them as its state's ``models``, or overrides this.
@@ -261,7 +262,10 @@ class RemembersSites(Method):
     remembered: ClassVar[str] = "reputation"  # of the state, (n,)
 
     def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:
-        """As `Method.join`; with ``joining="mean"`` others begin with the mean of what ``rows`` have, 0 left out."""
+        """Return the state once other sites have joined, as `Method.join` does.
+
+        With ``joining="mean"`` they begin with the mean of what ``rows`` have, 0 left out.
+        """
         grown = super().join(state, rows, num_sites, layout)
         before: Tensor = getattr(state, self.remembered)
         if self.joining == "zero" or not before.any():

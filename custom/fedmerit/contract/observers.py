@@ -77,7 +77,7 @@ MOST = 256  # models: all coalitions of 8 sites
 
 @dataclass(frozen=True)
 class SampledCoalitions(Observer):
-    """Of many coalitions a sample, drawn with their complements."""
+    """A base class of observers that draw a sample of many coalitions, with their complements."""
 
     every: Annotated[int, Count(), About("rounds from one observation to the next; 0: only the last")] = 1
     most: Annotated[int, Count(8, 4096), About("models a round; of more coalitions a sample")] = MOST
@@ -89,15 +89,15 @@ class SampledCoalitions(Observer):
 
 @dataclass(frozen=True)
 class MultiRoundReconstruction(SampledCoalitions):
-    """Multi-round reconstruction (MR), Song et al. 2019: in each round, all coalitions of the present sites.
+    """A multi-round reconstruction (MR), Song et al. 2019: in each round, all coalitions of the present sites.
 
-    Of many sites, a sample of coalitions, with their complements, drawn in each round.
+    Of many sites, a sample of coalitions is drawn in each round, with their complements.
     """
 
     about: ClassVar[str] = "each round's model, with the mean update of every coalition"
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the class says."""
+        """Observe the models of the coalitions of this round."""
         if not view.due(self.every):
             return state, None
         present = view.reports.present
@@ -122,7 +122,7 @@ class LocalOnly(Observer):
         return sites
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the class says; the model of an absent site has the BatchNorm statistics that it received."""
+        """Observe the local-only models; that of an absent site has the BatchNorm statistics that the site received."""
         if not view.due(self.every):
             return state, None
         each = torch.eye(len(view.updates), dtype=torch.float64)

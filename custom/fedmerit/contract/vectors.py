@@ -17,7 +17,7 @@ LARGE = 1 << 23  # bytes from which large pages are faster
 
 
 def fresh_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """As `torch.zeros`, on the CPU; a large one in pages of 2 MB if the system has them.
+    """Return zeros on the CPU as `torch.zeros` does, large ones in pages of 2 MB if the system has them.
 
     Pages of 4 kB take most of the time of stacking six updates of 31 MB. The memory is freed with the last tensor that
     views it.
@@ -56,7 +56,9 @@ def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tens
 
 
 def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``memory``, with the present sites' sum divided again among them by ``amounts``; absent ones keep theirs.
+    """Return (n,) ``memory``, with the present sites' sum divided again among them by ``amounts``.
+
+    Absent ones keep theirs.
 
     Their sum counts as 1 if they have nothing, as before the first round. With all sites present it is `share`.
     """
@@ -120,7 +122,9 @@ def ratio(amounts: Tensor, scale: Tensor) -> Tensor:
 
 
 def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
-    """(d,) ``model`` plus the weighted sum of ``updates`` (n, d), in its dtype, summed in float64 in site order."""
+    """Return (d,) ``model`` plus the weighted sum of ``updates`` (n, d), in its dtype, summed in float64 in site
+    order.
+    """
     result, weights = torch.empty_like(model), weights.double()
     for start in range(0, len(model), BLOCK):
         part = slice(start, start + BLOCK)
@@ -129,7 +133,8 @@ def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:
 
 
 def trimmed_mean(updates: Tensor, cut: int) -> Tensor:
-    """(d,) the mean of each column of ``updates`` (k, d) without its ``cut`` smallest and largest entries, 2 cut < k.
+    """Return (d,) the mean of each column of ``updates`` (k, d) without its ``cut`` smallest and largest entries, 2 cut
+    < k.
 
     With ``cut`` = (k - 1) // 2 it is the median, of an even k the mean of the two in the middle.
     """
@@ -179,14 +184,16 @@ def parameter_mask(neurons: Tensor, owners: Tensor) -> Tensor:
 
     Args:
         neurons: bool.
-        owners: (d,) as in `Layout`.
+        owners: (d,) the neuron of each parameter, -1: none.
     """
     always = neurons.new_ones(*neurons.shape[:-1], 1)  # which the owner -1 finds at the end
     return torch.cat([neurons, always], dim=-1)[..., owners.long()]
 
 
 def histogram(losses: Tensor, bins: int) -> Tensor:
-    """(bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one closed."""
+    """Return (bins,) how many of ``losses`` (images,) lie in each of as many equal bins on [0, 1], the last one
+    closed.
+    """
     return torch.histc(losses.double().cpu(), bins, 0.0, 1.0)
 
 
@@ -292,7 +299,9 @@ def to_columns(members: Tensor, present: Tensor) -> Tensor:
 
 
 def trained_models(models: Tensor, updates: Tensor, present: Tensor, *more: Tensor) -> Tensor:
-    """(k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites; below ``more``.
+    """Return (k, d) ``models``, (d,) or one per site (n, d), plus the ``updates`` (n, d) of the present sites.
+
+    Below ``more``.
 
     These are m further vectors (d,), so that it is (k + m, d). Nothing is held twice.
     """

@@ -137,7 +137,8 @@ class CFFL(RemembersSites, EvaluatesCandidates):
     def rewarded(
         self, models: Tensor, clipped: Tensor, uploads: Tensor, quota: Tensor, remaining: Tensor, reports: Reports
     ) -> tuple[Tensor, Tensor]:
-        """(n, d) ``models`` with what each site earns by its ``quota`` (n,), and (n,) the weights of the aggregate.
+        """Return (n, d) ``models`` with what each site earns by its ``quota`` (n,), and (n,) the weights of the
+        aggregate.
 
         Args:
             models: (n, d) from which the sites trained.

@@ -165,7 +165,7 @@ class CYCle(Method, LearnsFromPeers):
         return CYCleState(model.repeat(num_sites, 1), unknown, unknown, torch.tensor(0))
 
     def sharing(self, state: CYCleState) -> Sharing | None:
-        """Adaptive sharing (Algorithm 1, lines 13 to 21, with the r_(n,k) that the text gives n)."""
+        """Return adaptive sharing (Algorithm 1, lines 13 to 21, with the r_(n,k) that the text gives n)."""
         if state.round < self.together:
             return None
         return Sharing(self.probability(state.reputation, int(state.round)), state.reputation)
@@ -195,7 +195,7 @@ class CYCle(Method, LearnsFromPeers):
         return CYCleState(outcome.models, r, estimate, state.round + 1), outcome
 
     def restart_from(self, state: CYCleState, models: Tensor) -> CYCleState:
-        """As `Method.restart_from`; a warm-up by FedAvg continues from the model of all."""
+        """Return the state with other models; a warm-up by FedAvg continues from the model of all."""
         as_one = self.warmup_by == "fedavg" and state.round < self.warmup
         return state if as_one else super().restart_from(state, models)
 

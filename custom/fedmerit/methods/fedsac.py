@@ -155,7 +155,9 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
 
 
 def reputations(contributions: Tensor, beta: float) -> Tensor:
-    """(n,) r in (0, 100], 100 for the largest contribution (Eqs. 5 and 6): e^{cβ} of differences, never too large.
+    """Return (n,) r in (0, 100], 100 for the largest contribution (Eqs.
+
+    5 and 6): e^{cβ} of differences, never too large.
 
     Args:
         contributions: (n,) c, fractions.

@@ -66,6 +66,8 @@ def undefined_quantities(name: str) -> list[str]:
 
 
 def asked_quantities() -> set[str]:
-    """All that our methods, and those of others that this process has loaded, may ask sites for, of peers too."""
+    """Return all that our methods, and those of others that this process has loaded, may ask sites for, of peers
+    too.
+    """
     kinds = METHODS.loaded()
     return {name for kind in kinds for name in (*kind.ranges, *getattr(kind, "peer_ranges", ()))}

@@ -21,7 +21,7 @@ from fedmerit.schema.rules import About, Count, Number
 
 @dataclass(frozen=True)
 class Trimmed(Method):
-    """Of every parameter, the mean of the updates without ⌊βn⌋ at either end (Algorithm 1, option II, Yin et al. 2018).
+    """A trimmed mean: of every parameter, without ⌊βn⌋ updates at either end (Algorithm 1, option II, Yin et al. 2018).
 
     n are the sites present; below 1/β of them nothing is cut. Which sites are cut differs from parameter to parameter:
     the weights recorded, and the credit, are equal shares.

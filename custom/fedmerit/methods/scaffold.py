@@ -85,13 +85,13 @@ class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
 
 
 class HeldSCAFFOLD(SCAFFOLD):
-    """Only that part of c_i⁺ counts which follows from the update Δ_i: c_i⁺ - c_i = -a Δ_i - c, a = 1 / (K η_l).
+    """A guarded form: only that part of c_i⁺ counts which follows from Δ_i: c_i⁺ - c_i = -a Δ_i - c, a = 1 / (K η_l).
 
     The guard bounds updates; a vector beside one could be anything, and would be in every site's gradients.
     """
 
     def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
-        """As sent if it follows from the update; else the nearest that does, up to `MOST` times the median length."""
+        """Return the control variates that follow from updates; else the nearest, up to `MOST` times the median length."""
         sent, present = reports.vectors["control"], reports.present
         c, most, held = _mean(before).double(), math.inf, sent.clone()
         changes = sent.double() - before.double()

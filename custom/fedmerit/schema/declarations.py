@@ -214,19 +214,19 @@ def explain(kind: Any, error: ValidationError, label: Label = assignment) -> str
     name, *rest = place or [""]
     parameter = known.get(name)
     if first["type"] == "value_error":
-        told = str(first["ctx"]["error"])
+        text = str(first["ctx"]["error"])
         if not place or (parameter and is_dataclass(parameter.base)):
-            return told  # raised by a dataclass or model itself, which names its field
-        return f"{label('.'.join(place), first['input'])}: {told}"
+            return text  # raised by a dataclass or model itself, which names its field
+        return f"{label('.'.join(place), first['input'])}: {text}"
     if first["type"] == "missing":
         rest = []
     if first["type"] in ("fault", "expected") or parameter is None or rest:
-        told = first["msg"] if first["type"] in ("fault", "expected") else _as_expected(first["msg"])
+        text = first["msg"] if first["type"] in ("fault", "expected") else _as_expected(first["msg"])
     else:
-        told = f"expected {parameter.words}" if parameter.words else _as_expected(first["msg"])
-    if told in ("unknown", "out of range") and parameter:
-        told = f"expected {parameter.words}"
-    return f"{label('.'.join([parameter.name if parameter else name, *rest]), first['input'])}: {told}"
+        text = f"expected {parameter.words}" if parameter.words else _as_expected(first["msg"])
+    if text in ("unknown", "out of range") and parameter:
+        text = f"expected {parameter.words}"
+    return f"{label('.'.join([parameter.name if parameter else name, *rest]), first['input'])}: {text}"
 
 
 def _as_expected(message: str) -> str:

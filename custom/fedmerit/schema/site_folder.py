@@ -1,4 +1,4 @@
-"""Site folders as everything after `prepare` reads them: site.json, datalist.json and memory-mapped arrays.
+"""Site folders as everything after the preparation reads them: site.json, datalist.json and memory-mapped arrays.
 
 Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32 and label
 ``(slices, labels, height, width)`` uint8 of zeros and ones, one plane per label. A fundus photograph is
@@ -51,7 +51,7 @@ UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, OverflowError, Syntax
 
 @dataclass(frozen=True)
 class Case:
-    """One volume or photograph of a site."""
+    """A volume or photograph of a site."""
 
     name: str
     patient: str
@@ -73,7 +73,9 @@ class Case:
 
 
 def require_name(name: str, where: Path | str) -> None:
-    """`BadInput` if a site of ``where`` cannot be named so on every engine: NVFlare uses names as paths and addresses.
+    """Raise `BadInput` if a site of ``where`` cannot be named so on every engine.
+
+    NVFlare uses names as paths and addresses.
 
     So nothing that shows a name computes or obeys it either, and no list is cut by it.
     """
@@ -89,7 +91,7 @@ def require_name(name: str, where: Path | str) -> None:
 
 
 class _Stated(BaseModel):
-    """What site.json says, as far as everything rests on it."""
+    """The fields of site.json that everything rests on."""
 
     name: Any  # `require_name`
     task: str
@@ -113,7 +115,7 @@ class _Entry(BaseModel):
 
 
 class _Lists(BaseModel):
-    """datalist.json, without lists that are no split's."""
+    """The lists of datalist.json, without those that are no split's."""
 
     training: tuple[_Entry, ...]
     validation: tuple[_Entry, ...]
@@ -122,7 +124,7 @@ class _Lists(BaseModel):
 
 
 class SiteFolder:
-    """One prepared site. With ``folds``, its splits are those of datalist.json, which are fold 0's, or `in_fold`'s.
+    """A prepared site. With ``folds``, its splits are those of datalist.json, which are fold 0's, or `in_fold`'s.
 
     Raises:
         BadInput: site.json or datalist.json is missing, unreadable or lacks a field, or lists a file that lies
@@ -156,12 +158,14 @@ class SiteFolder:
 
     @property
     def digest(self) -> str:
-        """One SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
+        """The one SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
         files = (self.path / "site.json", self.path / "datalist.json")
         return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
     def in_fold(self, fold: int | None, missing_ok: bool = False) -> Self:
-        """This site with the splits of a fold, cases by name: it tests that fold, validates the next, trains the rest.
+        """Return this site with the splits of a fold, cases by name.
+
+        It tests that fold, validates the next, trains the rest.
 
         Unchanged if that is None, or is missing and may be.
 
@@ -183,7 +187,7 @@ class SiteFolder:
         return other
 
     def patients_by_fold(self) -> dict[str, set[int]]:
-        """Of every patient, the folds that test it: one, if the folder is as `prepare` writes it; {} without folds."""
+        """Return the folds that test each patient: one, as the preparation writes it; {} without folds."""
         found: dict[str, set[int]] = {}
         for case, fold in self._tested:
             found.setdefault(case.patient, set()).add(fold)
@@ -209,7 +213,7 @@ class SiteFolder:
         )
 
     def _within(self, entry: str) -> Path:
-        """A listed file; `BadInput` if its path leads out of the site folder, be it by a symbolic link."""
+        """Return a listed file; `BadInput` if its path leads out of the site folder, be it by a symbolic link."""
         path = self.path / entry
         if not leads_into(self.path, path):
             raise BadInput(
@@ -219,7 +223,7 @@ class SiteFolder:
         return path
 
     def cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json.
+        """Return the cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json.
 
         Without training cases that cannot be read, if they are few: they are named on standard error, for the site.
         """
@@ -229,7 +233,7 @@ class SiteFolder:
 
     @cached_property
     def _training(self) -> tuple[Case, ...]:
-        """Training cases that can be read; all of them if too many cannot: then the first use of one says why."""
+        """The training cases that can be read; all of them if too many cannot: then the first use of one says why."""
         cases, faults = self.splits["training"], dict[str, str]()
         most = int(MOST_UNREADABLE * len(cases))
         for case in cases if most else ():
@@ -244,7 +248,7 @@ class SiteFolder:
         return tuple(case for case in cases if case.name not in faults)
 
     def require_cases(self) -> None:
-        """`BadInput` if a split is empty, so that the site cannot take part in a run."""
+        """Raise `BadInput` if a split is empty, so that the site cannot take part in a run."""
         for split in SPLITS:
             if not self.splits[split]:
                 raise BadInput(
@@ -253,7 +257,7 @@ class SiteFolder:
                 )
 
     def require_arrays(self) -> None:
-        """`BadInput` naming the first array of `cases` that is unreadable or not of the stated type and shape."""
+        """Raise `BadInput` naming the first array that is unreadable or not of the stated type and shape."""
         for case in (case for split in self.splits for case in self.cases(split)):
             for file, array, kind, planes in (
                 (case.image_file, case.image, np.float32, self.channels),
@@ -268,7 +272,7 @@ class SiteFolder:
 
 
 def _number_patients(lists: _Lists) -> dict[str, str]:
-    """Numbers of the patients, in an order that follows from all their names together and shows none of them."""
+    """Return numbers of the patients, in an order that follows from all their names together and shows none of them."""
     names = sorted({entry.patient for _, entries in lists for entry in entries})
     whole = hashlib.sha256("\n".join(names).encode()).digest()
     ordered = sorted(names, key=lambda name: hashlib.sha256(whole + name.encode()).digest())
@@ -276,12 +280,12 @@ def _number_patients(lists: _Lists) -> dict[str, str]:
 
 
 def _with_slices(case: Case, split: str) -> Case:
-    """A case as one of a split: only training leaves slices out."""
+    """Return a case as one of a split: only training leaves slices out."""
     return case if split == "training" else replace(case, slices=None)
 
 
 def read_spacing(stated: object) -> tuple[float, float, float] | None:
-    """Three lengths in mm, or None: a folder states only those that its files have."""
+    """Return three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None
     if not all(isinstance(step, int | float) and 0 < step < FARTHEST for step in stated):
@@ -291,7 +295,7 @@ def read_spacing(stated: object) -> tuple[float, float, float] | None:
 
 
 def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None = None) -> list[SiteFolder]:
-    """Every site folder below ``root``, or those named in ``only``, in a fold; sorted by site name.
+    """Return every site folder below ``root``, or those named in ``only``, in a fold; sorted by site name.
 
     Raises:
         BadInput: there is none, one named is not there or lacks the fold, or they differ in task, labels, channels,
@@ -321,12 +325,12 @@ def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None =
 
 
 def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:
-    """By name, `SiteFolder.digest`."""
+    """Return by name, `SiteFolder.digest`."""
     return {site.name: site.digest for site in sites}
 
 
 def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, str], begun: Path) -> None:
-    """`BadInput` naming the sites that are not those with which ``begun``, a run or a study, was started.
+    """Raise `BadInput` naming the sites that are not those with which ``begun``, a run or a study, was started.
 
     ``digests`` are those noted then; if it is empty, nothing is compared.
     """
@@ -354,7 +358,10 @@ def load_array(path: Path) -> NDArray[Any]:
 
 
 def _require_numbers(path: Path, size: int) -> None:
-    """ValueError unless the header of a file promises numbers that are there: NumPy itself divides by sizes of 0."""
+    """Raise `ValueError` unless the header of a file promises numbers that are there.
+
+    NumPy itself divides by sizes of 0.
+    """
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in NPY:
@@ -367,7 +374,7 @@ def _require_numbers(path: Path, size: int) -> None:
 
 
 def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
-    """The same array, mapped by the C library: Python's maps keep files open, and a process may have 1,024 open."""
+    """Return the same array, mapped by the C library: Python's maps keep files open, of which there are 1,024."""
     size = array.offset + array.nbytes
     with path.open("rb") as file:  # a private copy of what is written to, so nothing reaches the file
         place = LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file.fileno(), 0)

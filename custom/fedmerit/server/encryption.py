@@ -41,7 +41,7 @@ class EncryptedModels(Models):
         return [digest(self.total or self.parameters)] * len(self.sites)
 
     def advance(self, round: int, outcome: Outcome, admission: Admission, replies: Replies) -> None:
-        """Add what `vectors.aggregate` and `flat.average_buffers` average in the clear."""
+        """Add up the ciphertexts of what is averaged in the clear elsewhere."""
         super().advance(round, outcome, admission, replies)
         sent = {row: one.ciphertexts for row, one in enumerate(replies) if one and one.ciphertexts}
         counted = {row: one for row, one in sent.items() if admission.counted[row]}

@@ -42,7 +42,8 @@ class Evaluator:
     def candidates(
         self, method: EvaluatesCandidates | None, state: Any, admission: Admission, replies: RoundReplies, clock: Clock
     ) -> Generator[Exchange, None, tuple[Reports, RoundReplies]]:
-        """The round's reports with the results of the method's candidate models on the server validation set, if any.
+        """Yield the round's reports with the results of the method's candidate models on the server validation set, if
+        any.
 
         Also the replies with the sites' evaluations.
         """

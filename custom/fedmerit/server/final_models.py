@@ -132,7 +132,8 @@ class RunClosure:
         return self.recorder.close()
 
     def _prefers_best(self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]) -> bool:
-        """Whether the best round's models have at least the last ones' mean Dice, over sites that are never separate.
+        """Return whether the best round's models have at least the last ones' mean Dice, over sites that are never
+        separate.
 
         No, if one of these sites gave no evaluation.
         """
@@ -144,7 +145,10 @@ class RunClosure:
         return dice[0] >= dice[1]
 
     def record(self) -> dict[str, Any]:
-        """For the last round's ledger record: digests of the models that are saved, or may be if they are the best."""
+        """Return for the last round's ledger record.
+
+        Digests of the models that are saved, or may be if they are the best.
+        """
         best = self.best.models(self.models)
         saved = {MODELS: self.models.saved(), BEST: best.saved() if best else {}}
         files = {f"{folder}/{name}": digest for folder, one in saved.items() for name, digest in one.items()}

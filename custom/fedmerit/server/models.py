@@ -167,7 +167,7 @@ class ModelsInTheClear(Models):
 
     @property
     def shared_rows(self) -> list[int]:
-        """The rows with one common model and its statistics, without `separate` ones; none if each has its own.
+        """The rows with one common model and its statistics, without separate ones; none if each has its own.
 
         Equal models of a method that gives each site its own are not one.
         """
@@ -220,7 +220,7 @@ class ModelsInTheClear(Models):
         return replace(outcome, models=self.parameters + updates, statistics="models")
 
     def advance(self, round: int, outcome: Outcome, admission: Admission, replies: Replies) -> None:
-        """The models, and the statistics by the rule that the outcome names; `separate` sites keep what they trained.
+        """Take over the outcome's models, and the statistics by its rule; separate sites keep what they trained.
 
         A separate site without a reply keeps the statistics that it had.
         """

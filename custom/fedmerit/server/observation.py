@@ -27,7 +27,7 @@ from fedmerit.tensor_files import load_tensors
 class RunObservers:
     """The observers of one run, and their states.
 
-    ``specs``: of the run's `values`; ``model``: (d,) that it begins with; ``num_sites``: n.
+    ``specs`` are the run's; ``model`` (d,) is the one that it begins with; ``num_sites`` is n.
     """
 
     def __init__(self, specs: Sequence[str], model: Tensor, num_sites: int):
@@ -54,7 +54,7 @@ class RunObservers:
 
 @dataclass(frozen=True)
 class RoundObservation:
-    """Keeps a round's updates and has the sites evaluate the observers' models, as far as the run asks for it."""
+    """A round's observation: it keeps updates and has the sites evaluate the observers' models, as the run asks."""
 
     config: RunConfiguration
     run: Path
@@ -94,7 +94,9 @@ class KeptRound:
 
 
 def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
-    """(k, n) bool the sites of ``coalitions`` (k, n) of the method's rows: the counted members of each reward group.
+    """Return (k, n) bool the sites of ``coalitions`` (k, n) of the method's rows.
+
+    The counted members of each reward group.
 
     ``first`` (n,) and ``counted`` (n,) are as in `KeptRound`.
     """

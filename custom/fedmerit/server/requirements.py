@@ -63,7 +63,9 @@ def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> 
 
 
 def require_one_model_for_all(config: RunConfiguration) -> None:
-    """`BadInput` if sites should keep separate models in the last round that are separate already, or never are."""
+    """Raise `BadInput` if sites should keep separate models in the last round that are separate already, or never
+    are.
+    """
     if config.training.last_round == "aggregated":
         return
     method = config.build_method()
@@ -74,7 +76,8 @@ def require_one_model_for_all(config: RunConfiguration) -> None:
 
 
 def require_finite(outcome: Outcome, method: Method, where: str) -> None:
-    """`RunFailed` if a method's outcome has NaN or infinite entries, or a model per site that it does not declare.
+    """Raise `RunFailed` if a method's outcome has NaN or infinite entries, or a model per site that it does not
+    declare.
 
     ``where`` names round and method.
     """

@@ -1,7 +1,6 @@
 """A round's replies: which of them count, their updates as tensors with a row per site, and what these show.
 
-What `measure_updates` returns is recorded in results.csv for `fedmerit_evaluation.freeriders.detectors`; no method
-uses it.
+What `measure_updates` returns is recorded in results.csv for detectors; no method uses it.
 """
 
 import math

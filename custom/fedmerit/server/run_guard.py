@@ -128,7 +128,9 @@ class RunGuard:
         return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
 
     def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
-        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not.
+        """Return why ``overlaps`` on a split are not of as many cases as ``site`` enrolled.
+
+        None: they are, or it did not.
 
         A script may enrol only what it trains on, and give one mean.
         """
@@ -156,12 +158,12 @@ class RunGuard:
         """Return what the method gets of a round.
 
         Args:
-            updates: (n, d), as `stack_replies` returns them with the next.
-            reports: likewise.
+            updates: (n, d), as ``stack_replies`` returns them.
+            reports: of the same round.
             replies: in site order.
             received: BatchNorm statistics that each site was sent.
             last_step: (d,) the mean update of the round before; None: there is none.
-            measured: as `Guard.admit` has them.
+            measured: what the guard measured, if the round is played again.
         """
         trained = [reply.buffers if reply else None for reply in replies]
         if not self.on:
@@ -177,7 +179,9 @@ class RunGuard:
     def bound_estimates(
         self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
     ) -> tuple[Sequence[Buffers | None], Admission]:
-        """Statistics that sites estimated for the ``received`` ones, bounded, and the admission with the factors."""
+        """Return statistics that sites estimated for the ``received`` ones, bounded, and the admission with the
+        factors.
+        """
         if not self.on:
             return statistics, admission
         bounded, factors = bound_statistics(statistics, received)
@@ -290,7 +294,7 @@ class RunGuard:
         }
 
     def _enrolment_record(self, site: str) -> dict[str, Any]:
-        """Return the ledger's record of an enrolment, as `EnrolledSite` declares it.
+        """Return the ledger's record of an enrolment.
 
         The certificate is that of the signatures under what the site says of its own log.
         """

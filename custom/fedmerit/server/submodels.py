@@ -76,7 +76,7 @@ class Submodels:
         return mean_importance([answer for answer in exchange.usable().values() if isinstance(answer, Importance)])
 
     def take_cost(self) -> tuple[int, dict[str, str]]:
-        """Return the bytes and faults that count for this round, as `RoundReplies.collect` takes them."""
+        """Return the bytes and faults that count for this round."""
         cost, self._cost = self._cost, (0, {})
         return cost
 
@@ -86,7 +86,7 @@ class Submodels:
         return importance
 
     def task_parts(self, row: int) -> dict[str, Any]:
-        """Return the fields of a `Task` that tell the site at ``row`` which neurons it holds."""
+        """Return the fields of a task from which the site at ``row`` knows which neurons it holds."""
         return {} if self.held is None else {"neurons": self.held[row]}
 
     def average_statistics(

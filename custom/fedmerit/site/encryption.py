@@ -37,7 +37,9 @@ class EncryptedModelsFromServer(ModelsMadeHere):
         return "global", *self._decrypted(task.ciphertexts)
 
     def _decrypted(self, ciphertexts: Ciphertexts | None) -> tuple[Tensor, Buffers]:
-        """The model (d,) and statistics that the server cannot read; those of the start, if nothing was added yet.
+        """Return the model (d,) and statistics that the server cannot read.
+
+        Those of the start, if nothing was added yet.
 
         Raises:
             BadInput: they are no model, for example because sites have different keys.

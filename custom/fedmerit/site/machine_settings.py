@@ -1,7 +1,7 @@
-"""What one machine decides for itself: where images and runs lie, on which device to work.
+"""The settings of one machine: where images and runs lie, on which device to work.
 
 Jobs never carry a path. Server and sites read these variables where they run; in a deployment the manifest in their
-startup kit (`manifest.py`) sets them.
+startup kit sets them.
 """
 
 import json
@@ -95,7 +95,9 @@ def server_sites() -> list[SiteFolder]:
 
 
 def run_folder(workspace: Path) -> Path:
-    """Where this machine keeps the run: ``FEDMERIT_RUN``, or below ``FEDMERIT_RUNS``, else in NVFlare's workspace.
+    """Return where this machine keeps the run.
+
+    ``FEDMERIT_RUN``, or below ``FEDMERIT_RUNS``, else in NVFlare's workspace.
 
     Args:
         workspace: NVFlare's folder of the job, named by the job's id.

@@ -33,7 +33,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class JobRules(BaseModel):
-    """What any job may ask of a site: the section ``jobs`` of its manifest. `federation.job_rules` enforces it.
+    """A site's rules on jobs: the section ``jobs`` of its manifest.
 
     The defaults allow the recipes, and no network whose first layer sees the whole image at once: of such a network an
     update of few images is a copy of them.

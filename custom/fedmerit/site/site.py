@@ -78,7 +78,7 @@ class Site:
         return ModelsFromServer(self.memory)
 
     def answer(self, task: messages.Work) -> messages.Answer:
-        """Do what the server asks for; a `Failure` if the site refuses, or has lost what it needs for it."""
+        """Do what the server asks for; return a failure if the site refuses, or has lost what it needs for it."""
         if isinstance(task, messages.EnrolmentTask):
             return rounded(self.enrol(task))
         if isinstance(task, messages.ClosingTask):

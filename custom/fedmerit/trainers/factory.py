@@ -139,7 +139,7 @@ def estimate_model_memory(config: RunConfiguration, image_size: tuple[int, int])
 
 
 def load_network(folder: Path, name: str = "global") -> nn.Module:
-    """Return the network that `save_network` wrote, on the CPU, to evaluate.
+    """Return the saved network, on the CPU, to evaluate.
 
     Raises:
         BadInput: a file is missing or spoiled; the message names it.

@@ -23,10 +23,12 @@ def statistics_rule(training: Training, round: int, by_outcome: str = "models") 
     """Return the rule for the statistics that ``round`` gives.
 
     Args:
-        by_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
+        training: the run's settings.
+        round: number of the round.
+        by_outcome: the outcome's ``statistics``, which ``statistics=method`` follows.
 
     Returns:
-        "models", "own", "initial" as in `Outcome.statistics`; "mean" by data share; "weights"; "recalibrated"; or
+        "models", "own", "initial" as an outcome names them; "mean" by data share; "weights"; "recalibrated"; or
         "frozen": those of the round before.
     """
     rule = by_outcome if training.statistics == "method" else training.statistics
@@ -38,7 +40,9 @@ def statistics_rule(training: Training, round: int, by_outcome: str = "models") 
 
 
 def estimates_statistics(training: Training) -> bool:
-    """Whether models that nobody trained are evaluated with statistics estimated on the evaluating side's images."""
+    """Return whether models that nobody trained are evaluated with statistics estimated on the evaluating side's
+    images.
+    """
     return training.statistics == "recalibrated"
 
 

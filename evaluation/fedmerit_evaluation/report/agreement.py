@@ -202,9 +202,9 @@ def _compared(
         Limit("undefined", values={"reference": reference, "estimates": names, "why": why})
         for why, names in undefined.items()
     ]
-    ends_of_ceiling = {"mean": noise_ceiling.mean, "low": noise_ceiling.low, "high": noise_ceiling.high}
+    interval = {"mean": noise_ceiling.mean, "low": noise_ceiling.low, "high": noise_ceiling.high}
     if noise_ceiling.mean < LOW_NOISE_CEILING:
-        limits.append(Limit("low_noise_ceiling", values={"reference": reference, **ends_of_ceiling}))
+        limits.append(Limit("low_noise_ceiling", values={"reference": reference, **interval}))
     if len(sites) < FEW_SITES:
         smallest = {"reference": reference, "sites": len(sites), "p": 1 / math.factorial(len(sites))}
         limits.append(Limit("few_sites", values=smallest))

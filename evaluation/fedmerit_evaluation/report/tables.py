@@ -256,8 +256,8 @@ def settings_tables(model: ReportModel) -> tuple[dict[str, str], Table]:
     """Return the settings that all runs share, and a row per method of those that differ, with all of its values."""
     table = pd.DataFrame([_flat(values) for _, values in model.settings]).fillna("")
     same = [name for name in table if table[name].nunique() == 1]
-    alone = [name for name in SINGLE_RUN_SETTINGS if name in table and name not in same]
-    differing = table.drop(columns=[*same, *alone])
+    single_run = [name for name in SINGLE_RUN_SETTINGS if name in table and name not in same]
+    differing = table.drop(columns=[*same, *single_run])
     rows = [
         {"Method": label} | {name: ", ".join(filter(None, dict.fromkeys(part[name]))) or DASH for name in differing}
         for label, part in differing.groupby([label for label, _ in model.settings], sort=False)

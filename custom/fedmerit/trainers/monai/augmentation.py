@@ -192,7 +192,7 @@ def resample(images: Tensor, grid: Tensor, mode: str) -> Tensor:
 
 
 def blur_images(images: Tensor, deviation: Tensor) -> Tensor:
-    """Blur images (batch, channels, h, w); ``deviation`` (batch, 2), on the CPU, in pixels by axis."""
+    """Return blur images (batch, channels, h, w); ``deviation`` (batch, 2), on the CPU, in pixels by axis."""
     radius = max(1, math.ceil(4 * float(deviation.max())))
     places = torch.arange(-radius, radius + 1) + 0.0
     edges = torch.stack([places - 0.5, places + 0.5]) / (math.sqrt(2) * deviation[:, :, None, None])

@@ -89,7 +89,9 @@ class Evaluations:
         final: bool = False,
         losses: bool = False,
     ) -> ModelEvaluation:
-        """Results of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` if necessary."""
+        """Return results of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` if
+        necessary.
+        """
         model, images = (digest(parameters), tensors_digest(buffers.items())), [case.image_file for case in cases]
         key = model, tuple(images), final, losses
         found = self._found.pop(key, None)

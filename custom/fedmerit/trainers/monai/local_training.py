@@ -50,7 +50,9 @@ LOSSES: Catalogue[Callable[[], nn.Module]] = Catalogue(
 
 
 def build_loss(name: str) -> nn.Module:
-    """Of logits and masks (batch, labels, h, w): "dice", soft Dice in [0, 1]; "dice_ce", plus cross-entropy; others'.
+    """Return the loss registered as ``name``, of logits and masks (batch, labels, h, w).
+
+    Built in are "dice" (soft Dice, in [0, 1]) and "dice_ce" (soft Dice plus binary cross-entropy).
 
     Raises:
         BadInput: there is none of this name.
@@ -172,7 +174,7 @@ def draw_batches(
 
 
 def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:
-    """As many samples as there are, drawn so that ``share`` of them, if not more, is expected to show a label."""
+    """Return a sampler of as many samples, drawn so that ``share`` of them or more is expected to show a label."""
     shown = samples.shows_label
     present = max(share, float(shown.double().mean())) if shown.any() else 0.0
     weights = torch.where(shown, present / max(int(shown.sum()), 1), (1 - present) / max(int((~shown).sum()), 1))
@@ -216,7 +218,11 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
-    """Return a new one each round; `BadInput` if ``training`` names an unknown one."""
+    """Return a new optimizer for a round.
+
+    Raises:
+        BadInput: ``training`` names an unknown one.
+    """
     return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, rate)
 
 

@@ -117,7 +117,9 @@ def _with_depth_hint(network: Network, hint: str) -> str:
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` if a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
+    """Raise `BadInput` if a network of others makes of an image, or patch, no logits of its size, or cannot be
+    trained.
+    """
     sides = network.patch or image_size
     built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
     try:

@@ -165,7 +165,9 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
 
 
 def working_network(network: Network, device: torch.device) -> nn.Module:
-    """One to load models into, as `build_network` builds it: the thread's own, for whatever sites it works for in turn.
+    """Return one to load models into, as `build_network` builds it.
+
+    The thread's own, for whatever sites it works for in turn.
 
     What it holds is of no account, and stays until the thread asks for one of another description on that device.
     """
@@ -207,7 +209,9 @@ def _replace_instance_norms(network: nn.Module) -> None:
 
 
 def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
-    """What makes a network, and its arguments: spatial_dims, in_channels and out_channels, if it takes them, too.
+    """Return what makes a network, and its arguments.
+
+    Spatial_dims, in_channels and out_channels, if it takes them, too.
 
     Raises:
         BadInput: there is no such network, or it has no such norm.

@@ -46,7 +46,7 @@ class Layer:
 
 
 def layers(network: nn.Module) -> list[Layer]:
-    """Return the hidden convolutions, in the order of `named_modules`."""
+    """Return the hidden convolutions, in the order of ``named_modules``."""
     if network not in _KNOWN:
         _KNOWN[network] = _layers(network)
     return _KNOWN[network]
@@ -179,7 +179,9 @@ def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, 
 
 
 def loss_increases(network: nn.Module, images: Dataset[tuple[Tensor, Tensor]], order: str) -> Tensor:
-    """(H,) float64: what the soft Dice loss (`soft_dice_losses`) rises by without each neuron, summed over images.
+    """Return (H,) float64.
+
+    What the soft Dice loss (`soft_dice_losses`) rises by without each neuron, summed over images.
 
     "exact": all that belongs to the neuron set to zero (Eq. 3, Wang et al. 2024). "taylor": to first order in what
     leaves the neuron, -∂L/∂gate with a gate of 1 behind the norm (the place that Molchanov et al. 2019 found best for

@@ -65,7 +65,9 @@ def evaluate_with_losses(
 def _passes(
     network: nn.Module, cases: Sequence[Case], amp: bool, mirrored: bool = False
 ) -> Iterator[tuple[list[tuple[int, slice]], Tensor, Tensor]]:
-    """Parts of ``cases`` by position, logits of them in eval mode, and their masks, uint8 and of the same shape."""
+    """Yield parts of ``cases`` by position, logits of them in eval mode, and their masks, uint8 and of the same
+    shape.
+    """
     device = next(network.parameters()).device
     precision = choose_precision(device, amp)
     network.eval()
@@ -113,7 +115,7 @@ class _WholeCases:
         self.predicted = [np.zeros(case.label.shape, dtype=np.bool_) for case in cases]
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
-        """Likewise."""
+        """Add the masks of some slices."""
         sizes = [part.stop - part.start for _, part in places]
         for (place, part), shown in zip(places, torch.split(found.cpu(), sizes), strict=True):
             self.predicted[place][part] = shown.numpy()
@@ -205,14 +207,17 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 def predict(network: nn.Module, image: NDArray[np.float32]) -> Masks:
-    """Masks (slices, labels, h, w) of one case's image (slices, channels, h, w), as its network's description says."""
+    """Return masks (slices, labels, h, w) of one case's image (slices, channels, h, w), as its network's description
+    says.
+    """
     masks: Masks = (predict_case_logits(network, image) > 0).numpy()
     return keep_largest_components(masks) if keeps_largest_component(network) else masks
 
 
 @torch.inference_mode()
 def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
-    """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`.
+    """Return (slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of
+    `evaluate`.
 
     Mirrored if the network's description says so.
     """
@@ -225,7 +230,7 @@ def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tenso
 
 
 def keep_largest_components(masks: Masks) -> Masks:
-    """Of each label of a case (slices, labels, h, w) the largest part of voxels that touch, if only by a corner."""
+    """Keep of each label of a case (slices, labels, h, w) the largest part of voxels that touch, even at a corner."""
     from monai.transforms.utils import get_largest_connected_component_mask
 
     parts = [get_largest_connected_component_mask(masks[:, label]) for label in range(masks.shape[1])]

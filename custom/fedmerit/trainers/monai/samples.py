@@ -91,7 +91,7 @@ Place = tuple[slice, ...]  # of a patch, in the slices, rows and columns of a vo
 
 
 def build_samples(cases: Sequence[Case], patch: tuple[int, ...]) -> Samples:
-    """Return what a network of ``patch`` (of `Network`) is trained on: the slices of ``cases``, or their patches."""
+    """Return what a network with this ``patch`` is trained on: the slices of ``cases``, or their patches."""
     return Patches(cases, patch) if patch else Slices(cases)
 
 
@@ -124,7 +124,9 @@ class Patches(Samples):
         return self._pair(*self.index[item])
 
     def draw(self, places: Tensor, device: torch.device, share: float, order: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Patches of the cases at ``places``, each by chance of ``share`` about a labelled voxel, else about any."""
+        """Return patches of the cases at ``places``, each by chance of ``share`` about a labelled voxel, else about
+        any.
+        """
         cases = [self.index[place][0] for place in places.tolist()]
         images, masks = default_collate([self._pair(case, self._drawn_place(case, share, order)) for case in cases])
         return images.to(device), masks.to(device)

@@ -27,7 +27,7 @@ def seconds_per_image(
     tries: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Of training in each of several ways, the shortest of some tries, in turn; what they train is thrown away."""
+    """Measure training in each of several ways: the shortest of some tries, in turn; what they train is thrown away."""
     samples = build_samples(folder.cases("training"), config.network.patch)
     del samples.index[batches * config.training.batch_size :]
     threads, took = torch.get_num_threads(), {name: list[float]() for name in trainings}

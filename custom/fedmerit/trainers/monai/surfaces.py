@@ -57,7 +57,7 @@ def _surface(
 def surface_dice_by_area(
     predicted: NDArray[np.bool_], reference: NDArray[np.bool_], spacing: tuple[float, float, float] | None
 ) -> float | None:
-    """NSD of one label by the area of both surfaces, 0 to 1, where `Surface.nsd` counts voxels at the surfaces.
+    """Return NSD of one label by the area of both surfaces, 0 to 1, where `Surface.nsd` counts voxels at the surfaces.
 
     Voxels at a surface stand for areas of different size, most where they are not cubes: this is the definition of
     Nikolov et al. (2021), in MONAI's implementation.

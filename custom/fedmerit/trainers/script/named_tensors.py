@@ -21,7 +21,7 @@ Model = nn.Module | Mapping[str, Any]  # or its state_dict, or NumPy's arrays by
 
 
 class NamedTensors(nn.Module):
-    """Zeros by the names of ``arguments``, those of `fedmerit.schema.configuration.script.Script.network_parts`."""
+    """A network of zeros by the names in the arguments of a script's network."""
 
     def __init__(self, arguments: Mapping[str, Any]):
         super().__init__()

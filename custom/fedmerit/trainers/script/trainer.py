@@ -265,7 +265,9 @@ class ScriptTrainer:
         return dict(measures.measure(view, own))
 
     def _count(self, said: Said) -> int:
-        """Cases if they are enrolled, else steps of the optimiser in the first round, 1 if the script does not say."""
+        """Return cases if they are enrolled, else steps of the optimiser in the first round, 1 if the script does not
+        say.
+        """
         file = self.memory / COUNT
         if file.exists():
             return int(read_json(file)["steps"])
