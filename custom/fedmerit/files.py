@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -226,6 +226,11 @@ def leads_into(folder: Path, path: Path) -> bool:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):  # a link to itself, by Python's version; no path at all
         return False
+
+
+def record_hash(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a record's JSON, in hexadecimal."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.evidence.ledger import read_verified_records, record_hash
+from fedmerit.evidence.ledger import read_verified_records
 from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_json, record_hash, write_json
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.version import code_commit, package_version
 from fedmerit_data.pages import write_page

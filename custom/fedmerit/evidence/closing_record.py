@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.ledger import record_hash, signature_payload
+from fedmerit.evidence.ledger import signature_payload
 from fedmerit.evidence.signatures import Signer
-from fedmerit.files import UNFINISHED, leads_into, read_json, sha256, write_json
+from fedmerit.files import UNFINISHED, leads_into, read_json, record_hash, sha256, write_json
 from fedmerit.schema.records import ClosingRecord
 
 CLOSING = "closing.json"

@@ -17,7 +17,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import Signer, is_signed_by_any
-from fedmerit.files import parse_json, read_bytes, require_disk_space, require_few_values, write_atomically
+from fedmerit.files import parse_json, read_bytes, record_hash, require_disk_space, require_few_values, write_atomically
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
@@ -28,11 +28,6 @@ TAIL = 1 << 16  # bytes read at a time, from the end
 def texts_digest(texts: Iterable[str]) -> str:
     """Return the SHA-256 over lines of text, in hexadecimal."""
     return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
-
-
-def record_hash(record: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a record's JSON, in hexadecimal."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 class Ledger:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from fedmerit.evidence.ledger import GENESIS, record_hash
+from fedmerit.evidence.ledger import GENESIS
+from fedmerit.files import record_hash
 
 EXECUTE = "touch {marker}"  # what hostile files have a shell do
 TEXTS = (

@@ -13,10 +13,9 @@ from torch import Tensor
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import BEST, MODELS
 from fedmerit.evidence.digests import state_digest
-from fedmerit.evidence.ledger import record_hash
 from fedmerit.evidence.verification.chains import SiteLog, list_sites
 from fedmerit.evidence.verification.findings import REPLACED, Contradiction, Finding, at, join_names, make_finding
-from fedmerit.files import read_object
+from fedmerit.files import read_object, record_hash
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.schema.configuration.run import plan_network
 from fedmerit.schema.configuration.specs import HE

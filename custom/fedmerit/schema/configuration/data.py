@@ -9,8 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel, create_model
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.ledger import record_hash
-from fedmerit.files import read_object
+from fedmerit.files import read_object, record_hash
 from fedmerit.schema.declarations import Checked, read
 from fedmerit.schema.rules import About, Choice, Count, Number, Text
 

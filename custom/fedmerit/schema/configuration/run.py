@@ -12,7 +12,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Method
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput, suggest
-from fedmerit.evidence.ledger import record_hash
+from fedmerit.files import record_hash
 from fedmerit.methods.registry import METHODS, build_method, undefined_quantities
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.requirements import require_observers, require_script_support

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,7 @@ _Number = Annotated[float, Strict(), Field(ge=-1e6, le=1e6, allow_inf_nan=False)
 _Value = Annotated[bool, Strict()] | _Count | _Number | _Text | None
 _Options = Annotated[dict[_Name, _Value], Field(max_length=16)]
 _List = Annotated[list[_Value | _Options | Annotated[list[_Value], Field(max_length=16)]], Field(max_length=32)]
-_Arguments = TypeAdapter(Annotated[dict[_Name, _Value | _Options | _List], Field(max_length=64)])
+_Arguments = Annotated[dict[_Name, _Value | _Options | _List], Field(max_length=64)]
 MOST_LABELS = 64
 ARGUMENTS_EXPECTED = "expected numbers, true, false, short words, and lists of them"
 
@@ -57,6 +58,12 @@ def check_labels(labels: Sequence[str]) -> None:
     """Raise `ValueError` if labels are no names of files, of which they become parts."""
     if not 0 < len(labels) <= MOST_LABELS or not all(map(is_file_name, labels)):
         raise ValueError(f"labels={labels!r:.80}: expected 1 to {MOST_LABELS} names of files without endings")
+
+
+@cache
+def _arguments() -> TypeAdapter[Any]:
+    """Return the validator of arguments, which takes longer to make than a help text to print."""
+    return TypeAdapter(_Arguments)
 
 
 def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) -> None:
@@ -68,7 +75,7 @@ def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) 
         own: whether it is one of `fedmerit`'s architectures or of `MONAI_NETWORKS`, whose texts are known.
     """
     try:
-        _Arguments.validate_python(arguments)
+        _arguments().validate_python(arguments)
     except ValidationError as error:
         name = str((error.errors()[0]["loc"] or ("",))[0])
         raise ValueError(f"arguments: {name}={arguments.get(name)!r:.60}: {ARGUMENTS_EXPECTED}") from None

@@ -12,10 +12,9 @@ from signed_runs import closed_anew, rewritten
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
-from fedmerit.evidence.ledger import record_hash
 from fedmerit.evidence.verification.models import KNOWN_NETWORKS, trained_tensors
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_json, record_hash, write_json
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.networks import ARCHITECTURES

@@ -8,8 +8,9 @@ from ledger_records import sentences
 from signed_runs import closed_anew, lines_of, log_of, rewritten, untold
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.ledger import GENESIS, record_hash
+from fedmerit.evidence.ledger import GENESIS
 from fedmerit.evidence.verification.run import verify_run
+from fedmerit.files import record_hash
 
 
 @pytest.fixture
