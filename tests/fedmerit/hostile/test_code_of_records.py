@@ -175,6 +175,7 @@ def test_every_listed_network_is_built_without_the_net(name, monkeypatch):
         ({"architecture": "mine", "arguments": {"cache_dir": "https://x"}}, "cache_dir='https://x': expected numbers"),
         ({"labels": ["../../prostate"]}, "labels=.*expected 1 to 64 names"),
         ({"labels": ["$import os"]}, "labels=.*expected 1 to 64 names"),
+        ({"width": 512, "depth": 9}, "takes more than 1074 MB"),
     ],
 )
 def test_what_a_description_may_not_say(changes, told):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.errors import BadInput, Untrusted
@@ -116,9 +117,30 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
+MOST_BYTES, MOST_TENSORS = 1 << 30, 5_000  # of a network: 1 GiB
 NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
     "networks", ARCHITECTURES, callable, "what makes a torch.nn.Module"
 )
+
+
+class _BoundedMemory(TorchFunctionMode):
+    """A context in which new tensors have at most `MOST_BYTES`: descriptions of networks may be by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.tensors = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out a function of torch, and raise `BadInput` at the first tensor beyond, before it is written to."""
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and not any(isinstance(argument, Tensor) for argument in args):
+            self.bytes, self.tensors = self.bytes + made.numel() * made.element_size(), self.tensors + 1
+            if self.bytes > MOST_BYTES or self.tensors > MOST_TENSORS:
+                raise BadInput(
+                    f"the network takes more than {MOST_BYTES / 1e6:.0f} MB or {MOST_TENSORS} tensors; expected a "
+                    "smaller one, or weights of this size"
+                )
+        return made
 
 
 def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
@@ -135,7 +157,8 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     """
     kind, arguments = constructor(network)
     try:
-        built = kind(**arguments)
+        with _BoundedMemory():
+            built = kind(**arguments)
     except BadInput:
         raise
     except Exception as error:  # whatever a class raises of arguments that it was not made for
