@@ -3,6 +3,7 @@
 Numbers with fractions are parameters, in float32, except BatchNorm statistics; the rest are buffers, in int64.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,15 +18,22 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.script import NamedTensor, read_tensors
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: of batch and instance norms
+BYTES, MOST_BYTES = 4, 1 << 30  # of a number in float32, and of all: 1 GiB
 Model = nn.Module | Mapping[str, Any]  # or its state_dict, or NumPy's arrays by name
 
 
 class NamedTensors(nn.Module):
-    """A network of zeros by the names in the arguments of a script's network."""
+    """A network of zeros by the names in the arguments of a script's network.
+
+    Raises:
+        BadInput: its tensors take more than `MOST_BYTES`: a description may be by others.
+    """
 
     def __init__(self, arguments: Mapping[str, Any]):
         super().__init__()
         tensors = read_tensors(arguments)
+        if (size := sum(BYTES * math.prod(tensor.shape) for tensor in tensors)) > MOST_BYTES:
+            raise BadInput(f"the network takes {size / 1e6:.0f} MB; expected at most {MOST_BYTES / 1e6:.0f}")
         for one in tensors:
             *path, last = one.name.split(".")
             parent: nn.Module = self
