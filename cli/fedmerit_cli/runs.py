@@ -51,7 +51,7 @@ def run(
             raise BadInput("--method: missing; a new run needs it (or --resume to continue one)")
         asked.require_sites()
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    if "script" not in read_run(folder):
+    if not ("script" in read_run(folder) if resume else asked.script):
         print_cost(folder)
     if not resume and asked.sites and asked.fold is None:
         for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):

@@ -14,14 +14,12 @@ from fedmerit.machine import cores, pick_device
 from fedmerit.schema.configuration.data import common
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration, with_sharing
-from fedmerit.schema.configuration.settings import AUTO
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit.site import machine_settings
 from fedmerit.site.machine_settings import assign_devices, configured_device, require_known_sites
 from fedmerit.site.site import Site, image_site
 from fedmerit.trainers.factory import check_network
-from fedmerit.trainers.monai.step_time import measure_precision
 from fedmerit.trust import allow_places, require_place
 
 
@@ -84,10 +82,8 @@ class ImageSites:
         config = configure_images(self.folders, options, options.all_settings)
         return with_sharing(config, options.share_models, options.engine != "poc", options.server_sites is not None)
 
-    def complete(self, config: RunConfiguration, options: RunOptions) -> tuple[RunConfiguration, dict[str, Any]]:
-        """Check the images and devices, and return the configuration and what run.json says of these sites.
-
-        The configuration changes only if the machine is to choose the precision.
+    def describe(self, config: RunConfiguration, options: RunOptions) -> dict[str, Any]:
+        """Check the images and devices, and return what run.json says of these sites.
 
         Raises:
             BadInput: an image cannot be used, a device is not there, or the method lacks images at the server.
@@ -96,12 +92,8 @@ class ImageSites:
             folder.require_cases()
             folder.require_arrays()
             pick_device(self.device(folder.name), folder.name)
-        took: dict[str, float] = {}
-        if options.all_settings.get("amp") == AUTO:  # what is faster at one site holds for all
-            first = self.folders[0]
-            config, took = measure_precision(config, first, pick_device(self.device(first.name), first.name))
         self._require_server_set(config)
-        return config, {
+        return {
             "only": sorted(options.only) or None,
             "image_size": list(self.folders[0].image_size),
             "site_digests": read_site_digests(self.folders),
@@ -109,7 +101,6 @@ class ImageSites:
             "sites_folder": str(self.root.resolve()),
             "server_sites": self.server_root and str(self.server_root.resolve()),
             "settings": {name: str(value) for name, value in options.all_settings.items()},
-            **({"seconds_per_image": took} if took else {}),
         }
 
     def allow(self) -> None:

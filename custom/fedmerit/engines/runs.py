@@ -17,7 +17,7 @@ from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.schema.configuration.options import RunOptions, Waiting
 from fedmerit.schema.configuration.requirements import require_privacy
 from fedmerit.schema.configuration.run import RunConfiguration, describe, make_configuration, read_plan, with_sharing
-from fedmerit.schema.configuration.settings import AUTO, ROUNDS, TASKS, guarded
+from fedmerit.schema.configuration.settings import ROUNDS, TASKS, guarded
 from fedmerit.schema.configuration.specs import HE, require_tracking
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
@@ -68,7 +68,7 @@ def describe_run(name: str, asked: RunOptions, at_sites: ImageSites | ScriptSite
     allow(*trackers)
     require_consistent(config, filters)
     _require_processes(config, asked.engine, asked.threads, names)
-    config, of_sites = at_sites.complete(config, asked)
+    of_sites = at_sites.describe(config, asked)
     parts = {"parts": digests} if (digests := plugins.script_digests()) else {}
     chosen = {"privacy": filters, "track": trackers}
     return describe(name, config, names, asked.engine) | asked.recorded() | chosen | of_sites | parts
@@ -179,8 +179,6 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
         config = make_configuration(method, str(task), *parts, network, settings, *observed, fold=asked.fold)
     else:
         config = configure_images(open_sites(asked.sites, fold=asked.fold), asked, settings)
-    if settings.get("amp") == AUTO:
-        raise BadInput("amp=auto: measured on the one machine of `fedmerit run`; give a job true or false")
     config = with_sharing(config, asked.share_models, False, asked.server_sites is not None)
     filters = require_privacy(asked.privacy, method, config.build_method())
     require_tracking(asked.track, "prod")

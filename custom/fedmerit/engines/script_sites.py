@@ -142,9 +142,9 @@ class ScriptSites:
             options.share_models,
         )
 
-    def complete(self, config: RunConfiguration, options: RunOptions) -> tuple[RunConfiguration, dict[str, Any]]:
-        """Return the configuration unchanged, and what run.json says of these sites."""
-        return config, {"script": self.launch.model_dump()}
+    def describe(self, config: RunConfiguration, options: RunOptions) -> dict[str, Any]:
+        """Return what run.json says of these sites."""
+        return {"script": self.launch.model_dump()}
 
     def allow(self) -> None:
         """Allow nothing: reading the script allowed it."""

@@ -91,7 +91,7 @@ class HeldSCAFFOLD(SCAFFOLD):
     """
 
     def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
-        """Return the control variates that follow from updates, others up to `MOST` times the median length."""
+        """Return the variates that follow from the updates; else the nearest, up to `MOST` times the median length."""
         sent, present = reports.vectors["control"], reports.present
         c, most, held = _mean(before).double(), math.inf, sent.clone()
         changes = sent.double() - before.double()

@@ -20,7 +20,7 @@ from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.requirements import unmet_needs
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script, make_configuration, with_sharing
 from fedmerit.schema.configuration.script import Script
-from fedmerit.schema.configuration.settings import AUTO, Training
+from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.declarations import parse_assignments
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
@@ -303,8 +303,6 @@ def require_same(folder: Path, options: Mapping[str, Any], sites: Sequence[SiteF
     )  # fmt: skip
     current = with_sharing(current, options.get("share_models"), recorded["engine"] != "poc", bool(server_sites))
     before = RunConfiguration.from_dict(config)
-    if options["settings"].get("amp") == AUTO:  # which keeps what was measured then
-        current = replace(current, training=replace(current.training, amp=before.training.amp))
     if replace(current, preprocessing=before.preprocessing) != before:
         raise BadInput(
             f"{folder}: was started with parameters that are no longer the defaults (fedmerit "

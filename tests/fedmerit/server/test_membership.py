@@ -14,7 +14,9 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import describe
+from fedmerit.schema.declarations import parameters
 from fedmerit.schema.results import read_results
+from fedmerit.schema.rules import Choice
 from fedmerit.server.checkpoint import read_checkpoint
 from fedmerit.server.membership import departures
 
@@ -71,7 +73,7 @@ def test_a_joining_site_begins_with_the_servers_model_or_the_mean(tmp_path):
 @pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if issubclass(kind, RemembersSites)])
 def test_a_joining_sites_past_is_nothing_or_the_mean_of_those_that_have_one(method):
     layout = Layout.of(2, 3)
-    for joining in ("zero", "mean"):
+    for joining in parameters(METHODS[method])["joining"].mark(Choice, Choice(())).options:
         one = METHODS[method](joining=joining)
         state = one.start(torch.zeros(5), 3, layout)
         for past, mean in (([0.5, 0.0, 0.25], 0.375), ([0.0, 0.0, 0.0], 0.0)):  # the second never took part

@@ -9,11 +9,8 @@ from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.configuration.options import RunOptions
-from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites, read_site_digests
-from fedmerit.trainers.monai import step_time
 from fedmerit_evaluation.studies.study import (
     DIGESTS,
     open_server_sites,
@@ -144,23 +141,6 @@ def asked(tmp_path):
 
 def test_require_same_accepts_same_options(tmp_path, asked):
     require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
-
-
-def test_require_same_keeps_measured_precision(tmp_path, asked, monkeypatch):
-    """Resumed, or in a study that is continued, where another is faster; a job's machines cannot choose."""
-    took = {"float32": 2.0, "mixed": 1.0}
-    monkeypatch.setattr(step_time, "computes_bfloat16", lambda: True)
-    monkeypatch.setattr(step_time, "seconds_per_image", lambda *given, **how: took)
-    folder, given = tmp_path / "auto", asked | {"settings": {"amp": "auto"}}
-    runs.create(folder, **given)
-    info = read_run(folder)
-    assert (info["training"]["amp"], info["plan"]["training"]["amp"], info["seconds_per_image"]) == (True, True, took)
-    took["mixed"] = 3.0
-    resumption.require_same(folder, given)
-    require_same(folder, given, open_sites(asked["sites"]))
-    assert read_plan(folder).training.amp
-    with pytest.raises(BadInput, match=r"amp=auto: measured on the one machine of .*; give a job true or false"):
-        runs.job_configuration(RunOptions.read(given), None)
 
 
 def test_require_same_rejects_other_images(tmp_path, asked):

@@ -300,7 +300,6 @@ def settable(kind: type[Any]) -> dict[str, Parameter]:
 
 
 ROUNDS = 100  # of a run, by default
-AUTO = "auto"  # for amp: float32 unless the machine of the run measures that mixed precision is faster
 
 # beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; if
 # sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
@@ -369,8 +368,7 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
 def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """Return ``settings`` above those of the recipe that "recipe" among them names, above those of the task.
 
-    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs. `AUTO` becomes
-    false: only the machine of the run can measure (`fedmerit.engines.runs.create`).
+    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs.
 
     Raises:
         BadInput: there is no recipe of that name.
@@ -382,5 +380,4 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     above, beneath = {**RECIPES[name], **rest}, dict(TASK_RECIPES.get(task, {}))
     if above.keys() & {"epochs", "batch_size"}:
         beneath.pop("steps", None)
-    measured = {"amp": False} if above.get("amp") == AUTO else {}
-    return {**beneath, **above, **measured}
+    return {**beneath, **above}

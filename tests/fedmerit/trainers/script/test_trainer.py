@@ -96,7 +96,7 @@ def moved(question, by=1.0):
 
 
 def test_a_configuration_survives_json_and_says_nothing_of_a_training_of_ours():
-    config = configured("cgsv", alpha="0.9", metric="accuracy", highest="100")
+    config = configured("cgsv", alpha=0.9, metric="accuracy", highest="100")
     content = config.to_dict()
     assert not {"network", "training", "preprocessing"} & set(content)
     assert RunConfiguration.from_dict(json.loads(json.dumps(content))) == config
