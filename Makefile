@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # One core a process; compiled files are kept. Three files at a time, since some tests wait for processes.
 RUNNING := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 FILES := -n 3 --dist loadfile --no-loadscope-reorder
-PACKAGES := fedmerit fedmerit_deploy fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
+PACKAGES := fedmerit fedmerit_deploy fedmerit_data fedmerit_evaluation fedmerit_dossier fedmerit_lab fedmerit_cli
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all soak check docs clean
@@ -56,11 +56,12 @@ SOAK ?= --out soak
 soak: $(VENV)/.installed ## An hour of faults without an admin, by seed; needs and sizes: make soak SOAK=--help
 	$(RUNNING) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/soak/soak.py $(SOAK)
 
-check: $(VENV)/.installed ## Style (ruff), types (mypy) and words
+check: $(VENV)/.installed ## Style (ruff), types (mypy), words and docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python docs/check_words.py
+	$(BIN)/python docs/check_docstrings.py
 
 docs: $(VENV)/.installed ## The documentation as a site, docs/site/index.html; a broken link is an error
 	$(BIN)/sphinx-build -W -q -b html docs docs/site
