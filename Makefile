@@ -38,7 +38,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch
-	$(PIP) --editable '.[dev,he,lightning,metrics,onnx,notebooks,slurm]'
+	$(PIP) --editable '.[dev,he,lightning,onnx,notebooks,slurm]'
 	@touch $@ $(VENV)/.runtime
 
 install: $(VENV)/.installed ## A virtual environment in .venv, every dependency pinned, for use and development
