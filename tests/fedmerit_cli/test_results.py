@@ -8,7 +8,7 @@ import pytest
 from run_factory import make_run
 
 from fedmerit.schema.results import read_results
-from fedmerit_cli.results import _expand
+from fedmerit_cli.results import expand_runs
 
 
 def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
@@ -219,5 +219,5 @@ def test_a_report_beside_runs_is_not_taken_for_a_run(tmp_path):
         (run / "run.json").write_text("{}")
     (tmp_path / "tables").mkdir()
     (tmp_path / "report.html").write_text("")
-    assert _expand(sorted(tmp_path.iterdir())) == runs
-    assert _expand([tmp_path / "tables"]) == [tmp_path / "tables"]  # only this one: the caller refuses it
+    assert expand_runs(sorted(tmp_path.iterdir())) == runs
+    assert expand_runs([tmp_path / "tables"]) == [tmp_path / "tables"]  # only this one: the caller refuses it
