@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 # Programs of this environment (python3 of start scripts, dciodvfy, dcmqi's), whether it is activated or not.
+settings.register_profile("unhurried", deadline=None)  # no test depends on the clock
+settings.load_profile("unhurried")
 gc.disable()  # a third of the time of collecting, else
 os.fsync = lambda file: None  # no test ends with the machine
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -43,11 +46,11 @@ ROUNDS = 3
 # Files that take half a minute, or wait for processes: first, so that no process is left with one at the end.
 LONGEST = (
     "tests/test_wheel.py",
-    "flare/deploy/test_session.py",
-    "report/test_all_sites.py",
+    "fedmerit_deploy/test_session.py",
+    "report/test_report.py",
     "engines/test_local.py",
-    "federation/test_server_candidates.py",
-    "federation/test_runs_of_peers.py",
+    "server/test_server_candidates.py",
+    "server/test_runs_of_peers.py",
     "studies/test_cluster.py",
     "report/test_browser.py",
 )

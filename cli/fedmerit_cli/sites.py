@@ -31,13 +31,9 @@ def prepare(
     kind: Annotated[str, typer.Argument(help="Layout of the raw data; an unknown word prints the list.")],
     asked: PreparationOptions,
     out: Annotated[Path | None, typer.Option(help="Folder to write the site folders into.")] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Plan of `fedmerit data plan`, for volumes: instead of size and field of view.")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Plan of `fedmerit data plan`, for volumes.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Concurrent processes.", show_default="cores")] = None,
-    pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
-    ] = True,
+    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview.")] = True,
     describe: Annotated[
         bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
     ] = False,

@@ -49,7 +49,7 @@ class PreparationOptions:
     folds: Annotated[
         int | None, Count(3, 20), About("For cross-validation: that many splits, each patient tested in one.")
     ] = None
-    size: Annotated[int, Count(16, 4096), About("Height and width of the prepared slices.", "pixels")] = 256
+    size: Annotated[int, Count(16, 4096), About("Height and width of prepared slices.", "px")] = 256
     seed: Annotated[int, Count(), About("Random seed of the split and of synthetic images.")] = 0
     server_share: Annotated[
         float, Number(0, 0.5), About("Share of training patients set aside for the server to validate on.")
@@ -58,9 +58,7 @@ class PreparationOptions:
     patient_table: Annotated[
         Path | None, About("CSV file of site,case,patient, if file names do not name patients.")
     ] = None
-    skip_unreadable: Annotated[
-        bool, Switch(), About("Leave unreadable cases out and count them, instead of stopping.")
-    ] = False
+    skip_unreadable: Annotated[bool, Switch(), About("Leave unreadable cases out and count them.")] = False
     slices: Annotated[
         str,
         Choice(("all", "organ")),

@@ -10,7 +10,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.results import read_results
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.report.overlays import draw, overlays, three_planes
+from fedmerit_evaluation.report.overlays import draw_overlays, make_overlays, three_planes
 from fedmerit_evaluation.results.runs import open_runs
 
 FEW = ("fedce",)  # in `make test`
@@ -52,10 +52,10 @@ def test_a_mask_lies_on_its_image_and_has_the_dice_of_the_run(fedmerit, run_of, 
     grid = ("--grid", "own", "--source", raw.parents[1], "--out", tmp_path / "own.csv")
     found = fedmerit("evaluate", run, "--sites", server_sites_data, *grid)
     assert found.exit_code == 0, found.output
-    drawn = overlays(open_runs([run]), server_sites_data)
+    drawn = make_overlays(open_runs([run]), server_sites_data)
     distance = round(case.spacing[0] / case.spacing[1])
     assert {one.image.shape for one in drawn if one.site == site.name} == {(32 + 5 * distance,) * 2}
-    assert png(draw(drawn)).startswith(b"\x89PNG")
+    assert png(draw_overlays(drawn)).startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def test_names_that_no_engine_takes(sites, tmp_path, name):
     ("entries", "told"),
     [
         (["case"], "datalist.json: training.0='case'"),
-        ([["case"]], "datalist.json: training.0 is"),
+        ([["case"]], r"datalist.json: training.0=\['case'\]: expected a table"),
         ([{"case": "a", "patient": "a", "image": "a\0.npy", "label": "a.npy"}], "lies outside the site folder"),
     ],
 )

@@ -10,17 +10,16 @@ import pytest
 import torch
 from finished_runs import buffer_bytes, by_site, remembered
 from rounds import SETTINGS
-from stopping import Stop, stop_at
+from stopping import stop_at
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import EvaluatesCandidates
 from fedmerit.engines import runs
-from fedmerit.engines.nvflare import program, simulation
+from fedmerit.engines.image_sites import ImageSites
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
-from fedmerit.schema.configuration.settings import TASKS
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluation
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
@@ -220,22 +219,11 @@ def test_other_server_images_are_another_run(stopped, fedmerit, server_sites_dat
     refused(result, str(server_sites_data), "are not what", str(run))
 
 
-def test_simulator_is_told_where_the_servers_images_are_by_the_run_alone(monkeypatch, tmp_path):
-    """Whatever this shell's environment says."""
-    seen: dict[str, str] = {}
-
-    def no_process(command: Sequence[str], env: Mapping[str, str], **rest: Any) -> None:
-        seen.update(env)
-        raise Stop
-
+def test_environment_of_sites_names_the_servers_images_of_the_run_whatever_the_shell_has(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDMERIT_SERVER_SITES", "/elsewhere")
-    monkeypatch.setattr(program.subprocess, "Popen", no_process)
-    config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], TINY)
-    write_json(tmp_path / "run.json", {"image_size": [32, 32]})
-    for given, expected in ((None, ""), ("/server", "/server")):
-        with pytest.raises(Stop):
-            simulation.run_simulator(config, NAMES, tmp_path, tmp_path, 1, "", lambda record: None, 0, given)
-        assert seen.get("FEDMERIT_SERVER_SITES", "") == expected
+    for folder, expected in ((None, ""), (tmp_path, str(tmp_path))):
+        sites = ImageSites(tmp_path, [], folder, [], "")
+        assert sites.environment()["FEDMERIT_SERVER_SITES"] == expected
 
 
 def test_a_file_of_options_takes_the_servers_folder(fedmerit, options, sites, own_server, tmp_path):

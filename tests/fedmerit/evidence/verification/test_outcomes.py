@@ -460,7 +460,7 @@ def test_inputs_of_no_round_are_named(run, spoilt):
     forged_inputs = lambda record: record["inputs"].update(spoilt)  # noqa: E731
     rewritten(run / "ledger.jsonl", lambda lines: forged_inputs(lines[3]))
     closed_anew(run)
-    with pytest.raises(BadInput, match=r"line 4: (inputs of round 3|not the record of a round: inputs)|num_samples of"):
+    with pytest.raises(BadInput, match=r"line 4: (inputs of|not the record of a round: .*inputs)|num_samples of"):
         verify_run(run)
 
 
