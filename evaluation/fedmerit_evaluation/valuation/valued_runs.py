@@ -152,7 +152,7 @@ def value_runs(
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
-    """Return the estimators that runs allow without reading images, those of observers first.
+    """Return the estimators that runs allow without reading images, first those that bear an observer's name.
 
     With ``everything``, also those that kept updates allow.
     """
@@ -161,7 +161,7 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
         from fedmerit_evaluation.valuation.replay import observable  # it takes seconds to import MONAI
 
         seen |= set.intersection(*map(observable, paths))
-    observed = [name for name, kind in estimators().items() if kind.observes in seen]
+    observed = [name for name, kind in estimators().items() if kind.observes == name and name in seen]
     own = [] if any("contribution" in read_run(path).get("undefined", ()) for path in paths) else ["contribution"]
     return [*observed, *own, "data_size"]
 

@@ -29,7 +29,7 @@ from fedmerit_evaluation.valuation.valued_runs import default_estimators, units,
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
-OBSERVERS = ("multi_round", "one_round", "leave_one_out_loss")
+OBSERVERS = ("multi_round", "leave_one_out_loss", "one_round")
 
 
 @pytest.fixture(scope="module")
