@@ -308,5 +308,5 @@ def inner_products(updates: Tensor, reports: Reports) -> Tensor:
 
 
 def part_products(updates: Tensor, reports: Reports, places: Tensor) -> Tensor:
-    """Return (k, n, n) likewise of the parts of ``updates`` at ``places`` (k, m)."""
+    """Return (k, n, n) inner products of the parts of ``updates`` (n, d) at ``places`` (k, m)."""
     return torch.stack([gram(updates[:, part]) for part in places]) if reports.parts is None else reports.parts

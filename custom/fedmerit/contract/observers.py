@@ -83,7 +83,7 @@ class SampledCoalitions(Observer):
     most: Annotated[int, Count(8, 4096), About("models a round; of more coalitions a sample")] = MOST
 
     def most_models(self, sites: int) -> int:
-        """Return all coalitions, or `most`."""
+        """Return the most models of a round: one per coalition, at most `most`."""
         return self.most if sites > 30 else min(self.most, 2**sites)
 
 
@@ -118,7 +118,7 @@ class LocalOnly(Observer):
     needs_standalone: ClassVar[bool] = True
 
     def most_models(self, sites: int) -> int:
-        """Return one a site."""
+        """Return the most models of a round: one per site."""
         return sites
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:

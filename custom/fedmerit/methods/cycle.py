@@ -343,7 +343,7 @@ class VPDL(Method, LearnsFromPeers):
         return VPDLState(model.repeat(num_sites, 1), torch.tensor(0))
 
     def sharing(self, state: VPDLState) -> Sharing | None:
-        """Return that all sites share with all after the warm-up."""
+        """Return the sharing of all sites with all, or None during the warm-up."""
         if state.round < self.warmup:
             return None
         n = len(state.models)
@@ -351,7 +351,7 @@ class VPDL(Method, LearnsFromPeers):
         return Sharing(self.probability(weights, int(state.round)), weights)
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """Return 1: all sites always share."""
+        """Return probability 1: all sites always share."""
         return torch.ones_like(weights)
 
     def round(self, state: VPDLState, updates: Tensor, reports: Reports) -> tuple[VPDLState, Outcome]:

@@ -125,7 +125,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         return with_received(candidates, state.models, reports, self.bins) if self.loss_bins else candidates
 
     def most_candidates(self, sites: int) -> int:
-        """Return two of each site if losses are compared, else one."""
+        """Return the most candidates of a round: two per site if losses are compared, else one."""
         return 2 * sites if self.loss_bins else sites
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:

@@ -66,7 +66,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     )
 
     def most_candidates(self, sites: int) -> int:
-        """Return one of each site, if contributions are measured."""
+        """Return the most candidates of a round: one per site if contributions are measured."""
         return sites if self.local_rounds else 0
 
     @property

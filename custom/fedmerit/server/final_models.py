@@ -145,7 +145,7 @@ class RunClosure:
         return dice[0] >= dice[1]
 
     def record(self) -> dict[str, Any]:
-        """Return for the last round's ledger record.
+        """Return the part of the last round's ledger record.
 
         Digests of the models that are saved, or may be if they are the best.
         """
@@ -182,6 +182,6 @@ class RunClosure:
     def _own_models(
         self, models: Models, split: str, ledger_head: str, purpose: Purpose = Purpose.FINAL
     ) -> dict[str, Evaluation]:
-        """Return for each site the evaluation of its own final model."""
+        """Return the evaluation of each site's own final model."""
         rounds = self.config.rounds
         return {site: models.own_model(row, rounds, split, ledger_head, purpose) for row, site in enumerate(self.sites)}

@@ -97,7 +97,7 @@ class Models:
         self.parameters = models
 
     def ended(self) -> str:
-        """Return digest of the model or models after a round."""
+        """Return the digest of the model or models after a round."""
         return digest(self.parameters)
 
     def final_test(self, round: int, ledger: str) -> Evaluation:

@@ -276,7 +276,7 @@ class RunGuard:
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
-        """Return for the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
+        """Return the guard's part of a ledger record: bounds, evidence, verdicts; ``counts`` (n,): claimed images."""
         if not self.on:
             return {}
         bounds = {

@@ -52,7 +52,7 @@ class CFFLReleased(CFFL):
     def rewarded(
         self, models: Tensor, clipped: Tensor, uploads: Tensor, quota: Tensor, remaining: Tensor, reports: Reports
     ) -> tuple[Tensor, Tensor]:
-        """Return what `fedmerit.methods.cffl.CFFL.rewarded` does, by the released rules."""
+        """Return models and weights as `fedmerit.methods.cffl.CFFL.rewarded`, by the released rules."""
         present, ones = reports.present, remaining.double()
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]

@@ -49,7 +49,7 @@ class ContributionIndex(RemembersSites, EvaluatesCandidates):
         return coalition_candidates(state.model, updates, reports)
 
     def most_candidates(self, sites: int) -> int:
-        """Return one of each coalition."""
+        """Return the most candidates of a round: one per coalition."""
         return 1 << sites
 
 
@@ -82,7 +82,7 @@ class FedCI(ContributionIndex):
         return FedCIState(model, torch.zeros(num_sites, dtype=torch.float64))
 
     def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
-        """Return ``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
+        """Return the aggregate of ``updates`` (n, d), weighted by the index with this round's Shapley values."""
         values = coalition_values(reports, self.truncation)
         index = state.index + values.where(reports.present, 0.0)
         outcome = weigh(state.model, index, values, updates, reports)
@@ -121,7 +121,7 @@ class ECI(ContributionIndex):
         return ECIState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.float64))
 
     def round(self, state: ECIState, updates: Tensor, reports: Reports) -> tuple[ECIState, Outcome]:
-        """Return ``updates`` (n, d): u = Σ p_i Δ_i; the floor(d CI_i / max CI) largest entries of u to site i."""
+        """Return models: site i gets the floor(d CI_i / max CI) largest entries of u = Σ p_i Δ_i; updates (n, d)."""
         present, weights = reports.present, reports.data_share
         values = coalition_values(reports, self.truncation)
         index = state.index + values.where(present, 0.0)
@@ -173,11 +173,11 @@ class FedValue(RemembersSites, EvaluatesCandidates):
         return coalition_candidates(state.model, updates, reports, members)
 
     def most_candidates(self, sites: int) -> int:
-        """Return one of each coalition, or of each all but one, and of all."""
+        """Return the most candidates of a round: one per coalition; or one per site and one of all."""
         return 1 << sites if self.kind == SHAPLEY else sites + 1
 
     def round(self, state: FedValueState, updates: Tensor, reports: Reports) -> tuple[FedValueState, Outcome]:
-        """Return ``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
+        """Return the aggregate of ``updates`` (n, d), weighted by the remembered values of the rounds so far."""
         values = coalition_values(reports, truncation=0.0 if self.kind == SHAPLEY else None)
         memory = remember(state.memory, values, self.alpha, reports.present)
         outcome = weigh(state.model, memory, values, updates, reports)

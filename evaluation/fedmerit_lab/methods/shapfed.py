@@ -86,7 +86,7 @@ class ShapFed(Method):
         )
 
     def round(self, state: ShapFedState, updates: Tensor, reports: Reports) -> tuple[ShapFedState, Outcome]:
-        """Return the round of ``updates`` (n, d): γ, w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g."""
+        """Return the models after a round: w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g; ``updates`` are (n, d)."""
         present, seed = reports.present, int(state.round)
         products = part_products(updates, reports, state.outputs)
         values = [self.class_values(of_class, reports, seed) for of_class in products]

@@ -35,7 +35,7 @@ class DataWeighted(Method):
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
-        """Return ``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
+        """Return the models after a round: site i gets the q_i largest entries of Σ p_i Δ_i (Eq. 5, Xu et al. 2021)."""
         weights = reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
         quota = fractions_of_largest(weights, reports.present) if self.ratio == "max" else weights
@@ -61,7 +61,7 @@ class Euclidean(Method):
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
-        """Return the round of ``updates`` (n, d): u_N = Σ p_i Δ_i, of which sites get what they earn (Eq. 5)."""
+        """Return models: each site gets the entries of u_N = Σ p_i Δ_i that it earns (Eq. 5, Xu et al. 2021)."""
         present, weights = reports.present, reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
         distance_share = share(distances_to_sum(inner_products(updates, reports), weights), present)
@@ -115,11 +115,11 @@ class RoundRobin(Method):
         return self.turns == "pass"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:
-        """Return all start from one model (d,)."""
+        """Return the state before round 0: all sites start from one model (d,)."""
         return RoundRobinState(model, model.repeat(num_sites, 1), torch.zeros(num_sites, dtype=torch.long))
 
     def round(self, state: RoundRobinState, updates: Tensor, reports: Reports) -> tuple[RoundRobinState, Outcome]:
-        """Return ``updates`` (n, d): the turns of the present sites; with "one", of the site that waits longest."""
+        """Return the model after the turns of the present sites, or of that which waits longest."""
         present, weights = reports.present, reports.data_share
         server, models, served = state.server, state.models.clone(), state.served.clone()
         here = present.nonzero().flatten().tolist()
