@@ -15,7 +15,7 @@ from fedmerit_evaluation.fairness.measurement import CORRECTED, MEASURES, Compar
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import dice_intervals, select_methods
-from fedmerit_evaluation.statistics.resampling import bootstrap
+from fedmerit_evaluation.statistics.resampling import CrossedEffects, bootstrap
 
 LOCAL, METHOD = LABELS = ("standalone", "fedce")
 DRAWS = 400
@@ -44,9 +44,11 @@ def coverage(hospitals, seeds, patients, sd, true_sd, studies):
         dice, who = federations(random, 1, seeds, patients, sd, hospitals=hospitals, methods=2)
         cases = as_cases(dice + true[:, None, :, None] / 100 - TRUE, who, LABELS)
         drawn = bootstrap(
-            cases, lambda dice: {key: value for pair in compared.pairs(dice) for key, value in pair.values()}, DRAWS,
+            CrossedEffects.from_cases(cases),
+            lambda dice: {key: value for pair in compared.pairs(dice) for key, value in pair.values()},
+            DRAWS,
             bounds=lambda key: MEASURES[key.measure].bounds,
-        )  # fmt: skip
+        )
         corrected = measure(as_results(cases), compared.methods, standalone=LOCAL, draws=DRAWS).measured
         rows = [key._asdict() | numbers for key, numbers in drawn.items()]
         rows += corrected[corrected["table"] == CORRECTED].to_dict("records")
