@@ -111,7 +111,7 @@ class SiteDescription:
         """Return the description as text."""
         lines = [
             f"site {self.site.name}: {len(self.site.cases)} cases of {self.patients} patients",
-            f"  first image: {self.first.image}{''.join(f' + {path.name}' for path in self.first.channels)}",
+            f"  first image: {self.first.image}{''.join(f' + {part.path.name}' for part in self.first.channels[1:])}",
             f"  first mask: {self.first.label}",
         ]
         if self.decoded is not None:

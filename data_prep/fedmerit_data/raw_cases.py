@@ -15,6 +15,21 @@ MAX_LABELS = 128  # different values in a mask
 
 
 @dataclass(frozen=True)
+class Channel:
+    """A channel of an image: a file or the folder of a DICOM series, and which part of it.
+
+    ``name`` is what the source calls it, such as t2, "" if it states no name. ``index`` chooses one of several numbers
+    per voxel, from 0; `None`: the only one. ``files`` are the slices of a series whose folder holds other files, too;
+    empty: all that the folder holds.
+    """
+
+    path: Path
+    name: str = ""
+    index: int | None = None
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class RawCase:
     """An image and its mask. ``patient`` identifies the patient across all sites of a source."""
 
@@ -24,7 +39,18 @@ class RawCase:
     label: Path  # its mask, or the first of the mask's files
     more: tuple[Path, ...] = ()  # the other files of the mask
     organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ
-    channels: tuple[Path, ...] = ()  # further files of the image, one channel each
+    channels: tuple[Channel, ...] = ()  # all channels, the first that of ``image``; (): ``image`` holds them all
+
+    @property
+    def parts(self) -> tuple[Channel, ...]:
+        """The channels, or the one file or series that holds all of them."""
+        return self.channels or (Channel(self.image),)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files and folders that the case is read from; of a series that shares its folder, its slices."""
+        images = (path for part in self.parts for path in part.files or (part.path,))
+        return (*dict.fromkeys(images), self.label, *self.more)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def raw_files(task: CaseTask) -> list[Path]:
     Paths are relative to the source if the files are within it.
     """
     files: set[Path] = set()
-    for path in (task.case.image, *task.case.channels, task.case.label, *task.case.more):
+    for path in task.case.paths:
         files.update(list_files(path) if path.is_dir() else (path,))
         if path.suffix.lower() in DETACHED:
             files.update(file for file in list_visible(path.parent) if file.stem == path.stem)

@@ -14,6 +14,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import (
+    Channel,
     RawCase,
     RawSite,
     add_left_out,
@@ -90,9 +91,9 @@ def read_patients(folders: Collection[Path], site: str, wanted: Collection[str])
         left_out += [(path.relative_to(folder.parent).as_posix(), UNNAMED) for path in others]
         first, *more = [masks[organ] for organ in organs] or list(masks.values())
         channels[folder.name] = tuple(sorted(images))
-        image, *further = (images[part] for part in sorted(images))
+        parts = tuple(Channel(images[part], part) for part in sorted(images))
         name = folder.name
-        cases.append(RawCase(name, f"{site}-{name}", image, first, tuple(more), organs, tuple(further)))
+        cases.append(RawCase(name, f"{site}-{name}", parts[0].path, first, tuple(more), organs, parts))
     usual = Counter(channels.values()).most_common(1)[0][0]
     for folder in folders:
         if channels[folder.name] != usual:

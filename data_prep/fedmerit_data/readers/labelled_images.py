@@ -220,7 +220,7 @@ def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], l
 
 def _channel_files(case: RawCase, channels: int) -> tuple[Path, ...]:
     """Return the files of an image; `BadInput` if it has several, and not as many as channels."""
-    files = (case.image, *case.channels)
+    files = tuple(part.path for part in case.parts)
     if len(files) not in (1, channels):
         raise BadInput(
             f"{case.image}: case {case.name} has {len(files)} channels ({', '.join(path.name for path in files)}); "

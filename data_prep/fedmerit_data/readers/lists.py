@@ -12,7 +12,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
-from fedmerit_data.raw_cases import RawCase, RawSite, list_files, list_visible, note_file, pair_files
+from fedmerit_data.raw_cases import Channel, RawCase, RawSite, list_files, list_visible, note_file, pair_files
 from fedmerit_data.readers.image_files import KNOWN, PHOTOGRAPHS, READABLE, is_detached, is_readable, name_and_suffix
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
 from fedmerit_data.tables import read_table
@@ -87,8 +87,9 @@ def read_nnunet(listing: Path, content: Mapping[str, Any], site: str) -> RawSite
             )
     cases = []
     for case, first, mask in pair_files({case: files[min(files)] for case, files in images.items()}, masks, folder):
-        others = tuple(images[case][number] for number in sorted(images[case])[1:])
-        cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=others))
+        names = channel_names(listing, content)
+        channels = tuple(Channel(path, names.get(int(number), "")) for number, path in sorted(images[case].items()))
+        cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=channels if len(channels) > 1 else ()))
     stated = content.get("numTraining")
     if isinstance(stated, int) and stated != len(cases):
         raise BadInput(
@@ -284,7 +285,8 @@ def _cases(listing: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase,
             case = numbered["case"]
         note_file(images, case, files[0])
         patient = f"{site}-{entry.patient or case}"
-        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, tuple(files[1:])))
+        channels = tuple(map(Channel, files)) if len(files) > 1 else ()
+        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, channels))
     return tuple(sorted(cases, key=lambda case: case.name))
 
 
@@ -305,7 +307,7 @@ def unlisted(lists: Sequence[Path], sites: Sequence[RawSite]) -> tuple[tuple[str
     """Return the files beside lists that neither they nor a listed header names."""
     root = lists[0].parent
     cases = [case for site in sites for case in site.cases]
-    named = {path for case in cases for path in (case.image, case.label, *case.more, *case.channels)}
+    named = {path for case in cases for path in case.paths}
     listed = {*lists, *(root / file for site in sites for file, _ in site.left_out)}
     series = {os.path.normpath(path) for path in named if path.is_dir()}
     links = {folder for path in named for folder in path.parents}  # links to folders are not followed

@@ -43,7 +43,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
     if asked.source is None or asked.layout.generate is not None:
         raise BadInput(f"kind {asked.kind}: generates its files; give a kind of raw files and --source")
     cases = [case for site in asked.layout.find_sites(asked.source) for case in site.cases]
-    files = [file for case in cases for path in (case.image, *case.channels, case.label, *case.more)
+    files = [file for case in cases for path in case.paths
              for file in _files(path)]  # fmt: skip
     plain = replace(asked, pictures=False)
     measured: dict[str, Measure] = {

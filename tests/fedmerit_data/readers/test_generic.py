@@ -13,7 +13,7 @@ from layouts_fundus import disc_and_cup, photo, save
 from PIL import ExifTags, Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import RawCase
+from fedmerit_data.raw_cases import Channel, RawCase
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.lists import COLUMNS
@@ -304,6 +304,8 @@ def test_channels_in_files_of_their_own_are_brought_to_one_grid(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         nib.save(nib.Nifti1Image(np.ascontiguousarray(array).astype(np.float32), affine), path)
     first, second = (tmp_path / "site" / "images" / f"a_000{place}.nii.gz" for place in (0, 1))
-    case = RawCase("a", "a", first, tmp_path / "site" / "masks" / "a.nii.gz", channels=(second,))
+    case = RawCase(
+        "a", "a", first, tmp_path / "site" / "masks" / "a.nii.gz", channels=(Channel(first), Channel(second))
+    )
     decoded = generic.decode(case, channels=2)
     np.testing.assert_array_equal(decoded.image[:, 0], decoded.image[:, 1])
