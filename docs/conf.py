@@ -1,5 +1,6 @@
 """The documentation as a site: `make docs`."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,19 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
 
+# Pages of the site for texts that lie outside docs/, which links of the other pages name by their path
+PAGES = {
+    "benchmarks/contribution/README.md": "/outside/benchmark.md",
+    "examples/nnunet/README.md": "/outside/nnunet.md",
+}
+
+
+def point_into_site(app, name, source):
+    """Point links to texts outside docs/ at their pages of the site."""
+    for path, page in PAGES.items():
+        source[0] = re.sub(rf"\]\((\.\./)+{re.escape(path)}", f"]({page}", source[0])
+
+
 def add_options(app, name, source):
     """The page of commands gets every option of every command."""
     if name == "commands":
@@ -32,4 +46,5 @@ def add_options(app, name, source):
 
 def setup(app):
     """What Sphinx calls first."""
+    app.connect("source-read", point_into_site)
     app.connect("source-read", add_options)

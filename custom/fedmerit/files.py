@@ -221,11 +221,12 @@ def require_inside(folder: Path) -> None:
 
 
 def leads_into(folder: Path, path: Path) -> bool:
-    """Return whether a path, its symbolic links followed, lies in ``folder``."""
+    """Return whether a path, its symbolic links followed, lies in ``folder``. A loop of links leads nowhere."""
     try:
-        return path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # a link to itself, by Python's version; no path at all
+        end = path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop before Python 3.13; no path at all
         return False
+    return end.is_relative_to(folder.resolve()) and not end.is_symlink()  # from 3.13 on a loop's end is a link
 
 
 def record_hash(record: Mapping[str, Any]) -> str:

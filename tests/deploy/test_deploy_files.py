@@ -34,7 +34,7 @@ def test_image_copies_existing_files():
     copied = [rest.split() for name, rest in instructions() if name == "COPY" and "--from" not in rest]
     sources = [source for words in copied for source in words[:-1]]
     roots = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["where"]
-    assert {"pyproject.toml", "constraints.txt", *roots} <= set(sources)
+    assert {"pyproject.toml", "constraints.txt", "requirements", *roots} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists()
         assert f"!{source}" in ignored
@@ -47,8 +47,9 @@ def test_image_is_pinned_and_without_privileges():
     assert re.match(r"3\.\d+\.\d+-", versions[0])
     assert [rest.split()[0] for name, rest in found if name == "FROM"] == ["python:${PYTHON}"] * 2
     installs = [rest for name, rest in found if name == "RUN" and "pip install" in rest]
-    assert len(installs) == 1
-    assert "--constraint /wheels/constraints.txt" in installs[0]
+    assert all("--no-deps" in words for text in installs for words in text.split("pip install")[1:])
+    assert "--require-hashes --requirement /wheels/runtime.txt" in installs[1]
+    assert not any("--extra-index-url" in text for text in installs)
     assert [rest for name, rest in found if name == "USER"] == ["10001"]
     assert found[-1][0] == "CMD"
 
