@@ -7,14 +7,14 @@ entry point: a group by its name, further commands of a group as GROUP.NAME, and
 
 from importlib.metadata import distribution
 
-from fedmerit_cli import data, methods, models, results, runs, sites, values
+from fedmerit_cli import data, methods, models, projects, results, runs, sites, values
 from fedmerit_cli.terminal import Commands, set_up
 
 ENTRY_POINTS = "fedmerit.commands"
 FIRST = "demo"  # of the everyday commands
 ORDER = ("data", "value", "job", "deploy", "model", "lab")
 
-everyday = [sites.commands, runs.commands, results.commands, models.commands, methods.commands]
+everyday = [projects.commands, sites.commands, runs.commands, results.commands, models.commands, methods.commands]
 groups = {"data": data.commands, "value": values.commands, "model": models.group}
 for entry in distribution("fedmerit").entry_points.select(group=ENTRY_POINTS):
     commands: Commands = entry.load()

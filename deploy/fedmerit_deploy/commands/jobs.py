@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.errors import BadInput, printable
+from fedmerit.errors import BadInput, printable, suggest
 from fedmerit.schema.configuration.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
+    from fedmerit.schema.configuration.run import RunConfiguration
     from fedmerit_deploy.status import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
 
 commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
+SHORT_ID = 8  # characters of a job's id that tell it from others
 HERE = ("out", "engine", "only", "threads", "device")  # options of runs on this machine
 EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]
 
@@ -34,38 +36,83 @@ def export(
         str, typer.Option(help="That it is for, as hospitals that bind themselves to studies name it.")
     ] = "",
     byoc: Annotated[bool, typer.Option("--byoc", help="Include fedmerit's code, for machines that allow it.")] = False,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEED,SEED", help="A job for each seed, in folders below --out.")
+    ] = None,
+    companions: Annotated[
+        str | None,
+        typer.Option("--with", metavar="METHOD,METHOD", help="Further methods, a job each, such as standalone."),
+    ] = None,
 ) -> None:
     """Write an NVFlare job folder, ready to submit.
 
     --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones. --server-sites
-    says that the server has images of its own, which its kit names.
+    says that the server has images of its own, which its kit names. With --with standalone and --seeds 0,1,2 the report
+    on the fetched runs says whom the federation helped.
     """
     from fedmerit.engines.nvflare.recipe import export_job
-    from fedmerit.engines.runs import job_configuration
     from fedmerit.files import folder_digest
 
     if (task is None) == (asked.sites is None):
         raise BadInput("--task or --sites: expected one of them; --sites takes folders of any task")
     if task is not None and task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
+    jobs = {out: asked} if seeds is None and companions is None else _several_jobs(asked, out, seeds, companions)
+    prepared = {folder: _configure(options, task, study) for folder, options in jobs.items()}  # all, or none is written
+    for folder, (config, filters) in prepared.items():
+        job = folder.resolve()  # an earlier export there is moved away and replaced
+        export_job(config, job, asked.waiting, byoc=byoc, privacy=filters, track=asked.track)
+        console.print(f"job folder: {folder}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)
+
+
+def _configure(asked: RunOptions, task: str | None, study: str) -> "tuple[RunConfiguration, list[str]]":
+    """Return the configuration of a job and its privacy filters."""
+    from fedmerit.engines.runs import job_configuration
+
     config, filters = job_configuration(asked, task)
-    config = replace(config, study=study)
-    job = out.resolve()  # an earlier export there is moved away and replaced
-    export_job(config, job, asked.waiting, byoc=byoc, privacy=filters, track=asked.track)
-    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)
+    return replace(config, study=study), filters
+
+
+def _several_jobs(asked: RunOptions, out: Path, seeds: str | None, companions: str | None) -> dict[Path, RunOptions]:
+    """Return the options of a job for each method and seed, by its folder below ``out``.
+
+    Companions of the method train with the same settings, without the parameters that belong to the method alone.
+    """
+    from fedmerit.methods.registry import METHODS
+    from fedmerit.schema.declarations import parameters
+    from fedmerit_evaluation.studies.study import parse_seeds
+
+    method = str(asked.method)
+    methods = [method, *(name.strip() for name in (companions or "").split(",") if name.strip())]
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise BadInput(f"--with {unknown[0]}: no such method{suggest(unknown[0], METHODS)}")
+    if len(set(methods)) < len(methods):
+        raise BadInput(f"--with {companions}: a method is named twice, or is --method; name further ones")
+    jobs = {}
+    for name in methods:
+        foreign = set(parameters(METHODS[method])) - set(parameters(METHODS[name]))
+        settings = {key: value for key, value in asked.settings.items() if key not in foreign}
+        for seed in [asked.seed] if seeds is None else parse_seeds(seeds):
+            update = {"method": name, "settings": settings, "seed": seed}
+            jobs[out / f"{name}_seed{seed}"] = asked.model_copy(update=update)
+    return jobs
 
 
 @commands.add("job submit jobs/fedce --kit admin@example.org")
 def submit(
-    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")], kit: AdminKit
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote, or a folder of such.")],
+    kit: AdminKit,
 ) -> None:
-    """Submit a job to a deployed federation; prints its id."""
+    """Submit a job, or every job of a folder, to a deployed federation; prints the ids."""
     from fedmerit_deploy import session
 
+    several = sorted(path.parent for path in job.glob("*/meta.json"))
+    folders = [job] if (job / "meta.json").is_file() or not several else several
     with session.session(kit) as opened:
-        job_id = session.submit(opened, job)
+        for folder in folders:
+            name = f"  ({folder.name})" if several else ""
+            console.print(f"job: {session.submit(opened, folder)}{name}", soft_wrap=True)
         connected = session.connected(opened)
-    console.print(f"job: {job_id}", soft_wrap=True)
     console.print(f"connected sites: {', '.join(connected) or 'none yet; the job waits for them'}", soft_wrap=True)
 
 
@@ -123,17 +170,23 @@ def _keep_showing(
 
 
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
-def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run folder to write.")]) -> None:
-    """Fetch the run folder of a finished job."""
+def fetch(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids that `fedmerit job submit` printed.")],
+    kit: AdminKit,
+    out: Annotated[Path, typer.Option(help="Run folder to write; of several jobs, the folder of their run folders.")],
+) -> None:
+    """Fetch the run folder of a finished job, or of several, each into a folder of the job's name."""
     from fedmerit_deploy import session
     from fedmerit_deploy.job_ends import explain_end
 
     with session.session(kit) as opened:
-        session.fetch(opened, job, out)
-        ended = explain_end(session.job(opened, job))
-    console.print(f"run folder: {out}", soft_wrap=True)
-    for text in ended:
-        print_line(text)
+        for job in jobs:
+            description = session.job(opened, job)
+            folder = out if len(jobs) == 1 else out / f"{description.get('name', 'job')}_{job[:SHORT_ID]}"
+            session.fetch(opened, job, folder)
+            console.print(f"run folder: {folder}", soft_wrap=True)
+            for text in explain_end(description):
+                print_line(text)
 
 
 @commands.add("job abort 3f2a --kit admin@example.org")
