@@ -20,7 +20,7 @@ def new(
         bool, typer.Option("--script", help="A project round a training script with NVFlare's Client API.")
     ] = False,
 ) -> None:
-    """Write a project that runs as it is: a job and a README; with --script also network, client script and data."""
+    """Write a project that runs unchanged: a job and a README; with --script also network, client script and data."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: exists and is not an empty folder; name a new one")
     with as_file(files("fedmerit_cli") / "templates" / ("script" if script else "sites")) as template:

@@ -76,7 +76,7 @@ def _configure(asked: RunOptions, task: str | None, study: str) -> "tuple[RunCon
 def _several_jobs(asked: RunOptions, out: Path, seeds: str | None, companions: str | None) -> dict[Path, RunOptions]:
     """Return the options of a job for each method and seed, by its folder below ``out``.
 
-    Companions of the method train with the same settings, without the parameters that belong to the method alone.
+    Companions of the method train with the same settings, without parameters that only that method has.
     """
     from fedmerit.methods.registry import METHODS
     from fedmerit.schema.declarations import parameters
