@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 def dice_by_case(network, pictures, masks):
-    """Of the network on every image."""
+    """Return the Dice of the network on every image."""
     network.eval()
     with torch.no_grad():
         found = (network(pictures) > 0).float()
@@ -17,7 +17,7 @@ def dice_by_case(network, pictures, masks):
 
 
 def main():
-    """One hospital, round by round."""
+    """Train at one hospital, round by round."""
     flare.init()
     site = flare.get_site_name()
     torch.manual_seed(sum(site.encode()))

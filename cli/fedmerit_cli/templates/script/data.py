@@ -8,7 +8,7 @@ DISPLACED = "site-4"
 
 
 def images(site: str, split: str) -> tuple[Tensor, Tensor]:
-    """Images and masks (n, 1, 16, 16) of a split."""
+    """Return the images and masks of a split, each of shape (n, 1, 16, 16)."""
     count = SIZES.get(site, 24) if split == "training" else 6
     generator = torch.Generator().manual_seed(10 * sum(site.encode()) + (split == "training"))
     row, column = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """Logits (batch, 1, h, w) of images (batch, 1, h, w)."""
+    """A network that turns images (batch, 1, h, w) into logits (batch, 1, h, w)."""
 
     def __init__(self, width: int = 4):
         super().__init__()
@@ -12,6 +12,6 @@ class Net(nn.Module):
         self.last = nn.Conv2d(width, 1, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """``images`` to logits."""
+        """Compute the logits of ``images``."""
         logits: Tensor = self.last(self.first(images))
         return logits
