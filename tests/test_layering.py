@@ -17,7 +17,7 @@ LAB = ROOT / "evaluation" / "fedmerit_lab"
 OPERATIONS = ROOT / "deploy" / "fedmerit_deploy"
 BASE = ("client", "machine", "seeds", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
-    {"fedmerit.errors"},
+    {"fedmerit.errors", "fedmerit.child_processes"},
     {"fedmerit.plugin_references", "fedmerit.trust"},
     {"fedmerit.plugins"},
     {"fedmerit.schema.rules"},

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedmerit.contract.flat import Buffers
 from fedmerit.errors import BadInput
 from fedmerit.schema.rules import About, Declared
+from fedmerit.version import install_advice
 
 if TYPE_CHECKING:
     from tenseal import CKKSVector
@@ -203,7 +204,7 @@ def require_tenseal(why: str) -> None:
     try:
         import tenseal  # noqa: F401
     except ImportError:
-        raise BadInput(f"{why} needs TenSEAL, which is not installed; pip install 'fedmerit[he]'") from None
+        raise BadInput(f"{why} needs TenSEAL, which is not installed; {install_advice('he')}") from None
 
 
 def open_context(content: bytes, secret: bool) -> Any:

@@ -10,8 +10,9 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ MOST_TEXT = 1 << 25  # bytes of a file of text or JSON
 BESIDE = 160_000_000  # bytes of memory that what a text holds may take, beside as many as three times the text has
 COSTS = {b"{": 200, b"[": 100, b":": 80, b",": 36, b'"': 30}  # bytes of memory that an object takes, a list, and so on
 DEEPEST = 50  # of lists and objects in each other
+IMPORTABLE = tuple(all_suffixes())  # ends of the names of files that Python imports
 LONGEST_NAME = 100  # characters of what becomes a file's name
 
 
@@ -217,6 +219,24 @@ def require_inside(folder: Path) -> None:
                 raise BadInput(
                     f"{path}: is a symbolic link out of {folder}, through which nothing is read or written; "
                     "replace it by what it points to, if that is yours"
+                )
+
+
+def require_no_code(folder: Path, skipped: Collection[str] = ()) -> None:
+    """Raise `BadInput` naming a file in ``folder``, or below, that Python could import: no run needs one there.
+
+    Args:
+        folder: a folder that others may have sent.
+        skipped: names of folders directly in it in which a run's own programs work.
+    """
+    for place, folders, names in os.walk(folder):
+        if place == os.fspath(folder):
+            folders[:] = [name for name in folders if name not in skipped]
+        for name in names:
+            if name.endswith(IMPORTABLE):
+                raise BadInput(
+                    f"{os.path.join(place, name)}: a run folder holds no code, and Python could import this file; "
+                    "look at who put it there, and move it away"
                 )
 
 

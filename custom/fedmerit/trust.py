@@ -85,9 +85,14 @@ def require_place(folder: object, run: Path) -> Path:
     )
 
 
-def _places_file() -> Path:
+def state_folder() -> Path:
+    """Return the folder in which FedMerit keeps what this machine's user decided, for all runs and kits."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state) / "fedmerit" / "places"
+    return Path(state) / "fedmerit"
+
+
+def _places_file() -> Path:
+    return state_folder() / "places"
 
 
 def _places() -> list[str]:

@@ -24,6 +24,14 @@ def installed_versions() -> dict[str, str]:
     return {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
+def install_advice(extra: str = "") -> str:
+    """Return the words that say how to install FedMerit, with one of its extras. No package index has the name."""
+    part = f"[{extra}]" if extra else ""
+    return (
+        f"install it with `pip install -e '.{part}'` in a checkout, or `pip install \"$(echo fedmerit-*.whl){part}\"`"
+    )
+
+
 @cache
 def code_commit() -> str:
     """Commit of the code that runs: of the checkout that it lies in, ``-dirty`` if files differ from it.

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
+from fedmerit.child_processes import safe_children
+
 
 def begin_fork_server(modules: Sequence[str]) -> None:
     """Start the process that workers are forked from, if it is not running; it imports ``modules`` in parallel.
@@ -16,7 +18,7 @@ def begin_fork_server(modules: Sequence[str]) -> None:
     worker imports; then a script has to guard its start.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
-    with _ignore_ctrl_c():
+    with safe_children(), _ignore_ctrl_c():
         forkserver.ensure_running()
 
 

@@ -4,13 +4,14 @@ NVFlare's ``preflight-check`` starts the kit and looks for ports and the server.
 policy, nor the egress filter, and names no cause, so the checks here are FedMerit's own.
 """
 
+import os
 import shutil
 import socket
 import ssl
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -26,24 +27,29 @@ from nvflare.lighter.constants import ProvFileName
 from fedmerit.ciphertexts import open_context
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
+from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER, is_closed
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
 from fedmerit.files import read_json
 from fedmerit.machine import cores, free_memory, pick_device
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
-from fedmerit.site.policy import SiteScript
+from fedmerit.site.policy import JobRules, SiteScript
+from fedmerit.trust import state_folder
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.facts import LISTED
-from fedmerit_deploy.kit_files import CERTIFICATES, kit_digest, read_kind, read_name, server_address
+from fedmerit_deploy.kit_files import CERTIFICATES, read_kind, read_name, server_address
+from fedmerit_deploy.kit_integrity import AGAIN, is_as_sealed, read_seal, seal
 from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_manifest
 from fedmerit_deploy.processes import connect, find_left_over, proxy_advice, running_processes
 from fedmerit_deploy.provisioning import VERSIONS_FILE
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends a check warns
-GATE_DOCS = "docs/privacy.md, what enforces the list"
+EGRESS_DOCS = "docs/privacy.md, what enforces the list"
 TIMEOUT_SECONDS = 5.0  # to connect to the server
+POLICY, EGRESS, PARTS, RULES = "policy", "egress filter", "parts of others", "rules for jobs"
+LOOSENING = ("kit", POLICY, EGRESS, PARTS, RULES)  # checks of what an operator decides
 CLOCK_ERRORS = (9, 10)  # OpenSSL's numbers of a certificate that is not valid yet, or no longer
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is a failure, below the second a warning; models of every round, and logs
@@ -52,11 +58,12 @@ ROOM, MACHINE = "make room, or move the kit", "end other programs, or take a lar
 
 
 class State(StrEnum):
-    """The state of a line: fine, a warning, or a failure."""
+    """The state of a line."""
 
     ok = "ok"
     warn = "warn"
     fail = "fail"
+    loose = "loose"  # allows more than the defaults: a failure unless the operator accepted it
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,16 @@ class CheckResult:
     what: str
     state: State
     message: str
+    loosens: str = ""  # what allows more than the defaults, in the words that an operator accepts
 
 
 Finding = tuple[State, str]
 Findings = Iterator[Finding]
+
+
+def loose(message: str) -> Finding:
+    """Return a finding of what allows more than the defaults."""
+    return State.loose, message
 
 
 def ok(message: str) -> Finding:
@@ -87,12 +100,13 @@ def fail(message: str) -> Finding:
     return State.fail, message
 
 
-def check_machine(kit: Path, offline: bool = False) -> list[CheckResult]:
+def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> list[CheckResult]:
     """Check everything of a machine except the site's images, which `fedmerit check` knows.
 
     Args:
         kit: the startup kit of a site or of the server, made ready.
         offline: whether the server need not be reachable yet.
+        accept: whether what allows more than the defaults is meant.
 
     Raises:
         BadInput: the folder is no startup kit of a site or of the server, or it was not made ready.
@@ -100,23 +114,62 @@ def check_machine(kit: Path, offline: bool = False) -> list[CheckResult]:
     is_site, manifest = read_kind(kit) == "client", read_manifest(kit)
     amount = _check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", ROOM)
     checks: list[tuple[str, Callable[[], Findings]]] = [
-        ("kit", lambda: iter([ok(f"SHA-256 {kit_digest(kit)}; --digest SHA256 compares it with the coordinator's")])),
+        ("kit", lambda: _check_kit(kit)),
         ("versions", lambda: _check_versions(kit)),
         ("certificate", lambda: _check_certificate(kit)),
-        ("policy", lambda: _check_policy(kit)),
-        ("gate", lambda: _check_gate(kit) if is_site else iter(())),
-        ("parts of others", lambda: _check_parts(kit)),
+        (POLICY, lambda: _check_policy(kit)),
+        (EGRESS, lambda: _check_egress(kit) if is_site else iter(())),
+        (PARTS, lambda: _check_parts(kit)),
         ("encryption", lambda: _check_encryption(kit, is_site)),
         ("start", lambda: _check_start(kit)),
         ("server", lambda: _check_server(kit, offline) if is_site else _check_ports(kit)),
         ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
-        ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * is_site)),
+        (RULES, lambda: _check_rules(manifest.jobs) if is_site else iter(())),
         ("facts for admins", lambda: _check_hidden(manifest.hidden) if is_site else iter(())),
         ("script", lambda: _check_script(manifest.script)),
         ("disk", lambda: iter([amount])),
         ("memory", lambda: iter([_check_amount(free_memory(), MEMORY, "available", MACHINE)])),
     ]
-    return [CheckResult(what, state, message) for what, check in checks for state, message in check()]
+    found = [CheckResult(what, state, message) for what, check in checks for state, message in check()]
+    sealed = read_seal(kit)
+    return [_settle(result, accept, sealed.accepted if sealed else ()) for result in found]
+
+
+def _settle(result: CheckResult, accept: bool, accepted: Collection[str]) -> CheckResult:
+    """Return a result with a warning or a failure instead of what is loose; all others as they are."""
+    if result.state is not State.loose:
+        return result
+    if accept or result.message in accepted:
+        return replace(result, state=State.warn, message=f"{result.message} (accepted)", loosens=result.message)
+    advice = "undo it, or give --accept to `fedmerit deploy site`, `server` or `rules` if your hospital means it"
+    return replace(result, state=State.fail, message=f"{result.message}; {advice}", loosens=result.message)
+
+
+def accept_loose(kit: Path, what: Collection[str] = ()) -> None:
+    """Write the seal of a kit with all that it allows beyond the defaults as accepted, or only that of the named checks."""
+    sealed = read_seal(kit)
+    chosen = [result for result in check_machine(kit, offline=True) if not what or result.what in what]
+    seal(kit, [*(sealed.accepted if sealed else ()), *(result.loosens for result in chosen if result.loosens)])
+
+
+def _check_kit(kit: Path) -> Findings:
+    """Yield the digest of what the coordinator sent, and whether rules and policy are as this machine sealed them."""
+    if read_seal(kit) is None:
+        yield fail(
+            f"its rules are not sealed by this user on this machine ({state_folder()}): run `fedmerit deploy site` or "
+            "`server` as the user that will run it"
+        )
+    elif not is_as_sealed(kit):
+        yield fail(f"files in {kit / 'local'} were changed since they were sealed; {AGAIN}")
+    else:
+        yield ok("rules and policy are as they were sealed here")
+
+
+def _check_rules(rules: JobRules) -> Findings:
+    """Yield each rule for jobs that allows more than the default; else those that were changed."""
+    yield from map(loose, rules.looser)
+    if not rules.looser:
+        yield ok(rules.changes)
 
 
 def _check_script(script: SiteScript | None) -> Findings:
@@ -136,7 +189,11 @@ def _check_versions(kit: Path) -> Findings:
     installed = installed_versions()
     for name, wanted in expected.items():
         if (version := installed.get(name, NOT_INSTALLED)) != wanted:
-            advice = "runs then need not repeat bit for bit" if name == "python" else f"pip install {name}=={wanted}"
+            advice = f"pip install {name}=={wanted}"
+            if name == "python":
+                advice = "runs then need not repeat bit for bit"
+            elif name == "fedmerit":  # no package index has it
+                advice = "install the wheel of that version, which the coordinator has"
             message = f"{name} {version} is installed, the project has {wanted}: {advice}"
             yield (fail if name in EXACT or version == NOT_INSTALLED else warn)(message)
     if expected.items() <= installed.items():
@@ -210,31 +267,35 @@ def _check_policy(kit: Path) -> Findings:
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
     if extra := allowed - wanted:
-        yield warn(f"jobs may also name {', '.join(sorted(extra))}; {again} if that is not meant")
+        yield loose(f"jobs may also name {', '.join(sorted(extra))}")
     if not is_enforced:
-        yield warn(f"the class allow list is not enforced; {again} if that is not meant")
+        yield loose("the class allow list is not enforced")
     if open_to:
-        yield warn(f"code of others or a shell is open to {', '.join(open_to)}; {again} if that is not meant")
+        yield loose(f"code of others or a shell is open to {', '.join(open_to)}")
     if allowed == wanted and is_enforced and not open_to:
         refused = "" if surveys else "; no surveys"
         yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell{refused}")
 
 
-def _check_gate(kit: Path) -> Findings:
+def _check_egress(kit: Path) -> Findings:
     """Yield what a site's privacy.json lets pass: the egress filter, last in every scope, and how strict it is."""
     path = kit / "local" / "privacy.json"
-    again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {GATE_DOCS}"
+    again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {EGRESS_DOCS}"
     try:
         scopes = {str(scope["name"]): list(scope["task_result_filters"]) for scope in read_json(path)["scopes"]}
         if not scopes:
             raise ValueError("no scope")
         for name, filters in scopes.items():
             if not filters or filters[-1]["path"] != class_path(EgressFilter):
-                yield warn(f"{path}: scope {name} does not end with the gate, {class_path(EgressFilter)}; {again}")
+                yield loose(
+                    f"scope {name} of {path.name} does not end with the egress filter, {class_path(EgressFilter)}"
+                )
                 continue
-            gate = EgressFilter(**filters[-1].get("args", {}))
-            strict = ["only encrypted updates"] if gate.encrypted else []
-            strict += [f"{gate.decimals} decimals", f"surveys of {gate.least} patients and more"]
+            egress, usual = EgressFilter(**filters[-1].get("args", {})), EgressFilter()
+            if egress.decimals > usual.decimals or egress.least < usual.least:
+                yield loose(f"{egress.decimals} decimals and surveys of {egress.least} patients leave the site")
+            strict = ["only encrypted updates"] if egress.encrypted else []
+            strict += [f"{egress.decimals} decimals", f"surveys of {egress.least} patients and more"]
             before = [str(one["path"]).rpartition(".")[2] for one in filters[:-1]]
             yield ok(f"{', '.join(strict)}{'; before it ' + ', '.join(before) if before else ''}")
     except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -253,7 +314,7 @@ def _check_parts(kit: Path) -> Findings:
     """Yield whether the approved parts of others are those that are installed; nothing if none is approved."""
     approved = read_manifest(kit).approved
     if approved is None:
-        yield warn("jobs may name any code that is installed here; `fedmerit deploy approve` names what may be used")
+        yield loose("jobs may name any code that is installed here")
         return
     for text in approved:
         try:
@@ -279,12 +340,20 @@ def _check_encryption(kit: Path, is_site: bool) -> Findings:
 
 
 def _check_start(kit: Path) -> Findings:
-    """Yield whether startup/start.sh, which takes ``python3`` of PATH, would start what is checked here."""
-    here, python = Path(sys.executable), shutil.which("python3")
-    if python is None or Path(python).parent.resolve() != here.parent.resolve():
+    """Yield whether startup/start.sh would start what is checked here, and import from nowhere else."""
+    here, file = Path(sys.executable).parent, kit / "local" / PYTHON_FOLDER
+    folder = file.read_text().strip() if file.exists() else ""
+    python = shutil.which("python3", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")])))
+    if not is_closed(kit):
         yield warn(
-            f"start.sh takes python3 of PATH, {python or 'which has none'}; this is {here}: "
-            f"PATH={here.parent}:$PATH {kit / 'startup' / 'start.sh'}"
+            "startup/sub_start.sh is of an older FedMerit, and imports modules from the folder it is started in; ask "
+            "the coordinator to renew the kit (`fedmerit deploy renew`)"
+        )
+        python = shutil.which("python3")
+    if python is None or Path(python).parent.resolve() != here.resolve():
+        yield warn(
+            f"start.sh takes {python or 'no python3: PATH has none'}, this is {here / 'python3'}: "
+            f"run `fedmerit deploy` for this kit again, or PATH={here}:$PATH {kit / 'startup' / 'start.sh'}"
         )
     if left_over := find_left_over(kit):
         yield fail(left_over)

@@ -1,4 +1,4 @@
-"""Startup kits as NVFlare provisioned them: whose they are, where the server is, and whether they were changed.
+"""Startup kits as NVFlare provisioned them: whose they are, and where the server is.
 
 Loads nothing heavy: an admin's commands need no more.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.files import files_digest, read_json
+from fedmerit.files import read_json
 
 KINDS = {"server": "the server", "client": "a site", "admin": "an admin"}
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # names of key and certificate, by kind
@@ -51,25 +51,3 @@ def server_address(kit: Path) -> tuple[str, int]:
         return host, int(port)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
-
-
-def kit_digest(kit: Path) -> str:
-    """Return the SHA-256 of what the coordinator wrote into a kit: startup/, and the defaults in local/.
-
-    Keys are left out, which have to be those of the certificates. A shell gives the same in the kit: ``find startup
-    local/*.default -type f ! -name '*.key' | LC_ALL=C sort | xargs sha256sum | sha256sum``. NVFlare signs no kit that
-    has no keys for encryption, and then some files, by a certificate in the same kit: only a digest that comes another
-    way shows that a kit was changed.
-    """
-    read_kind(kit)
-    startup = [path for path in (kit / "startup").rglob("*") if path.suffix != ".key"]
-    return files_digest(kit, [*startup, *(kit / "local").glob("*.default")])
-
-
-def require_digest(kit: Path, digest: str) -> None:
-    """Raise `BadInput` naming both if a kit does not have this `kit_digest`."""
-    if (actual := kit_digest(kit)) != digest.strip().lower():
-        raise BadInput(
-            f"{kit}: startup/ and local/*.default have SHA-256 {actual}, the coordinator names {digest:.100}; do not "
-            "start it: ask the coordinator for the kit, and for its SHA-256, again"
-        )

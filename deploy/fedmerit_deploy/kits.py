@@ -2,6 +2,7 @@
 
 import json
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.recipe import build_site_policy
+from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_json
+from fedmerit.files import read_json, sha256, write_json, write_text
 from fedmerit.machine import pick_device
 from fedmerit.plugin_references import Reference
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.site.machine_settings import SERVER
-from fedmerit.site.policy import MANIFEST, JobRules, Manifest, SiteScript, parse_caps, read_manifest_file
+from fedmerit.site.policy import MANIFEST, JobRules, Manifest, SiteScript, change_rules, parse_caps, read_manifest_file
 from fedmerit_deploy.facts import SiteFacts
 from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
+from fedmerit_deploy.kit_integrity import read_seal, require_no_brought_policy, seal
 from fedmerit_deploy.launcher import SiteLauncher
 from fedmerit_deploy.provisioning import KEY, place_key
 from fedmerit_deploy.revocation import RevocationCheck
@@ -64,10 +67,11 @@ def prepare_site(
         script: the script that jobs may have train there; None: as before, at first none.
 
     Raises:
-        BadInput: the kit is no site's, the folder is not the site's, the device does not exist, the caps cannot be
-            read, or the key is missing or another's.
+        BadInput: the kit is no site's, or brings rules or code, the folder is not the site's, the device does not
+            exist, the caps cannot be read, or the key is missing or another's.
     """
     require_kind(kit, "client")
+    require_no_brought_policy(kit)
     site, before = read_name(kit), read_manifest(kit) if is_prepared(kit) else None
     if folder:
         images = SiteFolder(folder)
@@ -122,9 +126,11 @@ def prepare_server(
         byoc: whether jobs may bring code of their own.
 
     Raises:
-        BadInput: the kit is not the server's, the site folders are none, or the device does not exist.
+        BadInput: the kit is not the server's, or brings rules or code, the site folders are none, or the device does
+            not exist.
     """
     require_kind(kit, "server")
+    require_no_brought_policy(kit)
     if server_sites:
         open_sites(server_sites)
     pick_device(device, "the server")
@@ -160,11 +166,44 @@ def approve(kit: Path, parts: Sequence[Reference]) -> None:
     """Let jobs name parts of others on this machine, each in the version that is installed now.
 
     Raises:
-        BadInput: the kit is not made ready yet.
+        BadInput: the kit is not made ready yet, or brings rules.
     """
+    require_no_brought_policy(kit)
     manifest = read_manifest(kit)
     approved = {**(manifest.approved or {}), **{part.text: part.digest for part in parts}}
     manifest.model_copy(update={"parts": approved}).write(kit / "local")
+    seal_again(kit)
+
+
+def set_rules(kit: Path, settings: Sequence[str], accept: bool = False) -> JobRules:
+    """Change a site's rules for jobs, seal them, and return all of them.
+
+    Args:
+        kit: the site's startup kit, made ready.
+        settings: ``NAME=VALUE`` each; the values as JSON, names also separated by commas.
+        accept: whether rules that allow more than the defaults are meant.
+
+    Raises:
+        BadInput: the kit is not made ready or brings rules, a setting is no rule, or one allows more than the
+            defaults and is not accepted; nothing is changed then.
+    """
+    require_kind(kit, "client")
+    require_no_brought_policy(kit)
+    manifest = read_manifest(kit)
+    rules = change_rules(manifest.jobs, settings)
+    if new := [rule for rule in rules.looser if rule not in manifest.jobs.looser] if not accept else []:
+        raise BadInput(
+            f"{new[0]}: allows more than the defaults; nothing is changed; give --accept if your hospital means it"
+        )
+    manifest.model_copy(update={"jobs": rules}).write(kit / "local")
+    seal_again(kit)
+    return rules
+
+
+def seal_again(kit: Path) -> None:
+    """Write the seal of the current content of a kit, with what was accepted before."""
+    before = read_seal(kit)
+    seal(kit, before.accepted if before else ())
 
 
 def allows_surveys(resources: Mapping[str, Any]) -> bool:
@@ -211,6 +250,7 @@ def _write_policy(kit: Path, resources: dict[str, Any], byoc: bool, surveys: boo
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     if not (local / "privacy.json").exists():  # a hospital may have made it stricter
         write_json(local / "privacy.json", privacy_policy(kind))
+    write_text(local / PYTHON_FOLDER, f"{Path(sys.executable).parent}\n")  # start.sh takes its python3
 
 
 def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
@@ -228,3 +268,4 @@ def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
     kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
     runs = str(kit.resolve() / "runs")  # NVFlare clears its own folders
     Manifest(site=name, **{**kept, "runs": runs, **settings}).write(kit / "local")
+    seal_again(kit)

@@ -38,6 +38,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 
 from fedmerit.engines.nvflare.components import class_path
+from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.signatures import MOST_PEM
 from fedmerit.files import FULL, read_bytes, read_json, write_atomically, write_json, write_text
@@ -140,6 +141,7 @@ def make_project(
         "nvflare.lighter.impl.static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"},
         class_path(RequestedCertBuilder): {"root_valid_days": AUTHORITY_DAYS},
         class_path(VersionsBuilder): None,
+        class_path(SafeStartBuilder): None,
         **({} if encryption is None else {CONTEXT_BUILDER: dict(encryption)}),
         "nvflare.lighter.impl.signature.SignatureBuilder": None,
     }

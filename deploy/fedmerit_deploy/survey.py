@@ -45,7 +45,7 @@ Counts = NDArray[np.int64]
 ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepared
 NO_NETWORK = nn.Identity()  # a survey has no vectors
 WAIT = 600  # seconds for a site to read its images
-NO_ANSWER = "no usable answer; its own log says why, such as a gate of its own that asks for a higher floor"
+NO_ANSWER = "no usable answer; its own log says why, such as an egress filter of its own that asks for a higher floor"
 
 
 def survey_site(folder: SiteFolder, question: survey.Question) -> survey.Surveyed | Failure:
@@ -188,7 +188,7 @@ def read_answer(model: FLModel, question: Question) -> Surveyed | str:
     return "an answer below the floor" if answer.below(question.floor) else answer
 
 
-SURVEY_CLASSES = (class_path(SurveyController), class_path(SurveyExecutor))  # that its job names, beside the gate's
+SURVEY_CLASSES = (class_path(SurveyController), class_path(SurveyExecutor))  # of its job, with the filter
 
 
 def export_survey(question: Question, out: Path, min_sites: int = 1, wait: int = WAIT) -> None:

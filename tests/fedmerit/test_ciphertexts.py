@@ -29,7 +29,7 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.factory import initial_network, load_network
 
-tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install -e '.[he]'")
 
 from fedmerit.engines.nvflare.encryption import contexts  # noqa: E402
 
@@ -308,7 +308,7 @@ def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
 
 def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
-    with pytest.raises(BadInput, match=r"pip install 'fedmerit\[he\]'"):
+    with pytest.raises(BadInput, match=r"pip install -e '.\[he\]'"):
         require_privacy(["he"], "fedavg", build_method("fedavg", {}))
 
 

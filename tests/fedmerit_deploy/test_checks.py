@@ -14,7 +14,7 @@ from certificates import certify
 from fedmerit.errors import BadInput
 from fedmerit.plugins import approvable
 from fedmerit_deploy import checks
-from fedmerit_deploy.checks import check_machine
+from fedmerit_deploy.checks import accept_loose, check_machine
 from fedmerit_deploy.kits import approve, class_policy, prepare_server, prepare_site
 from fedmerit_deploy.provisioning import init, make_project
 
@@ -22,7 +22,7 @@ from fedmerit_deploy.provisioning import init, make_project
 def test_check_machine_covers_all_matters(ready):
     lines = check_machine(ready, offline=True)
     after = ["encryption", "start", "server", "device", "rules for jobs", "disk", "memory"]
-    assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
+    assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "egress filter", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
@@ -38,7 +38,7 @@ def read(path):
 @pytest.mark.parametrize(
     ("package", "state", "advice"),
     [
-        ("fedmerit", "fail", "pip install fedmerit==0.0.1"),
+        ("fedmerit", "fail", "install the wheel of that version, which the coordinator has"),
         ("nvflare", "fail", "pip install nvflare==0.0.1"),
         ("torch", "warn", "pip install torch==0.0.1"),
         ("numpy", "warn", "pip install numpy==0.0.1"),
@@ -93,8 +93,8 @@ def test_check_warns_of_readable_key(ready, found):
     ("change", "state", "word"),
     [
         ({"class_allow_list": CLASSES[:1]}, "fail", "lacks"),
-        ({"class_allow_list": [*CLASSES, "os.system"]}, "warn", "os.system"),
-        ({"class_list_enforcement_mode": "warn"}, "warn", "enforced"),
+        ({"class_allow_list": [*CLASSES, "os.system"]}, "fail", "os.system"),
+        ({"class_list_enforcement_mode": "warn"}, "fail", "enforced"),
         ({"class_allow_list": None}, "fail", "not FedMerit's"),
     ],
 )
@@ -106,7 +106,7 @@ def test_check_compares_class_policy(ready, change, state, word, found):
 
 
 def test_check_describes_egress_filter(ready, found):
-    assert found(ready, "gate") == [("ok", "6 decimals, surveys of 5 patients and more")]
+    assert found(ready, "egress filter") == [("ok", "6 decimals, surveys of 5 patients and more")]
     path = ready / "local/privacy.json"
     content = read(path)
     (scope,) = content["scopes"]
@@ -115,11 +115,13 @@ def test_check_describes_egress_filter(ready, found):
     scope["task_result_filters"].insert(0, {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {}})
     path.write_text(json.dumps(content))
     strict = "only encrypted updates, 3 decimals, surveys of 9 patients and more; before it SVTPrivacy"
-    assert found(ready, "gate") == [("ok", strict)]
+    assert found(ready, "egress filter") == [("ok", strict)]
     scope["task_result_filters"].reverse()
     path.write_text(json.dumps(content))
-    ((state, told),) = found(ready, "gate")
-    assert (state, "does not end with the gate" in told) == ("warn", True)
+    ((state, told),) = found(ready, "egress filter")
+    assert (state, "does not end with the egress filter" in told) == ("fail", True)
+    ((state, told),) = found(ready, "egress filter", accept=True)
+    assert (state, told[-10:]) == ("warn", "(accepted)")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_check_describes_egress_filter(ready, found):
 )
 def test_check_rejects_privacy_policy_that_ends_jobs(ready, policy, found):
     (ready / "local/privacy.json").write_text(json.dumps(policy))
-    ((state, told),) = found(ready, "gate")
+    ((state, told),) = found(ready, "egress filter")
     assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
 
 
@@ -152,7 +154,8 @@ def test_check_compares_parts_with_approvals(ready, tmp_path, found):
     script.unlink()
     assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
     (ready / "local/fedmerit.json").write_text(json.dumps(read(ready / "local/fedmerit.json") | {"parts": "all"}))
-    assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
+    assert [state for state, _ in found(ready, "parts of others")] == ["fail"]
+    assert [state for state, _ in found(ready, "parts of others", accept=True)] == ["warn"]
 
 
 def test_check_warns_of_roles_that_may_bring_code(ready, found):
@@ -162,8 +165,15 @@ def test_check_warns_of_roles_that_may_bring_code(ready, found):
     content["permissions"]["member"]["shell_commands"] = "o:site"
     path.write_text(json.dumps(content))
     ((state, told),) = found(ready, "policy")
-    assert state == "warn"
+    assert state == "fail"
     assert "code of others or a shell is open to lead, member; " in told
+    accept_loose(ready, {"versions"})
+    assert [state for state, _ in found(ready, "policy")] == ["fail"]
+    accept_loose(ready, {"policy"})
+    assert [state for state, _ in found(ready, "policy")] == ["warn"]
+    content["permissions"]["org_admin"]["byoc"] = "any"
+    path.write_text(json.dumps(content))
+    assert [state for state, _ in found(ready, "policy")] == ["fail"]  # more than was accepted
 
 
 def test_check_reports_unreachable_server(ready, monkeypatch, found):
@@ -194,10 +204,31 @@ def test_check_reports_left_over_process_file(ready, found):
 
 
 def test_check_reports_python_of_start_script(ready, monkeypatch, found):
-    assert [state for state, _ in found(ready, "start")] == ["ok"]
     monkeypatch.setenv("PATH", "/nowhere")
+    here = Path(sys.executable).parent
+    assert found(ready, "start") == [("ok", f"start.sh will take {here / 'python3'}")]
+    (ready / "local/python_folder").write_text("/elsewhere\n")
     ((state, told),) = found(ready, "start")
-    assert (state, f"PATH={Path(sys.executable).parent}:" in told) == ("warn", True)
+    assert (state, f"PATH={here}:" in told) == ("warn", True)
+
+
+def test_check_warns_of_start_script_that_imports_from_its_folder(ready, found):
+    path = ready / "startup/sub_start.sh"
+    path.write_text(path.read_text().replace("export PYTHONSAFEPATH=1\n", ""))
+    assert [told for state, told in found(ready, "start") if state == "warn" and "renew the kit" in told]
+
+
+def test_check_rejects_rules_that_allow_more_than_the_defaults(ready, found):
+    manifest = ready / "local/fedmerit.json"
+    content = read(manifest)
+    content["jobs"] |= {"least_images": 0, "share_models": True, "largest_lr": 1e6}
+    manifest.write_text(json.dumps(content))
+    told = found(ready, "rules for jobs")
+    assert [state for state, _ in told] == ["fail"] * 3
+    assert any("least_images 0, the default is 8; undo it, or give --accept" in text for _, text in told)
+    assert [state for state, _ in found(ready, "rules for jobs", accept=True)] == ["warn"] * 3
+    accept_loose(ready)
+    assert [state for state, _ in found(ready, "rules for jobs")] == ["warn"] * 3
 
 
 def test_check_reports_ports_in_use(federation, found):

@@ -2,14 +2,25 @@
 
 import hashlib
 import json
+import re
+import shutil
 
 import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import Reference
-from fedmerit.site.policy import JobRules, Manifest
-from fedmerit_deploy.kit_files import kit_digest, read_kind, require_digest, require_kind
-from fedmerit_deploy.kits import approve, approve_script, prepare_server, prepare_site, privacy_policy, read_manifest
+from fedmerit.site.policy import LOOSER, JobRules, Manifest
+from fedmerit_deploy.kit_files import read_kind, require_kind
+from fedmerit_deploy.kit_integrity import grouped, is_as_sealed, kit_digest, read_seal, require_digest, seal
+from fedmerit_deploy.kits import (
+    approve,
+    approve_script,
+    prepare_server,
+    prepare_site,
+    privacy_policy,
+    read_manifest,
+    set_rules,
+)
 from fedmerit_deploy.survey import SURVEY_CLASSES
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
@@ -158,3 +169,75 @@ def test_require_digest_rejects_changed_kit(federation, sites, spoil):
     spoil(kit)
     with pytest.raises(BadInput, match=f"have SHA-256 [0-9a-f]+, the coordinator names {digest}; do not start it"):
         require_digest(kit, digest)
+
+
+FURTHER = ("local/fedmerit.json", "local/privacy.json", "local/log_config.json", "local/custom/helper.py", "psutil.py")
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_kit_with_further_files_is_refused(federation, sites, name):
+    """A man in the middle changes no file, and adds some: rules without limits, code that a start would import."""
+    kit = federation / "fedmerit/prod_00/site1"
+    digest = kit_digest(kit)
+    (kit / name).parent.mkdir(parents=True, exist_ok=True)
+    (kit / name).write_text("{}")
+    with pytest.raises(BadInput, match=f"among them {name}, which no new kit has, have SHA-256"):
+        require_digest(kit, digest)
+    for prepare in (lambda: prepare_site(kit, sites / "site1"), lambda: approve(kit, []), lambda: set_rules(kit, [])):
+        with pytest.raises(BadInput, match=f"holds {name}, which neither the coordinator's"):
+            prepare()
+    assert not (kit / "local/resources.json").exists()
+
+
+def test_seal_of_another_machine_does_not_count(ready, sites, tmp_path, monkeypatch, found):
+    """The man in the middle can prepare a kit on a machine of his own."""
+    content = read(ready / "local/fedmerit.json")
+    (ready / "local/fedmerit.json").write_text(json.dumps(content | {"parts": "all"}))
+    seal(ready, ["jobs may name any code that is installed here"])
+    assert is_as_sealed(ready)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    for _ in range(2):  # also when the other machine has a key
+        assert read_seal(ready) is None
+        with pytest.raises(BadInput, match=r"local/fedmerit\.json, .*a kit brings no rules and no code"):
+            prepare_site(ready, sites / "site1")
+        ((state, told),) = found(ready, "kit", offline=True)
+        assert (state, "not sealed by this user on this machine" in told) == ("fail", True)
+        seal(tmp_path / "other", []) if (tmp_path / "other").exists() else shutil.copytree(ready, tmp_path / "other")
+
+
+def test_edited_rules_count_when_they_are_sealed(ready, found):
+    path = ready / "local/fedmerit.json"
+    content = read(path)
+    content["jobs"]["least_images"] = 40
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "kit", offline=True)
+    assert (state, "changed since they were sealed; `fedmerit deploy rules" in told) == ("fail", True)
+    assert set_rules(ready, ["optimizers=adam", 'studies={"a": "2026-01-01/2026-12-31"}']).least_images == 40
+    assert [state for state, _ in found(ready, "kit", offline=True)] == ["ok"]
+    assert read_manifest(ready).jobs.optimizers == ("adam",)
+    before = path.read_bytes()
+    for wrong, words in (
+        ("least_images=4", "least_images 4, the default is 8: allows more.*; nothing is changed"),
+        ("keep_updates=true", "keep_updates true, the default is false: allows more"),
+        ("arguments=kernel_size", "arguments kernel_size, the default is .*: allows more"),
+        ("sgd_images=10", "sgd_images 10, the default is 256: allows more"),
+        ('evaluations={"testing": 1000}', "evaluations .*testing=1000.*: allows more"),
+        ("least=4", "expected RULE=VALUE; the rules are architectures"),
+        ("least_images=many", "least_images: Input should be a valid integer"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            set_rules(ready, [wrong])
+    assert path.read_bytes() == before
+    set_rules(ready, ["sgd_images=0", "folds=0,1"])  # stricter: plain SGD never
+    assert set_rules(ready, ["least_images=4"], accept=True).least_images == 4
+
+
+def test_every_rule_says_what_allows_more():
+    assert set(LOOSER) == set(JobRules.model_fields)
+    assert JobRules().looser == []
+
+
+def test_digest_is_read_out_in_groups_of_four(ready):
+    digest = kit_digest(ready)
+    assert re.fullmatch(r"([0-9a-f]{4} ){15}[0-9a-f]{4}", grouped(digest))
+    require_digest(ready, grouped(digest))

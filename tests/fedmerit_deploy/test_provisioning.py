@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.utils import x509_name
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit_deploy.kit_files import kit_digest
+from fedmerit_deploy.kit_integrity import kit_digest
 from fedmerit_deploy.kits import prepare_site
 from fedmerit_deploy.provisioning import (
     CONTEXT_BUILDER,
@@ -54,16 +54,16 @@ def builders(**changes):
 
 
 def test_project_builds_all_files_before_signature():
-    names = ["WorkspaceBuilder", "StaticFileBuilder", "RequestedCertBuilder", "VersionsBuilder"]
+    names = ["WorkspaceBuilder", "StaticFileBuilder", "RequestedCertBuilder", "VersionsBuilder", "SafeStartBuilder"]
     assert [name for name, _ in builders()] == [*names, "SignatureBuilder"]
-    assert builders(encryption={"keys": "/keys"})[4:] == [
+    assert builders(encryption={"keys": "/keys"})[5:] == [
         ("ContextBuilder", {"keys": "/keys"}),
         ("SignatureBuilder", None),
     ]
 
 
 def test_project_names_builder_of_encryption_keys_that_exists():
-    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install -e '.[he]'")
     module, _, name = CONTEXT_BUILDER.rpartition(".")
     assert hasattr(getattr(importlib.import_module(module), name), "build")
 

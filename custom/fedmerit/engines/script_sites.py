@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from fedmerit.child_processes import python_command
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract import flat
 from fedmerit.engines.engine import AskPeer
@@ -214,7 +215,7 @@ class ScriptProcess:
         paths = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
         with its, log.open("ab") as output:  # no multiprocessing, which would run the caller's own script again
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-P", "-c", SERVE, *arguments],
+                python_command("-u", "-c", SERVE, *arguments),
                 cwd=place,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedmerit.errors import BadInput
-from fedmerit.files import as_file_name, read_json, require_inside
+from fedmerit.files import as_file_name, read_json, require_inside, require_no_code
 from fedmerit.schema.declarations import read
 from fedmerit.schema.results import EXPECTED
 
+PROGRAMS = ("nvflare", "sites")  # folders of a run folder in which NVFlare, and the sites' scripts, work
 Name = Annotated[str, AfterValidator(as_file_name)]
 
 
@@ -68,10 +69,12 @@ def read_run(run: Path) -> RunInfo:
     """Read run.json of a run folder.
 
     Raises:
-        BadInput: there is none, it is not what a run writes, or a symbolic link leads out of the folder; it is named.
+        BadInput: there is none, it is not what a run writes, or the folder holds code, or a symbolic link that leads
+            out of it; they are named.
     """
     file = Path(run) / "run.json"
     require_inside(Path(run))
+    require_no_code(Path(run), PROGRAMS)
     content = read_json(file)
     try:
         read(_Recorded, content, file)

@@ -5,7 +5,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,36 @@ Text = Annotated[str, Field(max_length=4096)]
 Period = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d/\d{4}-\d\d-\d\d$")]  # first and last day
 Split = Annotated[str, Field(pattern=f"^({'|'.join(EVALUATED)})$")]
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _is_longer(own: Any, usual: Any) -> bool:
+    return bool(set(own) - set(usual))
+
+
+def _is_more(own: Any, usual: Any) -> bool:
+    return bool(own > usual)
+
+
+def _is_less(own: Any, usual: Any) -> bool:
+    return bool(own < usual)
+
+
+def _has_more(own: Any, usual: Any) -> bool:
+    return any(own.get(name, MANY) > cap for name, cap in usual.items())
+
+
+def _is_never(own: Any, usual: Any) -> bool:
+    return False
+
+
+LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {  # by rule, whether a value allows more than another
+    **dict.fromkeys(("architectures", "arguments", "optimizers"), _is_longer),
+    "least_images": _is_less,
+    "sgd_images": lambda own, usual: 0 < own < usual,  # 0: plain SGD never
+    **dict.fromkeys(("largest_lr", "largest_weight_decay", "keep_updates", "share_models"), _is_more),
+    "evaluations": _has_more,
+    **dict.fromkeys(("folds", "studies"), _is_never),  # the defaults allow any
+}
 
 
 class JobRules(BaseModel):
@@ -57,6 +87,16 @@ class JobRules(BaseModel):
     def caps(self) -> Mapping[str, int]:
         """The most models by split that the site evaluates in a round; `MANY` of what ``evaluations`` omits."""
         return dict.fromkeys(EVALUATED, MANY) | self.evaluations
+
+    @property
+    def looser(self) -> list[str]:
+        """The rules that allow more than the defaults, in words, each with the default."""
+        own, usual = self.model_dump(mode="json"), JobRules().model_dump(mode="json")
+        return [
+            f"{name} {_text(own[name])}, the default is {_text(usual[name])}"
+            for name, allows_more in LOOSER.items()
+            if allows_more(own[name], usual[name])
+        ]
 
     @property
     def changes(self) -> str:
@@ -126,6 +166,30 @@ def read_manifest_file(path: Path) -> Manifest:
             f"{path}: {where}: {first['msg']} (found {first['input']!r:.80}); correct it, or move the file away and "
             "run `fedmerit deploy` for this kit again"
         ) from None
+
+
+def change_rules(rules: JobRules, settings: Sequence[str]) -> JobRules:
+    """Return rules with ``settings``, ``NAME=VALUE`` each; values are JSON, or names separated by commas.
+
+    Raises:
+        BadInput: a setting is of another form, or is no rule.
+    """
+    content = rules.model_dump(mode="json")
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in content:
+            raise BadInput(f"--set {setting}: expected RULE=VALUE; the rules are {', '.join(content)}")
+        try:
+            content[name] = json.loads(text)
+        except ValueError:
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            content[name] = [int(part) if _is_count(part) else part for part in parts]
+    try:
+        return JobRules.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadInput(f"--set {where}: {first['msg']} (found {first['input']!r:.80})") from None
 
 
 def parse_caps(setting: str) -> dict[str, Any]:

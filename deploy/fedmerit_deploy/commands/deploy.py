@@ -23,6 +23,9 @@ RECIPIENTS: Mapping[str, str] = {
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
+Accept = Annotated[
+    bool, typer.Option("--accept", help="What allows more than the defaults is meant; otherwise it is a failure.")
+]
 Byoc = Annotated[
     bool, typer.Option("--byoc", help="Allow jobs with code of their own (`job export --byoc`): no rule binds it.")
 ]
@@ -86,6 +89,8 @@ def init(
         )
         kits = provisioning.init(out, project, requests)
     _print_kits(kits)
+    if requests is not None:
+        _print_requests(requests)
     console.print(f"project: {out / provisioning.PROJECT_FILE}", soft_wrap=True)
     private = kits[0].path.parents[1] / provisioning.STATE
     console.print(f"keep private, it holds the keys that sign certificates: {private}", soft_wrap=True)
@@ -106,6 +111,8 @@ def renew(
 
     kits = provisioning.renew(out, _split_names(names), requests)
     _print_kits(kits)
+    if requests is not None:
+        _print_requests(requests)
     console.print(
         "each participant replaces startup/ by the new kit's and restarts; local/, runs and logs stay", soft_wrap=True
     )
@@ -121,10 +128,11 @@ def request(
 ) -> None:
     """Make, at a hospital, its own private key, which stays there, and a request for a certificate."""
     from fedmerit.files import sha256
+    from fedmerit_deploy.kit_integrity import grouped
     from fedmerit_deploy.provisioning import write_request
 
     path = write_request(name, out)
-    console.print(f"send to the coordinator: {path}\n  SHA-256 {sha256(path)}", soft_wrap=True)
+    console.print(f"send to the coordinator: {path}, SHA-256:\n{grouped(sha256(path))}", soft_wrap=True)
     console.print(f"keep, for `deploy site --key`: {path.with_suffix('.key')}", soft_wrap=True)
     console.print("tell the coordinator the SHA-256 by another channel, such as by telephone")
 
@@ -184,9 +192,12 @@ def site(
         str, typer.Option(help='Run it in a process of its own, as by "python3 -u".', show_default=False)
     ] = "",
     offline: Offline = False,
+    accept: Accept = False,
 ) -> None:
-    """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit_deploy.checks import check_machine
+    """Prepare one hospital's machine, and check it; exits with 1 if a check fails.
+
+    A kit brings no rules. The hospital writes its own here and by `deploy rules`; a key of this machine seals them.
+    """
     from fedmerit_deploy.kit_files import read_name, require_kind
     from fedmerit_deploy.kits import approve_script, prepare_site
 
@@ -196,7 +207,7 @@ def site(
     folder = site_folder or (sites_folder / read_name(kit) if sites_folder else None)
     approved = approve_script(script, script_args, script_command) if script else None
     prepare_site(kit, folder and folder.resolve(), device, byoc, surveys, evaluations, key=key, script=approved)
-    _report([*check_machine(kit, offline), *(_check_images(folder.resolve()) if folder else [])])
+    _report_machine(kit, offline, accept, byoc, _check_images(folder.resolve()) if folder else [])
     if approved:
         text = f"script: {approved.file}, SHA-256 {approved.sha256}; what it imports is not covered"
         console.print(text, soft_wrap=True)
@@ -212,14 +223,43 @@ def prepare_the_server(
     server_sites: Annotated[Path | None, typer.Option(help="Site folders of the server's own, to validate on.")] = None,
     device: KitDevice = "auto",
     byoc: Byoc = False,
+    accept: Accept = False,
 ) -> None:
     """Prepare the server's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit_deploy.checks import check_machine
     from fedmerit_deploy.kits import prepare_server
 
     prepare_server(kit, server_sites, runs, device, byoc)
-    _report(check_machine(kit))
+    _report_machine(kit, False, accept, byoc)
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
+
+
+@commands.add("deploy rules --kit HK --set least_images=40")
+def rules(
+    kit: AnyKit,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="RULE=VALUE", help="A rule for jobs; may be repeated.")
+    ] = None,
+    accept: Accept = False,
+) -> None:
+    """Show a hospital's rules for jobs, change them, and seal all that was decided or edited in local/ of the kit."""
+    from fedmerit.site.policy import JobRules
+    from fedmerit_deploy.checks import LOOSENING, accept_loose, check_machine
+    from fedmerit_deploy.kits import set_rules
+
+    changed = set_rules(kit, settings or (), accept).model_dump(mode="json")
+    usual = JobRules().model_dump(mode="json")
+    table = plain_table("rule", "here", "default")
+    for name, value in changed.items():
+        table.add_row(name, _rule_text(value), "" if value == usual[name] else _rule_text(usual[name]))
+    console.print(table)
+    if accept:
+        accept_loose(kit)
+    _report([line for line in check_machine(kit, offline=True) if line.what in LOOSENING])
+
+
+def _rule_text(value: object) -> str:
+    names = [f"{name} {one}" for name, one in value.items()] if isinstance(value, dict) else value
+    return ", ".join(map(str, names)) if isinstance(names, list) else str(value).lower()
 
 
 @commands.add("deploy approve mypackage.methods:SoftCos --kit HK")
@@ -262,12 +302,14 @@ def check_kit(
         Path | None, typer.Option(help="Folder to keep the rehearsal in.", show_default="nothing is kept")
     ] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds for the sites to answer a rehearsal.")] = 150.0,
+    accept: Accept = False,
 ) -> None:
     """Check a kit, a prepared machine, or all machines by a job; exits with 1 if something would fail.
 
     A rehearsal has real messages both ways. Nothing that is checked is changed.
     """
-    from fedmerit_deploy.kit_files import read_kind, require_digest
+    from fedmerit_deploy.kit_files import read_kind
+    from fedmerit_deploy.kit_integrity import grouped, kit_digest, require_digest
 
     if digest is not None:
         require_digest(kit, digest)
@@ -287,7 +329,17 @@ def check_kit(
 
         if digest is None or is_prepared(kit):
             folder = read_manifest(kit).site_folder
-            _report([*check_machine(kit, offline), *(_check_images(Path(folder)) if folder else [])])
+            console.print(f"{kit}, as the coordinator sent it, SHA-256:\n{grouped(kit_digest(kit))}", soft_wrap=True)
+            _report([*check_machine(kit, offline, accept), *(_check_images(Path(folder)) if folder else [])])
+
+
+def _report_machine(kit: Path, offline: bool, accept: bool, byoc: bool, further: Sequence["CheckResult"] = ()) -> None:
+    """Print the checks of a machine that was prepared, after what allows more than the defaults was accepted."""
+    from fedmerit_deploy.checks import POLICY, accept_loose, check_machine
+
+    if accept or byoc:
+        accept_loose(kit, () if accept else {POLICY})
+    _report([*check_machine(kit, offline), *further])
 
 
 def _rehearse(kit: Path, job: Path, out: Path | None, wait: float) -> None:
@@ -330,7 +382,7 @@ def _report(lines: Sequence["CheckResult"]) -> None:
 
 
 def _print_kits(kits: Sequence["Kit"]) -> None:
-    from fedmerit_deploy.kit_files import kit_digest
+    from fedmerit_deploy.kit_integrity import grouped, kit_digest
 
     table = plain_table("kit", "of", "organisation", "send securely to")
     for kit in kits:
@@ -338,12 +390,21 @@ def _print_kits(kits: Sequence["Kit"]) -> None:
         table.add_row(kit.name, owner, kit.org, RECIPIENTS[kit.kind])
     console.print(table)
     for kit in kits:
-        console.print(f"{kit.name}: {kit.path}\n  SHA-256 {kit_digest(kit.path)}", soft_wrap=True)
+        console.print(f"{kit.name}: {kit.path}, SHA-256:\n{grouped(kit_digest(kit.path))}", soft_wrap=True)
     console.print(
         "tell each recipient the SHA-256 of its kit by another channel than the kit, such as by telephone; "
-        "`fedmerit deploy check --kit KIT --digest SHA256` compares",
+        '`fedmerit deploy check --kit KIT --digest "SHA256"` compares',
         soft_wrap=True,
     )
+
+
+def _print_requests(folder: Path) -> None:
+    from fedmerit.files import sha256
+    from fedmerit_deploy.kit_integrity import grouped
+
+    for path in sorted(folder.glob("*.csr")):
+        console.print(f"request of {path.stem}: {path}, SHA-256:\n{grouped(sha256(path))}", soft_wrap=True)
+    console.print("send no kit before each hospital has read out the same SHA-256 of its request, as by telephone")
 
 
 def _print_revoked(path: Path) -> None:

@@ -155,7 +155,8 @@ From the run {run}. For research; not a medical device. The report of the run ha
         ", ".join(predictor.description.labels)
     }; a pixel belongs to a label where the sigmoid is above {fed.threshold:g}.{mirror}{parts}
 
-On raw images (NIfTI, MetaImage, a DICOM series, photographs), with `pip install fedmerit fire`:
+On raw images (NIfTI, MetaImage, a DICOM series, photographs), with FedMerit
+(its wheel or a checkout: no package index has it) and `pip install fire`:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --images "['scan.nii.gz']" --output_dir masks

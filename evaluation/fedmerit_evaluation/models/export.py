@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_atomically, write_json
+from fedmerit.version import install_advice
 from fedmerit_evaluation.models.predictor import Predictor
 
 TOLERANCE = 1e-4  # of logits
@@ -51,7 +52,7 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
         RunFailed: it makes other logits.
     """
     if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
-        raise BadInput(f"--onnx: needs {', '.join(missing)}: pip install 'fedmerit[onnx]'")
+        raise BadInput(f"--onnx: needs {', '.join(missing)}; {install_advice('onnx')}")
     import onnxruntime
 
     network = predictor.network.cpu().eval()

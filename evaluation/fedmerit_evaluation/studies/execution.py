@@ -10,6 +10,7 @@ FEDMERIT_SERVER_SITES) names one, else the recorded folder, with the same digest
 import logging
 import os
 import platform
+import shlex
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 
 from fedmerit import plugins
+from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
@@ -35,7 +37,7 @@ from fedmerit.trainers.monai.network_checks import count_feature_maps, count_par
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, GPU_BATCH
 from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trust import TRUST, require_place
-from fedmerit.version import PACKAGES
+from fedmerit.version import PACKAGES, install_advice
 from fedmerit_evaluation.studies.run_processes import begin_processes
 
 if TYPE_CHECKING:  # it takes a second to import
@@ -485,8 +487,9 @@ def _slurm_cluster(folder: Path) -> Any:
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
-        raise BadInput("--cluster slurm: needs dask-jobqueue; `pip install 'fedmerit[slurm]'`") from None
-    return SLURMCluster(cores=1, processes=1, memory=f"{2 * estimate_memory(folder) / 1e9:.1f}GB")
+        raise BadInput(f"--cluster slurm: needs dask-jobqueue; {install_advice('slurm')}") from None
+    python = shlex.join(python_command())
+    return SLURMCluster(cores=1, processes=1, python=python, memory=f"{2 * estimate_memory(folder) / 1e9:.1f}GB")
 
 
 def _kill(cluster: Any) -> None:

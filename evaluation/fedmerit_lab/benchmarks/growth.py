@@ -1,7 +1,6 @@
 """Growth benchmarks: memory of the local engine over rounds; seconds and memory of a round by the size of a run."""
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
@@ -37,7 +37,7 @@ def memory(
         shutil.rmtree(work, ignore_errors=True)
         run, ends = work / "run", work / "ends.txt"
         runs.create(run, method, sites, rounds, engine="local", settings=settings)
-        used = measure([sys.executable, "-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)], ends)
+        used = measure(python_command("-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)), ends)
         words = [line.split() for line in ends.read_text().splitlines()]
         shared, own = ([float(line[column]) / 1e6 for line in words] for column in (1, 2))
         seen[f"repetition {len(seen)}"] = list(range(len(shared))), shared
@@ -109,7 +109,7 @@ def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, 
         sites = generated_sites(out, work.size, work.sites)
         chosen = {**settings, "width": str(work.width)}
         runs.create(run, method, sites, work.rounds, engine=engine, settings=chosen)
-        used = measure([sys.executable, "-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)], ends)
+        used = measure(python_command("-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)), ends)
         files = [file for file in (folder / "run").rglob("*") if file.is_file()]
         assert read_run(run)["rounds"] == work.rounds
         return {**used.quantities, "run folder [MB]": sum(file.stat().st_size for file in files) / 1e6}

@@ -1,6 +1,5 @@
 """Seconds, CPU and memory of a command and all its processes, also those that leave its session."""
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from uuid import uuid4
 
 import psutil
 
+from fedmerit.child_processes import child_environment
 from fedmerit.errors import RunFailed
 
 MARK = "FEDMERIT_BENCHMARK"  # environment variable that identifies the processes of a measurement
@@ -59,7 +59,7 @@ def measure(command: Sequence[str], ends: Path, environment: Mapping[str, str] |
     started = time.time()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            list(command), env=os.environ | (environment or {}) | {MARK: mark}, stdout=output, stderr=output
+            list(command), env=child_environment({**(environment or {}), MARK: mark}), stdout=output, stderr=output
         )
     try:
         while process.poll() is None:

@@ -1,11 +1,11 @@
 """Seconds of a FedCE round: the engines, the bare steps of the same work, and NVFlare's own FedCE in two settings."""
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
@@ -68,7 +68,7 @@ def _case(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str,
             module, more = "nvflare_peer", [str(work / "nvflare"), "1" if case == "peer-1" else "0"]
         else:
             module, more = "bare_steps" if case == "steps" else "one_run", []
-        command = [sys.executable, "-m", f"fedmerit_lab.benchmarks.{module}", str(run), str(ends), *more]
+        command = python_command("-m", f"fedmerit_lab.benchmarks.{module}", str(run), str(ends), *more)
         return measure(command, ends).quantities
 
     return measured

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -95,7 +96,8 @@ def test_check_compares_kit_with_printed_digest(federation, fedmerit):
     """Before anything is prepared or started; NVFlare itself takes a kit with another port."""
     added = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
     lines = added.output.split("site3: ")[1].splitlines()
-    kit, digest = Path(lines[0]), lines[1].split()[1]
+    kit, digest = Path(lines[0].removesuffix(", SHA-256:")), lines[1]
+    assert re.fullmatch(r"([0-9a-f]{4} ){15}[0-9a-f]{4}", digest)
     assert "telephone" in added.output
     assert not (kit / "startup/signature.json").exists()
     result = fedmerit("deploy", "check", "--kit", kit, "--digest", digest)
@@ -106,6 +108,30 @@ def test_check_compares_kit_with_printed_digest(federation, fedmerit):
     assert result.exit_code == 2
     assert f"the coordinator names {digest}" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_rules_are_shown_changed_and_accepted(ready, fedmerit):
+    shown = fedmerit("deploy", "rules", "--kit", ready)
+    assert (shown.exit_code, "least_images" in shown.output) == (0, True), shown.output
+    looser = ("deploy", "rules", "--kit", ready, "--set", "least_images=4")
+    refused = fedmerit(*looser)
+    assert (refused.exit_code, "give --accept if your hospital means it" in refused.stderr) == (2, True)
+    accepted = fedmerit(*looser, "--accept")
+    assert (accepted.exit_code, "(accepted)" in " ".join(accepted.output.split())) == (0, True), accepted.output
+    later = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert "least_images 4, the default is 8 (accepted)" in " ".join(later.output.split())
+    assert fedmerit("deploy", "rules", "--kit", ready, "--set", "share_models=true").exit_code == 2
+
+
+def test_init_prints_digests_of_requests(tmp_path, fedmerit):
+    told = fedmerit("deploy", "request", "--name", "HK", "--out", tmp_path / "request").output
+    digest = re.search(r"([0-9a-f]{4} ){15}[0-9a-f]{4}", told)[0]
+    made = fedmerit(
+        *("deploy", "init", "--out", tmp_path / "federation", "--sites", "HK", "--server", "localhost"),
+        *("--requests", tmp_path / "request"),
+    )
+    assert made.exit_code == 0, made.output
+    assert f"request of HK: {tmp_path}/request/HK.csr, SHA-256:\n{digest}\n" in made.output
 
 
 def test_kits_hold_only_own_key(provisioned):
@@ -144,7 +170,7 @@ def test_add_leaves_other_kits_unchanged(federation, fedmerit):
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory, fedmerit):
     """A federation with keys for encrypted runs, to which a site was added."""
-    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install -e '.[he]'")
     out = tmp_path_factory.mktemp("keyed") / "federation"
     for options in (("--sites", "site1,site2", "--server", "localhost", "--he"), ("--sites", "site3", "--add")):
         result = fedmerit("deploy", "init", "--out", out, *options)

@@ -34,6 +34,7 @@ from nvflare.client.config import ConfigKey, ExchangeFormat
 from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
+from fedmerit.child_processes import PATHS
 from fedmerit.errors import BadInput
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.site.policy import MANIFEST, SiteScript
@@ -78,6 +79,8 @@ def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
         "result_wait_timeout": float(launch["timeout"]) or None,
     }
     if command := str(launch["command"]):
+        paths = [str(file.parent), *filter(None, os.environ.get(PATHS, "").split(os.pathsep))]
+        os.environ[PATHS] = os.pathsep.join(paths)  # of the script's process, which imports from no working folder
         argv = [*shlex.split(command), str(file), *shlex.split(str(launch["args"]))]
         return ClientScript(ExecutionMode.EXTERNAL_PROCESS, command=argv, **common)
     return ClientScript(

@@ -22,6 +22,7 @@ from fedmerit.ciphertexts import KEYS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
+from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.options import Waiting
@@ -103,7 +104,8 @@ def write_project(run: Path, workspace: Path, sites: Sequence[str], is_encrypted
     keys = {"path": CONTEXTS, "args": {"keys": str((run / KEYS).resolve())}}  # they outlive the kits
     kits = {"path": class_path(RunKits), "args": {"run": str(run.resolve())}}
     content |= {"name": NAME, "participants": [server, *clients, roles["admin"]]}
-    content["builders"][-1:-1] = [*[keys] * is_encrypted, kits]
+    start = {"path": class_path(SafeStartBuilder)}
+    content["builders"][-1:-1] = [*[keys] * is_encrypted, start, kits]
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "poc.yml").write_text(yaml.safe_dump(content))
     return workspace / "poc.yml"

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import psutil
 
+from fedmerit.child_processes import child_environment, python_command
 from fedmerit.engines.engine import OpenRun
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
@@ -46,8 +47,8 @@ def execute_program(run: OpenRun, module: str, arguments: Sequence[str], environ
         with log.open("ab") as output:
             begin = output.tell()
             process = subprocess.Popen(  # the program ends when its standard input does, however this process ends
-                [sys.executable, "-m", module, str(folder), str(workspace), *arguments],
-                env=os.environ | here,
+                python_command("-m", module, str(folder), str(workspace), *arguments),
+                env=child_environment(here),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

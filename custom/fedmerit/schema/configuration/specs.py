@@ -8,6 +8,7 @@ from typing import Annotated
 from fedmerit.errors import BadInput
 from fedmerit.schema.declarations import Checked, parse_spec, split_spec
 from fedmerit.schema.rules import About, Number, Text
+from fedmerit.version import install_advice
 
 
 @dataclass(frozen=True)
@@ -86,5 +87,5 @@ def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
             raise BadInput(f"--track {spec}: only with NVFlare's engines; take --engine sim")
         package, _ = split_spec(spec)
         if find_spec(package) is None:
-            raise BadInput(f"--track {spec}: {package} is not installed; pip install 'fedmerit[tracking]'")
+            raise BadInput(f"--track {spec}: {package} is not installed; {install_advice('tracking')}")
     return list(specs)

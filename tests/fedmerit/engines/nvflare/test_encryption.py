@@ -9,7 +9,7 @@ from nvflare.fuel.sec.security_content_service import LoadResult, SecurityConten
 
 from fedmerit.errors import BadInput
 
-pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install -e '.[he]'")
 
 from fedmerit.engines.nvflare.encryption import SERVER_CONTEXT, SITES_CONTEXT, ContextBuilder, contexts, find_context
 

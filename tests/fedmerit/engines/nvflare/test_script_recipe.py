@@ -328,7 +328,7 @@ def test_what_changed_and_a_sites_own_model_come_from_a_process_of_the_scripts_o
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "sim"])
 def test_a_lightning_module_trains_answers_evaluations_and_a_displaced_hospital_stands_out(project, engine):
-    pytest.importorskip("pytorch_lightning", reason="not installed: pip install 'fedmerit[lightning]'")
+    pytest.importorskip("pytorch_lightning", reason="not installed: pip install -e '.[lightning]'")
     run, model = project / "run", f"{project / 'lightning_model.py'}:LitNet"
     options = ["--script", project / "lightning_client.py", "--model", model, "--clients", 4, "--set", "guard=off"]
     code, output = called("run", "--out", run, "--method", "cgsv", *options, "--rounds", 3, "--engine", engine)

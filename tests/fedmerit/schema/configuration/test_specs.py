@@ -170,7 +170,7 @@ def test_the_local_engine_has_no_receivers():
 def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: None)
     for kind in TRACKERS:
-        with pytest.raises(BadInput, match=r"pip install 'fedmerit\[tracking\]'"):
+        with pytest.raises(BadInput, match=r"pip install -e '.\[tracking\]'"):
             require_tracking([kind], "sim")
 
 

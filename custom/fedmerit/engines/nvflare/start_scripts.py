@@ -1,0 +1,53 @@
+"""Startup kits whose start scripts import nothing from the folder in which they are started.
+
+NVFlare's scripts run ``python3 -m``, and end ``PYTHONPATH`` with an empty entry if it was empty: both put the working
+folder, which is the kit under a service manager or in a container, on ``sys.path``.
+"""
+
+from pathlib import Path
+
+from nvflare.lighter.spec import Builder, Project, ProvisionContext
+
+from fedmerit.child_processes import SAFE_PATH
+from fedmerit.errors import RunFailed
+
+PYTHON_FOLDER = "python_folder"  # file in a kit's local/ folder: the folder of the python3 that starts the kit
+OPEN_PATH = "PYTHONPATH=/local/custom:$PYTHONPATH"  # with an empty entry if the variable is empty
+CLOSED_PATH = "PYTHONPATH=/local/custom${PYTHONPATH:+:$PYTHONPATH}"
+HEAD = f"""
+# FedMerit: no module comes from the working folder; python3 is that which prepared this kit
+export {SAFE_PATH}=1
+CHOSEN="$( cd "$( dirname "${{BASH_SOURCE[0]}}" )/../local" && pwd )/{PYTHON_FOLDER}"
+if [[ -r "$CHOSEN" ]]; then export PATH="$( cat "$CHOSEN" ):$PATH"; fi
+"""
+
+
+class SafeStartBuilder(Builder):
+    """A step of NVFlare's provisioning that closes the start scripts of all kits; it goes before the signatures."""
+
+    def build(self, project: Project, ctx: ProvisionContext) -> None:
+        """Change the scripts in startup/ that start Python."""
+        for participant in project.get_all_participants():
+            for script in sorted(Path(ctx.get_kit_dir(participant)).glob("*.sh")):
+                text = script.read_text()
+                if "python3 " in text:
+                    script.write_text(closed(text, script))
+
+
+def closed(text: str, script: Path) -> str:
+    """Return a start script of NVFlare's that imports from no working folder.
+
+    Raises:
+        RunFailed: it changes ``PYTHONPATH`` in another way than NVFlare 2.9's, so another version wrote it.
+    """
+    first, newline, rest = text.partition("\n")
+    rest = rest.replace(OPEN_PATH, CLOSED_PATH)
+    if ":$PYTHONPATH" in rest.replace(CLOSED_PATH, ""):
+        raise RunFailed(f"{script}: extends PYTHONPATH otherwise than NVFlare 2.9's; use the pinned version of NVFlare")
+    return f"{first}{newline}{HEAD.lstrip()}{rest}"
+
+
+def is_closed(kit: Path) -> bool:
+    """Return whether the start script of a kit imports from no working folder."""
+    text = (kit / "startup" / "sub_start.sh").read_text()
+    return HEAD.strip() in text and OPEN_PATH not in text
