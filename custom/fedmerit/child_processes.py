@@ -32,7 +32,7 @@ def child_environment(variables: Mapping[str, str] | None = None) -> dict[str, s
 
 @contextmanager
 def safe_children() -> Iterator[None]:
-    """Have processes that are started in here by other code, such as that of Python's process pools, import safely, too."""
+    """Have processes that other code starts in here, such as that of process pools, import safely, too."""
     before = {name: os.environ.get(name) for name in (SAFE_PATH, PATHS)}
     os.environ.update(child_environment())
     try:

@@ -146,7 +146,7 @@ def _settle(result: CheckResult, accept: bool, accepted: Collection[str]) -> Che
 
 
 def accept_loose(kit: Path, what: Collection[str] = ()) -> None:
-    """Write the seal of a kit with all that it allows beyond the defaults as accepted, or only that of the named checks."""
+    """Write the seal of a kit with what it allows beyond the defaults as accepted; of the named checks only."""
     sealed = read_seal(kit)
     chosen = [result for result in check_machine(kit, offline=True) if not what or result.what in what]
     seal(kit, [*(sealed.accepted if sealed else ()), *(result.loosens for result in chosen if result.loosens)])

@@ -21,7 +21,7 @@ GROUPS = {
     "data": ["survey", "plan", "partition", "shrink"],
     "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
-    "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "check"],
+    "deploy": ["init", "renew", "request", "revoke", "site", "server", "rules", "approve", "check"],
     "model": ["export"],
     "lab": ["paper", "run", "attacks", "protocols", "leaderboard", "inversion", "bench"],
 }

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_bytes, write_json
+from fedmerit.files import parse_json, read_bytes, write_json
 from fedmerit.schema.configuration.settings import ARCHITECTURES
 from fedmerit.schema.scores import EVALUATED
 
@@ -180,7 +180,7 @@ def change_rules(rules: JobRules, settings: Sequence[str]) -> JobRules:
         if not equals or name not in content:
             raise BadInput(f"--set {setting}: expected RULE=VALUE; the rules are {', '.join(content)}")
         try:
-            content[name] = json.loads(text)
+            content[name] = parse_json(text)
         except ValueError:
             parts = [part.strip() for part in text.split(",") if part.strip()]
             content[name] = [int(part) if _is_count(part) else part for part in parts]

@@ -27,16 +27,17 @@ def handed(trained, tmp_path, monkeypatch):
     """A finished run that somebody changed: whoever builds its network executes ``hubconf.py`` beside it."""
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)
-    (run / "hub" / f"{HUB}_main").mkdir(parents=True)
-    (run / "hub" / "trusted_list").write_text(f"{HUB}\n")
-    (run / "hub" / f"{HUB}_main" / "hubconf.py").write_text(CODE.format(marker=str(run / "marker")))
+    hub = tmp_path / "hub"  # a run folder with code is refused before
+    (hub / f"{HUB}_main").mkdir(parents=True)
+    (hub / "trusted_list").write_text(f"{HUB}\n")
+    (hub / f"{HUB}_main" / "hubconf.py").write_text(CODE.format(marker=str(run / "marker")))
     monkeypatch.delenv(TRUST, raising=False)
     hostile = {
         "architecture": "monai.losses.perceptual:PerceptualLoss",
         "norm": "own",
         "arguments": {
             "network_type": "medicalnet_resnet10_23datasets", "spatial_dims": 3, "is_fake_3d": False,
-            "cache_dir": str(run / "hub"),
+            "cache_dir": str(hub),
         },
     }  # fmt: skip
     change(run / "models" / "model.json", lambda said: said.update(hostile))

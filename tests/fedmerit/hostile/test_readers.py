@@ -61,6 +61,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "data_prep/fedmerit_data/tables.py": "the text of `read_bytes`",
     "evaluation/fedmerit_dossier/dossier.py": "a table of this package",
     "evaluation/fedmerit_evaluation/models/export.py": "what it wrote itself",
+    "custom/fedmerit/engines/nvflare/start_scripts.py": "what NVFlare just wrote, and a script that its owner starts",
     "cli/fedmerit_cli/api.py": "the script that runs",
 }
 
