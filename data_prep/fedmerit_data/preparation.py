@@ -1,18 +1,20 @@
 """The options of a preparation: raw data, and how to prepare them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.files import sha256
+from fedmerit.files import record_hash, sha256
 from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.options import RATIOS, PreparationOptions
+from fedmerit_data.preparing.splits import Earlier, read_earlier
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY
@@ -109,6 +111,11 @@ class Preparation(PreparationOptions):
         names = ("labels", "channels", "task", "modality", "site", "fill", "resample")
         return {name: getattr(self, name) for name in names}
 
+    @cached_property
+    def earlier(self) -> Mapping[str, Earlier]:
+        """The splits of the earlier site folders, by site."""
+        return {} if self.like is None else read_earlier(Path(self.like), self.folds)
+
     def raw_folder(self, out: Path) -> Path:
         """Return the folder of the raw files of a preparation of ``out``, given or generated."""
         return out.with_name(f"{out.name}-raw") if self.source is None else Path(self.source)
@@ -121,6 +128,11 @@ class Preparation(PreparationOptions):
             **({"folds": self.folds} if self.folds else {}),
             **({"expert": self.expert} if self.expert else {}),
             "seed": self.seed,
+            **(
+                {}
+                if self.like is None
+                else {"like": record_hash({name: vars(one) for name, one in self.earlier.items()})}
+            ),
             "slices": self.slices,
             "server_share": self.server_share,
             "patient_table": None if self.patient_table is None else sha256(self.patient_table),
@@ -143,7 +155,7 @@ class Preparation(PreparationOptions):
 
     def array_options(self, raw: Path) -> dict[str, Any]:
         """Return all that the stored arrays depend on: with other values, finished cases cannot be reused."""
-        only_in_lists = ("ratios", "folds", "seed", "slices", "server_share", "patient_table", "normalisation")
+        only_in_lists = ("ratios", "folds", "seed", "like", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in only_in_lists}
         options |= {"size": self.size} | self.meaning()
         if self.kind == GENERIC:

@@ -1,7 +1,7 @@
 """Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fedmerit_data.preparing.case_pool import ProgressReport, prepare_cases
 from fedmerit_data.preparing.cases import CaseTask
 from fedmerit_data.preparing.resumption import is_published, keep_finished_cases, remove_leftovers, start_or_resume
 from fedmerit_data.preparing.site_lists import read_patients, require_site_name, split_site, with_patients, write_lists
+from fedmerit_data.preparing.splits import Earlier
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 
 
@@ -36,6 +37,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
         raise BadInput(f"jobs {jobs}: expected 1 or more")
     out, layout = Path(out), asked.layout
     patients = {} if asked.patient_table is None else read_patients(asked.patient_table)
+    earlier = asked.earlier
     raw = asked.raw_folder(out)
     if layout.generate is not None:
         _require_apart(raw, out)
@@ -54,7 +56,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
                     require_site_name(site.name, raw)
                 if asked.patient_table is not None:
                     sites = with_patients(sites, patients, asked.patient_table)
-                _write_sites(asked, sites, raw, folder, jobs, progress)
+                _write_sites(asked, sites, earlier, raw, folder, jobs, progress)
             (folder / "sites").replace(out)
         shutil.rmtree(folder)
     return sorted(file.parent for file in out.glob("*/site.json"))
@@ -74,11 +76,17 @@ def _generate(asked: Preparation, raw: Path) -> None:
 
 
 def _write_sites(
-    asked: Preparation, sites: Sequence[RawSite], raw: Path, folder: Path, jobs: int, progress: ProgressReport | None
+    asked: Preparation,
+    sites: Sequence[RawSite],
+    earlier: Mapping[str, Earlier],
+    raw: Path,
+    folder: Path,
+    jobs: int,
+    progress: ProgressReport | None,
 ) -> None:
     """Decode, crop, resize and store every case, then split each site's patients and list its cases."""
     for site in sites:
-        split_site(site, site.cases, asked)  # an error about too few patients comes now, not after hours
+        split_site(site, site.cases, asked, earlier)  # an error about too few patients comes now, not after hours
     apart = None if asked.data_plan is None else asked.data_plan.slice_distance
     tasks = [
         CaseTask(
@@ -90,7 +98,7 @@ def _write_sites(
     outcomes = prepare_cases(tasks, jobs, asked.skip_unreadable, progress)
     remove_leftovers(folder / "sites", outcomes)
     for site in sites:
-        write_lists(site, [step for step in outcomes if step[0].site == site.name], asked)
+        write_lists(site, [step for step in outcomes if step[0].site == site.name], asked, earlier)
     if asked.pictures:
         from fedmerit_data.overview import draw  # imports matplotlib
 
@@ -155,7 +163,7 @@ def _describe_site(site: RawSite, source: Path, asked: Preparation) -> SiteDescr
     faults, first, decoded = [], site.cases[0], None
     try:
         require_site_name(site.name, source)
-        split_site(site, site.cases, asked)
+        split_site(site, site.cases, asked, asked.earlier)
     except BadInput as error:
         faults.append(str(error))
     try:

@@ -5,8 +5,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from layouts import box, prepare, save_nifti, snapshot, volume
 from site_folders import edit
 
@@ -15,7 +13,6 @@ from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.check import check
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.site_lists import assign_folds
 from fedmerit_lab.partitioning.partition import partition
 from fedmerit_lab.partitioning.scheme import Scheme
 
@@ -34,19 +31,6 @@ def folded(tmp_path_factory):
             save_nifti(root / "raw" / site / f"Case{case:02d}_segmentation.nii.gz", mask)
     prepare("prostate-multisite", root / "sites", source=root / "raw", folds=3, slices="organ", **SMALL)
     return root / "sites"
-
-
-@given(st.integers(3, 8), st.integers(0, 40), st.integers(0, 99))
-def test_folds_are_of_one_size_and_have_small_and_large_organs(folds, more, seed):
-    volumes = {f"p{number}": [float(number), number + 0.5] for number in range(folds + more)}
-    found = assign_folds("UCL", volumes, folds, seed)
-    assert found == assign_folds("UCL", dict(reversed(volumes.items())), folds, seed)
-    sizes = Counter(found.values())
-    assert set(sizes) == set(range(folds))
-    assert max(sizes.values()) - min(sizes.values()) <= 1
-    neighbours = [found[f"p{number}"] for number in range(folds + more)]
-    for first in range(0, folds + more, folds):
-        assert len({*neighbours[first : first + folds]}) == len(neighbours[first : first + folds])
 
 
 def test_every_patient_is_tested_once_of_images_that_are_stored_once(folded):

@@ -60,7 +60,6 @@ class PreparedCase:
     checksums: dict[str, str]
     slices: int
     organ: list[int]  # the slices that show any label
-    volume: float  # of all labels before resizing: mm³, or voxels if the files do not state their size
     crop: dict[str, int]
     spacing: list[float] | None  # mm between stored slices, rows and columns
     remarks: list[str]
@@ -113,13 +112,11 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         write_atomically(task.array(name), partial(np.save, arr=array))
         checksums[name] = sha256(task.array(name))
     reading, lost = read_case(case.name, task.kind.labels, decoded, label, box, task.kind.normalisation)
-    voxel = [*(decoded.spacing or ()), decoded.slice_distance or 1.0]
     finished = PreparedCase(
         raw=raw,
         checksums=checksums,
         slices=len(image),
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
-        volume=float(np.any(decoded.label, axis=1).sum() * np.prod(voxel)),
         crop=asdict(box),
         spacing=_spacing(decoded, box, task.size, slices),
         remarks=[

@@ -7,8 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
@@ -16,6 +14,7 @@ from fedmerit.schema.site_folder import require_name
 from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files
+from fedmerit_data.preparing.splits import Earlier, assign_folds, split_patients
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.tables import read_table
 
@@ -68,65 +67,6 @@ def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> l
     ]
 
 
-def split_patients(
-    site: str, patients: Sequence[str], ratios: tuple[float, float, float], seed: int, server_share: float = 0.0
-) -> dict[str, str]:
-    """Return the split of every patient, the same for the same seed.
-
-    Shares as near to ``ratios`` as whole patients allow.
-
-    A positive ratio gets at least one patient. ``server_share`` of the training patients, at least one if it is
-    positive, go to the server's split instead; it moves no other patient.
-
-    Raises:
-        BadInput: fewer patients than splits to fill, or no training patient left beside the server's share.
-    """
-    names = sorted(set(patients))
-    wanted = [int(ratio > 0) for ratio in ratios]
-    if len(names) < sum(wanted):
-        *first, last = (split for split, one in zip(SPLITS, wanted, strict=True) if one)
-        raise BadInput(
-            f"site {site}: {len(names)} patient(s), but {', '.join(first)} and {last} need one each; "
-            "add patients or leave the site out (for a site that only tests, use the ratios 0,0,1)"
-        )
-    np.random.default_rng([seed, *site.encode()]).shuffle(names)
-    counts = list(wanted)
-    for _ in range(len(names) - sum(wanted)):
-        short = [
-            ratio * len(names) - count if ratio > 0 else -np.inf for ratio, count in zip(ratios, counts, strict=True)
-        ]
-        counts[int(np.argmax(short))] += 1
-    training, *others = counts
-    server = max(1, round(server_share * training)) if server_share > 0 and training else 0
-    if server and server >= training:
-        raise BadInput(
-            f"site {site}: {training} training patient(s), and the server share {server_share:g} takes {server}, but "
-            "one has to remain; add patients, raise the training ratio or prepare with a server share of 0"
-        )
-    splits = np.repeat([SPLITS[0], SERVER_SPLIT, *SPLITS[1:]], [training - server, server, *others])
-    return {name: str(split) for name, split in zip(names, splits, strict=True)}
-
-
-def assign_folds(site: str, volumes: Mapping[str, Sequence[float]], folds: int, seed: int) -> dict[str, int]:
-    """Return the fold that tests each patient, the same for the same seed; folds differ by one patient at most.
-
-    Patients are ordered by the mean of their cases' ``volumes``; of every ``folds`` neighbours each gets another fold,
-    so each fold has small and large organs.
-
-    Raises:
-        BadInput: there are fewer patients than folds.
-    """
-    if len(volumes) < folds:
-        raise BadInput(
-            f"site {site}: {len(volumes)} patient(s), but {folds} folds need one each; prepare with fewer folds, add "
-            "patients or leave the site out"
-        )
-    random = np.random.default_rng([seed, *site.encode(), *b"folds"])
-    ordered = sorted(volumes, key=lambda patient: (np.mean(volumes[patient]), patient))
-    drawn = [random.permutation(folds) for _ in range(0, len(ordered), folds)]
-    return {patient: int(drawn[place // folds][place % folds]) for place, patient in enumerate(ordered)}
-
-
 def require_site_name(name: str, raw: Path) -> None:
     """Raise `BadInput` if a site of ``raw`` cannot have this name, or the folder of pictures beside site folders has
     it.
@@ -136,8 +76,13 @@ def require_site_name(name: str, raw: Path) -> None:
         raise BadInput(f"{raw}: a site is named {OVERVIEW!r}, as the folder of pictures beside site folders; rename it")
 
 
-def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> dict[str, str]:
-    """Return the split of every patient of a site's ``cases``; with folds, only their number is checked.
+def split_site(
+    site: RawSite, cases: Sequence[RawCase], asked: Preparation, earlier: Mapping[str, Earlier]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the split and, with folds, the fold of every patient of a site's ``cases``.
+
+    Args:
+        earlier: Earlier preparations by site, whose patients keep their splits and folds.
 
     Raises:
         BadInput: a name is too long or names two cases, or there are too few patients.
@@ -150,15 +95,20 @@ def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> d
         raise BadInput(
             f"site {site.name}: {count} cases have the name {twice[0]}; keep one of their files, or rename one"
         )
+    patients = defaultdict[str, list[str]](list)
+    for case in cases:
+        patients[case.patient].append(case.name)
+    before = earlier.get(site.name)
     if asked.folds:
-        assign_folds(site.name, {case.patient: [0.0] for case in cases}, asked.folds, asked.seed)
-        return {}
-    patients = [case.patient for case in cases]
-    return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share)
+        folds = assign_folds(site.name, patients, asked.folds, asked.seed, before)
+        return {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}, folds
+    return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share, before), {}
 
 
-def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation) -> None:
-    """Write datalist.json and site.json of one site from the ``outcomes`` of its cases.
+def write_lists(
+    site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation, earlier: Mapping[str, Earlier]
+) -> None:
+    """Write datalist.json and site.json of one site from the ``outcomes`` of its cases; ``earlier`` as `split_site`.
 
     Raises:
         BadInput: too few patients are left, or no slice to train on.
@@ -166,7 +116,7 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
     usable = [(task, outcome) for task, outcome in outcomes if isinstance(outcome, PreparedCase)]
     unusable = [(task, outcome) for task, outcome in outcomes if isinstance(outcome, UnusableCase)]
     try:
-        entries, counts = _datalist(site, usable, asked)
+        entries, counts = _datalist(site, usable, asked, earlier)
     except BadInput as error:
         reasons = _list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))
         raise BadInput(*str(error).split("\n\t"), *reasons) from error
@@ -208,17 +158,10 @@ def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:
 
 
 def _datalist(
-    site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation
+    site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation, earlier: Mapping[str, Earlier]
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, int]]]:
     """Return the entries of every split, and its numbers of cases, patients and slices."""
-    splits = split_site(site, [task.case for task, _ in usable], asked)
-    folds: dict[str, int] = {}
-    if asked.folds:
-        volumes = defaultdict[str, list[float]](list)
-        for task, finished in usable:
-            volumes[task.case.patient].append(finished.volume)
-        folds = assign_folds(site.name, volumes, asked.folds, asked.seed)
-        splits = {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}
+    splits, folds = split_site(site, [task.case for task, _ in usable], asked, earlier)
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     for split in splits.values():

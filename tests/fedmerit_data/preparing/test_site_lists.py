@@ -1,78 +1,18 @@
 """Patients of a table, splits by patient, and the lists of a site folder."""
 
-from collections import Counter
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from layouts import prepare, prostate_site
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.check import examine
 from fedmerit_data.checking.findings import Severity
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseTask, PreparedCase, UnusableCase
-from fedmerit_data.preparing.site_lists import split_patients, split_site, write_lists
+from fedmerit_data.preparing.site_lists import split_site, write_lists
 from fedmerit_data.raw_cases import RawCase, RawSite
-
-RATIOS = (0.5, 0.25, 0.25)
-
-
-def names(count):
-    return [f"p{number}" for number in range(count)]
-
-
-@given(st.integers(3, 80), st.integers(0, 99), st.sampled_from([RATIOS, (0.8, 0.1, 0.1), (0.98, 0.01, 0.01)]))
-def test_shares_are_within_one_patient_of_the_ratios_and_never_empty(count, seed, ratios):
-    splits = split_patients("UCL", names(count), ratios, seed)
-    counted = Counter(splits.values())
-    assert set(splits) == set(names(count))
-    for split, ratio in zip(SPLITS, ratios, strict=True):
-        assert counted[split] >= 1
-        assert counted[split] == 1 or abs(counted[split] - ratio * count) < 2
-    assert split_patients("UCL", names(count)[::-1] * 2, ratios, seed) == splits
-
-
-@given(st.integers(3, 80), st.integers(0, 99), st.floats(0, 0.5))
-def test_the_server_takes_its_share_of_training_patients_alone(count, seed, share):
-    without = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed)
-    training = {name for name, split in without.items() if split == "training"}
-    if share > 0 and len(training) == 1:
-        with pytest.raises(BadInput, match="site UCL: 1 training patient\\(s\\), and the server share"):
-            split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)
-        return
-    splits = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)
-    server = {name for name, split in splits.items() if split == SERVER_SPLIT}
-    assert server < training
-    assert {name: without[name] for name in splits if name not in server} == {
-        name: split for name, split in splits.items() if name not in server
-    }
-    if share == 0:
-        assert server == set()
-    else:
-        assert len(server) == 1 or abs(len(server) - share * len(training)) <= 0.5
-
-
-@pytest.mark.parametrize(
-    ("ratios", "counts"),
-    [((0, 0, 1), {"testing": 1}), ((0.5, 0, 0.5), {"training": 1, "testing": 1}), ((1, 0, 0), {"training": 1})],
-)
-def test_a_ratio_of_0_leaves_a_split_empty(ratios, counts):
-    assert Counter(split_patients("UCL", names(len(counts)), ratios, 0).values()) == counts
-    many = Counter(split_patients("UCL", names(40), ratios, 0).values())
-    assert {split: count / 40 for split, count in many.items()} == {
-        split: ratio for split, ratio in zip(SPLITS, ratios, strict=True) if ratio
-    }
-
-
-def test_too_few_patients():
-    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\), but training, validation and testing need one each"):
-        split_patients("UCL", names(2), RATIOS, 0)
-
 
 KIND = "prostate-multisite"
 ALL_SPLITS = ("training", "validation", "testing", "server_validation")
@@ -103,9 +43,7 @@ def outcome(folder, asked, case, reason="", **changes):
         "remarks": [],
         "reading": {"case": case.name},
     }
-    return task, PreparedCase(
-        **{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], "volume": 1.0, **common, **changes}
-    )
+    return task, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **common, **changes})
 
 
 def written(folder):
@@ -117,7 +55,7 @@ def test_lists_of_three_patients_of_whom_one_has_two_cases(tmp_path, asked):
     cases = [raw_case(tmp_path, name, patient) for name, patient in (("a", "p"), ("b", "q"), ("c", "r"), ("d", "p"))]
     outcomes = [outcome(tmp_path, asked(), case) for case in cases]
     outcomes[2] = outcome(tmp_path, asked(), cases[2], slices=7, remarks=["clipped"])
-    write_lists(RawSite("UCL", tuple(cases), (("notes.txt", "no scan"),)), outcomes, asked())
+    write_lists(RawSite("UCL", tuple(cases), (("notes.txt", "no scan"),)), outcomes, asked(), {})
     lists, info = written(tmp_path)
     assert set(lists) == set(info["counts"]) == set(ALL_SPLITS)
     places = {entry["case"]: split for split, entries in lists.items() for entry in entries}
@@ -149,7 +87,7 @@ def test_unusable_cases_are_left_out_by_file_without_the_folder_of_the_source(tm
     cases = [raw_case(tmp_path, name) for name in "abcd"]
     outcomes = [outcome(tmp_path, asked(), case) for case in cases[:3]]
     outcomes.append(outcome(tmp_path, asked(), cases[3], f"{tmp_path / 'raw'}/d.nii: cut off"))
-    write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
+    write_lists(RawSite("UCL", tuple(cases)), outcomes, asked(), {})
     lists, info = written(tmp_path)
     assert info["left_out"] == [
         {"file": name, "reason": "unreadable case: d.nii: cut off"} for name in ("d.nii", "d_mask.nii")
@@ -166,26 +104,26 @@ def test_a_site_that_unreadable_cases_leave_too_small_names_them(tmp_path, asked
         r"\t[^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n\tand 2 more$"
     )
     with pytest.raises(BadInput, match=told):
-        write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
+        write_lists(RawSite("UCL", tuple(cases)), outcomes, asked(), {})
 
 
 def test_slices_of_the_organ_are_counted_in_training_alone(tmp_path, asked):
     cases = [raw_case(tmp_path, name) for name in "abc"]
     site, organ = RawSite("UCL", tuple(cases)), asked(slices="organ")
-    write_lists(site, [outcome(tmp_path, organ, case) for case in cases], organ)
+    write_lists(site, [outcome(tmp_path, organ, case) for case in cases], organ, {})
     lists, info = written(tmp_path)
     assert {split: info["counts"][split]["slices"] for split in ALL_SPLITS[:3]} == {
         "training": 1, "validation": 4, "testing": 4
     }  # fmt: skip
     assert [[entry.get("slices") for entry in lists[split]] for split in ALL_SPLITS[:3]] == [[[1]], [None], [None]]
     with pytest.raises(BadInput, match="site UCL: no training slice shows the organ; prepare with slices=all"):
-        write_lists(site, [outcome(tmp_path, organ, case, organ=[]) for case in cases], organ)
+        write_lists(site, [outcome(tmp_path, organ, case, organ=[]) for case in cases], organ, {})
 
 
 def test_names_that_cannot_be_those_of_files(tmp_path, asked):
     def split(site, *names):
         cases = tuple(raw_case(tmp_path, name) for name in names)
-        return split_site(RawSite(site, cases), cases, asked())
+        return split_site(RawSite(site, cases), cases, asked(), {})[0]
 
     assert set(split("UCL", "a", "b", "é" * 100).values()) == set(ALL_SPLITS[:3])
     for site, names, told in (
