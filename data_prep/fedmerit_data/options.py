@@ -50,7 +50,7 @@ class PreparationOptions:
         int | None, Count(3, 20), About("For cross-validation: that many splits, each patient tested in one.")
     ] = None
     size: Annotated[int, Count(16, 4096), About("Height and width of prepared slices.", "px")] = 256
-    seed: Annotated[int, Count(), About("Key of the splits at all sites; seed of synthetic images.")] = 0
+    seed: Annotated[int, Count(), About("Key of the splits, the same at all sites.")] = 0
     like: Annotated[Path | None, About("Earlier site folders, whose patients keep their splits."), Shown("SITES")] = (
         None
     )

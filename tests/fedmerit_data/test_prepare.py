@@ -215,7 +215,9 @@ def test_real_images(real_data, tmp_path, kind, folder):
 
 @pytest.mark.parametrize("share", ["0", "0.1"])
 def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_path, share):
-    command = f"prepare prostate-multisite --source {source} --out {tmp_path / 'sites'} --size 24 --field-of-view 24"
+    command = (
+        f"prepare prostate-multisite --source {source} --out {tmp_path / 'sites'} --size 24 --field-of-view 24 --seed 4"
+    )
     result = CliRunner().invoke(app, [*command.split(), "--server-share", share, "--jobs", "1", "--no-pictures"])
     assert result.exit_code == 0, result.output
     counts = result.output.partition("plane")[0]  # before how each case was read

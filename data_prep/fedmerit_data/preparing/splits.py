@@ -17,7 +17,6 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 
-DEVIATIONS = 2.0  # standard deviations of a random draw that a split's number of patients may be off its share
 BY_PLACE = ("testing", "validation", "training")  # from the lowest place up: training and testing have no border
 
 Part = TypeVar("Part")
@@ -160,15 +159,14 @@ def order_patients(site: str, patients: Iterable[str], seed: int) -> list[tuple[
 
 
 def _split_by_place(ordered: Sequence[tuple[float, str]], shares: Mapping[str, float]) -> dict[str, str]:
-    """Return splits by ranges of places, of which a split's number of patients is not further than `DEVIATIONS` off.
+    """Return splits by ranges of places, of which no split's number of patients is off its share by more than `slack`.
 
     Borders of the ranges are the same for any number of patients, unless a split would have too few or too many.
     """
     number, left, below, splits = len(ordered), len(ordered), 0.0, dict[str, str]()
     counts = apportion(number, shares)
-    slack = {split: int(DEVIATIONS * math.sqrt(number * share * (1 - share))) for split, share in shares.items()}
-    fewest = {split: max(int(shares[split] > 0), counts[split] - slack[split]) for split in shares}
-    most = {split: counts[split] + slack[split] for split in shares}
+    fewest = {split: max(int(share > 0), counts[split] - slack(number, share)) for split, share in shares.items()}
+    most = {split: counts[split] + slack(number, share) for split, share in shares.items()}
     following = list(shares)
     for split, share in shares.items():
         following.remove(split)
@@ -181,6 +179,14 @@ def _split_by_place(ordered: Sequence[tuple[float, str]], shares: Mapping[str, f
         splits |= {name: split for _, name in ordered[start : start + count]}
         left -= count
     return splits
+
+
+def slack(number: int, share: float) -> int:
+    """Return how many patients a split may be off its share of ``number``.
+
+    Two standard deviations of a random draw, less one patient: none of 5 patients, 1 of 8, 2 of 20, 7 of 100 at 0.25.
+    """
+    return max(0, int(2 * math.sqrt(number * share * (1 - share)) - 1))
 
 
 def apportion(number: int, shares: Mapping[Part, float]) -> dict[Part, int]:

@@ -7,7 +7,7 @@ import pytest
 from site_folders import edit
 
 from fedmerit.errors import BadInput
-from fedmerit.files import sha256
+from fedmerit.files import read_json, sha256
 from fedmerit_data.check import check
 
 IMAGE, LABEL = "cases/Case01_image.npy", "cases/Case01_label.npy"
@@ -126,8 +126,9 @@ def test_one_image_under_two_names(sites):
 
 def test_a_case_listed_twice(sites):
     edit(sites / "HK" / "datalist.json", lambda lists: lists["testing"].append(lists["training"][0]))
-    found = messages(sites)
-    for part in ("more than once", "is in testing and in training", "split testing lists 2 cases, site.json 1"):
+    found, there = messages(sites), len(read_json(sites / "HK" / "datalist.json")["testing"])
+    counted = f"split testing lists {there} cases, site.json {there - 1}"
+    for part in ("more than once", "is in testing and in training", counted):
         assert any(part in text for text in found)
 
 

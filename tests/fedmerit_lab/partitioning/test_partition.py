@@ -41,7 +41,7 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     prostate_site(folder / "raw" / "HK", cases=14, seed=1)
     prostate_site(folder / "raw" / "UCL", cases=10, seed=2)
-    return prepared(folder, server_share=0.3)
+    return prepared(folder, server_share=0.3, seed=15)
 
 
 def patients(folder):

@@ -256,7 +256,7 @@ def test_server_images_with_recalibration_are_evaluated_with_statistics_of_their
     network = initial_network(NETWORK, 0)
     spoiled = {name: torch.full_like(value, 9) for name, value in flat.get_buffers(network).items()}
     one = torch.eye(1, dtype=torch.float64)
-    asked = Evaluation(0, SERVER_SPLIT, flat.get_parameters(network)[None], one, (spoiled,), one, bins=4)
+    asked = Evaluation(0, SERVER_SPLIT, flat.get_parameters(network)[None], one, (spoiled,), one, bins=64)
     losses = {}
     for statistics in ("recalibrated", "method"):
         config = replace(CONFIG, training=replace(CONFIG.training, statistics=statistics))
