@@ -76,13 +76,18 @@ def report(
     site: Annotated[
         str | None, typer.Option(help="Only for this hospital: itself by name, the others as a rounded median.")
     ] = None,
+    failure: Annotated[
+        float, typer.Option(min=0, max=1, help="Patients with a Dice below this count as failed segmentations.")
+    ] = 0.5,
 ) -> None:
     """Write one self-contained HTML report of one or several runs, with tables and figures beside it."""
     from fedmerit_evaluation.report.report import write_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         out = out / "report.html"
-    path = write_report(expand_runs(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth)
+    path = write_report(
+        expand_runs(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth, failure=failure
+    )
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

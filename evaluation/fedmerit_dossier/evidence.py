@@ -26,15 +26,9 @@ from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.report.flags import list_flags, rejection_reasons
 from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
-from fedmerit_evaluation.report.model import (
-    choose_method,
-    contribution_shares,
-    honest_runs,
-    sample_size,
-    surface_columns,
-    training_days,
-)
-from fedmerit_evaluation.report.words import join_words, percent, points, say
+from fedmerit_evaluation.report.model import choose_method, honest_runs, surface_columns, training_days
+from fedmerit_evaluation.report.verdicts import FAILURE, contribution_shares, sample_size
+from fedmerit_evaluation.report.words import count_failures, join_words, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.results.runs import Run, combine_results
 from fedmerit_evaluation.results.views import SURFACES, Results
@@ -518,11 +512,17 @@ def fairness(file: DossierSources) -> str:
 
 @evidence
 def failures(file: DossierSources) -> str:
-    """Tell the lowest Dice of a case at each site."""
+    """Tell the failed patients and the lowest Dice of a case at each site."""
     if not file.is_tested:
         return ""
-    lowest = file.results.dice.sites["lowest"].xs(file.method, level="method").groupby(level="site").min()
-    return f"Lowest Dice of a test case: {', '.join(f'{site} {percent(value)}' for site, value in lowest.items())}."
+    dice = file.results.dice
+    lowest = dice.sites["lowest"].xs(file.method, level="method").groupby(level="site").min()
+    failed = dice.failures(FAILURE).xs(str(file.method), level="method")
+    counts = ", ".join(f"{site} {count_failures(row)}" for site, row in failed.iterrows())
+    return (
+        f"Patients with a Dice below {100 * FAILURE:g} % [95 % confidence interval of their part]: {counts}. "
+        f"Lowest Dice of a test case: {', '.join(f'{site} {percent(value)}' for site, value in lowest.items())}."
+    )
 
 
 @evidence

@@ -139,7 +139,10 @@ def test_results_are_those_of_the_method_that_is_judged(tmp_path: Path) -> None:
         "Dice by site from 70.0 % (Alder) to 90.0 % (Cedar); gain over local training from +0.0 (Birch) to +10.0 "
         "points. Groups of patients by age, sex or the like were not compared."
     )
-    assert failures(file) == "Lowest Dice of a test case: Alder 70.0 %, Birch 70.0 %, Cedar 90.0 %."
+    assert failures(file) == (
+        "Patients with a Dice below 50 % [95 % confidence interval of their part]: Alder 0 of 6 [0, 46 %], Birch 0 of "
+        "6 [0, 46 %], Cedar 0 of 6 [0, 46 %]. Lowest Dice of a test case: Alder 70.0 %, Birch 70.0 %, Cedar 90.0 %."
+    )
     assert uncertainty(file).endswith("Fewest test cases of a site: 6; seeds: 2.")
 
 

@@ -203,7 +203,7 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     each = [value_runs([run], ["local_only"]).values("local_only")[0, :, 0] for run in folders]
     one = valued.ranking("local_only")
     np.testing.assert_allclose(one.value, np.mean(each, axis=0))
-    half = 4.303 * np.std(each, axis=0, ddof=1) / np.sqrt(3)  # Student's t of three folds
+    half = 2 * 4.303 * np.std(each, axis=0, ddof=1) / np.sqrt(3)  # Student's t of three folds, `fold_overlap` 2
     np.testing.assert_allclose((one.high - one.low) / 2, half, rtol=0.1, atol=1e-9)
     everyone = [len(site.patients_by_fold()) for site in open_sites(folded_sites)]
     assert (valued.sample("local_only").cases, one.folds) == (min(everyone), 3)

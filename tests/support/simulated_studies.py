@@ -1,10 +1,11 @@
 """Simulated federations whose true Dice is known: how often intervals cover it, how often verdicts are wrong.
 
-``python tests/support/simulated_studies.py coverage``, ``folds``, ``values`` and ``family`` print the tables of
-docs/studies/statistics.md.
+``python tests/support/simulated_studies.py coverage``, ``folds``, ``values``, ``family`` and ``pages`` print the tables
+of docs/studies/statistics.md.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,8 +14,11 @@ import pandas as pd
 from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
+from fedmerit_evaluation.report.verdicts import collect_verdicts
+from fedmerit_evaluation.results.runs import folds_as_seeds, pool_folds
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import MARGIN, SIGNIFICANCE_LEVEL, holm
+from fedmerit_evaluation.statistics.family import Question
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects
@@ -215,20 +219,15 @@ def value_table(studies=100) -> Iterator[str]:
         yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
 
 
-def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, *, margin=False, **design):
-    """Percent of federations of equal hospitals with any significant gain or loss.
-
-    ``margin``: all gain `MARGIN`; percent with any that is called equivalent to none.
-    """
+def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, **design):
+    """Percent of federations of equal hospitals with any significant gain or loss."""
     random = np.random.default_rng([7, seeds, patients, hospitals])
-    dice, who = federations(random, studies, seeds, patients, sd, hospitals=hospitals, methods=2, **design)
-    dice[0] += margin * MARGIN
-    wrong = []
-    for cases in each((dice, who), hospitals):
+    found = []
+    for cases in each(federations(random, studies, seeds, patients, sd, hospitals=hospitals, **design), hospitals):
         effects = CrossedEffects.from_cases(cases)
-        p = [effects.interval("fedavg", "fedce", site)["p_equivalent" if margin else "p"] for site in effects.sites]
-        wrong.append((holm(p) <= SIGNIFICANCE_LEVEL).any())
-    return 100 * np.mean(wrong)
+        p = [effects.interval("fedavg", "fedce", site)["p"] for site in effects.sites]
+        found.append((holm(p) <= SIGNIFICANCE_LEVEL).any())
+    return 100 * np.mean(found)
 
 
 def wrong_fold_verdicts(seeds, patients, sd, from_patients, folds=5, studies=100):
@@ -255,7 +254,7 @@ def wrong_leads(seeds, patients, sd, methods, studies=50):
         names = [f"m{number:02d}" for number in range(methods)]
         order = [names[place] for place in np.argsort(-dice.mean(axis=(1, 2, 3)))]
         table = dice_intervals(as_cases(dice, who, names), order, "standalone")
-        found.append((select_sites(table, "difference")["p"] <= SIGNIFICANCE_LEVEL).any())
+        found.append((holm(select_sites(table, "difference")["p"]) <= SIGNIFICANCE_LEVEL).any())
     return 100 * np.mean(found)
 
 
@@ -271,9 +270,87 @@ def wrong_shares(seeds, hospitals, studies=100, seed_cv=0.05, patient_cv=0.0):
     names = [[f"m{study:03d}" for study in range(studies)], range(seeds), [f"h{site:02d}" for site in range(hospitals)]]
     index = pd.MultiIndex.from_product(names, names=["method", "seed", "site"])
     table = contribution_intervals(pd.Series(shares.ravel(), index=index))
-    unequal = (table["p"] <= SIGNIFICANCE_LEVEL).groupby(level="method").any()
+    corrected = table["p"].groupby(level="method").transform(holm)
+    unequal = (corrected <= SIGNIFICANCE_LEVEL).groupby(level="method").any()
     pairs = [ranking(names[2], one[..., None]).has_significant_pairs for one in shares]
     return 100 * unequal.mean(), 100 * np.mean(pairs)
+
+
+def wrong_pages(
+    seeds, patients, sd, hospitals=HOSPITALS, methods=3, studies=100, *, folds=0, patient_cv=0.0, failing=0.0, seed=0
+):
+    """Percent of report pages on equal hospitals and methods with any wrong verdict, by question and "any".
+
+    ``patient_cv``: a hospital's own patients, the same in all seeds, move its contribution by that fraction, as seeds
+    do by 5 %. ``failing``: that part of the patients fails, of each method others.
+    """
+    random = np.random.default_rng([15, seeds, patients, hospitals, methods, folds, int(100 * patient_cv), seed])
+    names = ["fedce", "standalone", *(f"other{number}" for number in range(methods - 2))]
+    found = Counter()
+    for _ in range(studies):
+        if folds:
+            dice, fold_of = cross_validated(random, hospitals // HOSPITALS, seeds, patients, sd, folds, 0.0, methods)
+        else:
+            dice, fold_of = federations(random, 1, seeds, patients, sd, hospitals=hospitals, methods=methods)[0], None
+        fails = random.random((methods, 1, hospitals, patients)) < failing
+        dice = np.where(fails, dice * random.uniform(0, 0.5, dice.shape), dice)
+        found.update(
+            {
+                one.question
+                for one in collect_verdicts(_page(random, dice, fold_of, names, patient_cv), "fedce")
+                if one.sign
+            }
+            or ["none"]
+        )
+        found["any"] += 1
+    found["any"] -= found.pop("none", 0)
+    return {str(question): 100 * number / studies for question, number in found.items()}
+
+
+def _page(random, dice, fold_of, names, patient_cv):
+    """Results of (methods, seeds, hospitals, patients) Dice, and contributions of the first method."""
+    method, seed, site, case = (one.ravel() for one in np.indices(dice.shape))
+    sites = [f"h{number:02d}" for number in range(dice.shape[2])]
+    common = {"run": "x", "coalition": "", "patient": "", "round": 1}
+    tested = pd.DataFrame({
+        **common, "method": np.array(names)[method], "seed": seed, "site": np.array(sites)[site], "split": "testing",
+        "case": [f"{one:03d}" for one in case], "label": "organ", "quantity": "dice", "value": dice.ravel(),
+        "fold": "" if fold_of is None else fold_of[case].astype(str),
+    })  # fmt: skip
+    folds = [""] if fold_of is None else sorted(set(map(str, fold_of)))
+    lasting = 1 + random.normal(0, patient_cv, (len(folds) if fold_of is not None else 1, len(sites)))
+    worth = lasting[:, None] * (1 + random.normal(0, 0.05, (len(folds), dice.shape[1], len(sites))))
+    fold, seed, site = (one.ravel() for one in np.indices(worth.shape))
+    contributed = pd.DataFrame({
+        **common, "method": names[0], "seed": seed, "site": np.array(sites)[site], "split": "", "case": "", "label": "",
+        "quantity": "contribution", "value": worth.ravel(), "fold": np.array(folds)[fold],
+    })  # fmt: skip
+    rows = pd.concat([tested, contributed], ignore_index=True)[COLUMNS]
+    return Results(rows) if fold_of is None else Results(pool_folds(rows), folds_as_seeds(rows))
+
+
+PAGES = {  # seeds, patients, SD, hospitals, methods, and the further design
+    "stable, 3 x 5": (3, 5, STABLE, 4, 3, {}),
+    "usual, 3 x 5": (3, 5, USUAL, 4, 3, {}),
+    "stable, 3 x 5, patients move shares": (3, 5, STABLE, 4, 3, {"patient_cv": 0.05}),
+    "stable, 5 x 10, patients move shares": (5, 10, STABLE, 4, 3, {"patient_cv": 0.05}),
+    "stable, 5 x 10, 8 hospitals, 5 methods": (5, 10, STABLE, 8, 5, {}),
+    "stable, 3 x 5, 4 % fail": (3, 5, STABLE, 4, 3, {"failing": 0.04}),
+    "stable, 3 x 20, 10 % fail": (3, 20, STABLE, 4, 3, {"failing": 0.10}),
+    "usual, 5 folds, 3 x 10, patients move shares": (3, 10, USUAL, 4, 3, {"folds": 5, "patient_cv": 0.05}),
+}
+
+
+def page_table(studies=100) -> Iterator[str]:
+    """Lines of Markdown."""
+    questions = [
+        "any",
+        *map(str, (Question.MEAN_GAIN, Question.GAIN, Question.METHODS, Question.FAILURES, Question.SHARE)),
+    ]
+    yield f"| page | {' | '.join(questions)} |\n|---|{'---|' * len(questions)}"
+    for name, (*design, more) in PAGES.items():
+        wrong = wrong_pages(*design, studies, **more)
+        yield f"| {name} | {' | '.join(f'{wrong.get(question, 0):.1f}' for question in questions)} |"
 
 
 def family_table(studies=100) -> Iterator[str]:
@@ -288,9 +365,6 @@ def family_table(studies=100) -> Iterator[str]:
     for name, share in (("none from patients", 0.0), ("half", 0.5), ("all", 1.0)):
         found = [wrong_fold_verdicts(*how, USUAL, share, studies=200) for how in ((1, 9), (3, 9), (3, 20))]
         yield f"| {name} | {' | '.join(f'{one:.0f}, {mean:.0f}' for one, mean in found)} |"
-    yield "| called equivalent at the margin: hospitals | 5 x 60 stable |\n|---|---|"
-    for hospitals in (4, 8, 16):
-        yield f"| {hospitals} | {wrong_verdicts(5, 60, STABLE, hospitals, 100, margin=True):.0f} |"
     yield "| shares (any unequal, any pair): hospitals | 2 seeds | 3 | 5 | 10 |\n|---|---|---|---|---|"
     for name, patient_cv in (("seeds", 0.0), ("patients as much as seeds", 0.05)):
         for hospitals in (4, 8, 16):
@@ -304,6 +378,12 @@ def family_table(studies=100) -> Iterator[str]:
 
 if __name__ == "__main__":
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    tables = {"coverage": coverage_table, "folds": fold_table, "values": value_table, "family": family_table}
+    tables = {
+        "pages": page_table,
+        "coverage": coverage_table,
+        "folds": fold_table,
+        "values": value_table,
+        "family": family_table,
+    }
     for line in tables[sys.argv[1]](number):
         print(line, flush=True)

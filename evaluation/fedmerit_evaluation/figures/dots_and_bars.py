@@ -146,7 +146,7 @@ def method_bars(methods: Sequence[str]) -> list[Line2D]:
     ]
 
 
-def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> Figure:
+def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str], *, has_verdicts: bool = True) -> Figure:
     """Draw a panel per estimator: every site's value as a dot on its CI, and its rank.
 
     A grey band joins sites that are not significantly different from the one above.
@@ -154,26 +154,30 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> F
     Args:
         rankings: the ranked sites, by the name of the estimator.
         units: the units of values, by the name of the estimator.
+        has_verdicts: whether ranks and bands are drawn.
     """
     with style.context(STYLE):
         figure, axes = drawing.panels(len(rankings))
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
-            _draw(panel, one)
-            panel.set_title(name if one.has_significant_pairs else f"{name}\nno significant difference")
+            _draw(panel, one, has_verdicts)
+            is_told = one.has_significant_pairs or not has_verdicts
+            panel.set_title(name if is_told else f"{name}\nno significant difference")
             panel.set_xlabel(units[name])
     return figure
 
 
-def _draw(panel: Axes, one: Ranking) -> None:
+def _draw(panel: Axes, one: Ranking, has_verdicts: bool) -> None:
     n = len(one.order)
     panel.axvline(0, color=DARK_GREY, linewidth=0.8)
     for row, site in enumerate(one.order):
         place, height = one.sites.index(site), n - 1 - row
-        if row and not one.order_signs[one.sites.index(one.order[row - 1]), place]:
+        if has_verdicts and row and not one.order_signs[one.sites.index(one.order[row - 1]), place]:
             panel.axhspan(height - 0.15, height + 1.15, color="#d6d9de", zorder=0, linewidth=0)
         if one.measured:
             panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)
         panel.plot(one.value[place], height, "o", markersize=6, color=drawing.site_style(one.sites, site)["color"])
+        if not has_verdicts:
+            continue
         first, last = int(one.highest_rank[place]), int(one.lowest_rank[place])
         rank = f"rank {first}" if first == last else f"rank {first} to {last}"
         panel.annotate(rank, (1.0, height), xycoords=("axes fraction", "data"), xytext=(4, 0),

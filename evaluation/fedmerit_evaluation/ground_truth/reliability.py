@@ -25,7 +25,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results, name_patients
-from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, SampleSize, fold_overlap
+from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 from fedmerit_evaluation.statistics.resampling import ENDS, CrossedEffects
 from fedmerit_evaluation.statistics.sample_size import minimum_detectable_difference
@@ -355,6 +355,6 @@ def _detectable_difference(values: Resampled) -> float:
     if values.sample.insufficient_data:
         return math.nan
     variances, seeds = estimate_variances(values), values.folds or len(values.seeds)
-    return fold_overlap(values.folds) * minimum_detectable_difference(
+    return minimum_detectable_difference(
         seeds, variances.seed / seeds, values.folds or values.fewest, variances.patient, sites=len(values.sites)
     )

@@ -20,7 +20,7 @@ from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.words import resampling_units
 from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, Estimate
+from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.statistics.resampling import DRAWS
 
@@ -51,14 +51,6 @@ class Agreement:
     def mean_values(self) -> dict[str, float]:
         """The known values by site, mean over seeds, as fractions of Dice."""
         return {str(site): float(value) / 100 for site, value in self.values.mean().dropna().items()}
-
-    def sign(self, method: str) -> int:
-        """Return 1 or -1 if an estimate agrees or disagrees significantly with the values, else 0.
-
-        Both have to hold: the CI over cases and seeds, with the hospitals fixed, excludes 0; and p, by permuting the
-        hospitals, is at most `SIGNIFICANCE_LEVEL`. Of few hospitals, half of all random orders pass the first.
-        """
-        return self.ranks[method].compare(0) if self.p[method] <= SIGNIFICANCE_LEVEL else 0
 
 
 def compare_with_ground_truth(

@@ -27,8 +27,7 @@ FIGURES = ("dice", "gains", "convergence", "shares", "values", "weights", "contr
 MAX_GAINS = 5  # methods whose gains are drawn with their CIs
 VALUES_CAPTION = (
     "Value of each site by what was observed of the run, with 95 % confidence intervals over patients, rounds and "
-    "seeds. Sites on one grey band are not significantly different; the ranks beside them show what is known. No "
-    "payment should rest on a difference that is not significant."
+    "seeds; `fedmerit value estimate` compares them."
 )
 ELSEWHERE = " The other methods are in the tables."
 
@@ -38,10 +37,8 @@ def draw_figures(model: ReportModel) -> dict[str, Drawing]:
     drawn = dict([*_draw_shares(model), *_draw_dice(model), *_draw_gains(model), *_draw_rounds(model)])
     drawn |= {f"agreement-{one.reference.lower()}": _draw_agreement(one) for one in model.agreements}
     if model.observed.rankings:
-        unjudged = (f" {method}: {why}, so no difference is called significant."
-                    for method, why in model.observed.unjudged)  # fmt: skip
-        figure = dots_and_bars.value_ranges(model.observed.rankings, model.observed.units)
-        drawn["values"] = Drawing("".join([VALUES_CAPTION, *unjudged]), figure)
+        figure = dots_and_bars.value_ranges(model.observed.rankings, model.observed.units, has_verdicts=False)
+        drawn["values"] = Drawing(VALUES_CAPTION, figure)
     return drawn
 
 

@@ -4,7 +4,7 @@ Frames have the label of a training as ``method`` and a hospital as ``site``; Di
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,18 @@ from fedmerit_evaluation.figures.tables import HEADINGS, UNITS
 from fedmerit_evaluation.report.agreement import Agreement, compare_with_ground_truth
 from fedmerit_evaluation.report.flags import Flag, Flags, GuardVerdict, collect_flags
 from fedmerit_evaluation.report.limits import Limit, list_limits
+from fedmerit_evaluation.report.verdicts import (
+    CHANCE,
+    FAILURE,
+    ONE_SPLIT,
+    collect_verdicts,
+    contribution_shares,
+    sample_size,
+)
 from fedmerit_evaluation.results.runs import Run, combine_results, has_same_training
 from fedmerit_evaluation.results.views import OWN, POOLED, RUN, STANDALONE, SURFACES, Dice, Results
-from fedmerit_evaluation.statistics.inference import (
-    MIN_CASES,
-    MIN_SEEDS,
-    Comparison,
-    Estimate,
-    SampleSize,
-    compare_training,
-)
+from fedmerit_evaluation.statistics.family import Question, Verdict
+from fedmerit_evaluation.statistics.inference import MIN_SEEDS, Comparison, Estimate, SampleSize, compare_training
 from fedmerit_evaluation.statistics.intervals import estimates, select_methods, select_sites, sort_by_mean
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs
@@ -75,14 +77,16 @@ class Hospital:
     local: float  # test Dice of local training; NaN if it is not known
     federated: Estimate  # test Dice
     surfaces: Mapping[str, float]  # HD95 and NSD of federated training by their headings, in the units of these
-    gain: Estimate
+    gain: Estimate  # p is corrected for all verdicts of the report; NaN: not tested
     sample: SampleSize  # behind the gain
     lacking: str  # why no gain is known: untested, ambiguous, no_local or no_seed
-    share: Estimate  # of all contributions by the method's estimate, or of images
+    share: Estimate  # of all contributions by the method's estimate, or of images; p as of the gain
     equal: float  # the share of each hospital if all were the same
     share_seeds: int  # that the share rests on
     counts_images: bool  # whether the share is that of images, which is no estimate
     values: Mapping[str, float]  # by ground truth, as fractions of Dice
+    detectable: float = math.nan  # gain that four of five such studies would show; NaN: not tested
+    share_untested: str = ""  # why the share is not compared with an equal one
     flags: tuple[Flag, ...] = ()  # of the method and the server
     verdicts: tuple[GuardVerdict, ...] = ()
     needs_review: bool = False  # whether it is flagged by the server, or by a verdict in force
@@ -97,6 +101,11 @@ class Hospital:
         """The share with the decimals that are shown, to be compared with `equal`."""
         mean, low, high = (round(end, SHARE_DECIMALS) for end in (self.share.mean, self.share.low, self.share.high))
         return Estimate(mean, low, high, self.share.p)
+
+    @property
+    def share_sign(self) -> int:
+        """1 if the share is significantly above an equal one as both are shown, -1 if below, else 0."""
+        return self.rounded_share.compare(self.equal)
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,6 @@ class ObservedValues:
 
     rankings: Mapping[str, Ranking]
     units: Mapping[str, str]
-    unjudged: tuple[tuple[str, str], ...]  # methods, and why no difference is called significant
 
 
 NONE = pd.DataFrame()
@@ -147,9 +155,15 @@ class ReportModel:
     sample: SampleSize  # behind comparisons of methods
     flags: Flags
     settings: tuple[tuple[str, Mapping[str, Any]], ...]  # by label: the settings of each run
+    verdicts: Sequence[Verdict] = ()  # all that the report judges, one family; sentences and tables take theirs here
+    failure: float = FAILURE  # Dice of a patient below which the segmentation has failed
+    failures: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # (method, site) x failed, patients, low, high: patients that failed, with the CI of their part
+    all_failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # method x the same, over all sites
     intervals: pd.DataFrame = field(
         default_factory=pd.DataFrame
-    )  # (statistic, method, of) x mean, low, high, p: of test Dice
+    )  # (statistic, method, of) x mean, low, high of test Dice; p of single tests, which `verdicts` correct
     tested: pd.DataFrame = field(default_factory=pd.DataFrame)  # (method, site) x Dice, surfaces, numbers of cases
     cases: "pd.Series[float]" = field(
         default_factory=lambda: pd.Series(dtype=float)
@@ -170,21 +184,18 @@ class ReportModel:
     same_quantities: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `rounds`: others with its numbers
     notes: Sequence[Limit] = ()  # limits of runs, which a reader has to know first
     limits: Sequence[Limit] = ()
-    mean_gain: Estimate = UNKNOWN
+    mean_gain: Estimate = UNKNOWN  # p is corrected for all verdicts
     sample_of_gain: SampleSize = field(default_factory=lambda: SampleSize(0, 0))
-    gains: Mapping[str, tuple[Mapping[str, Estimate], SampleSize]] = field(default_factory=dict)  # by site, by method
     comparison: tuple[pd.DataFrame, pd.DataFrame] | None = None  # means and deviations of methods x sites, mean, worst
-    order: Ranking | None = None  # the hospitals by contribution with the primary training
     ends: pd.DataFrame = field(
         default_factory=pd.DataFrame
     )  # (method, site) x mean, low, high, seeds: of contributions
-    rankings: Mapping[str, Ranking] = field(default_factory=dict)  # by method
     cross_site: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # by quantity: (method, site) x tested site
     surface_means: pd.DataFrame = field(default_factory=pd.DataFrame)  # method x surfaces: means over sites
     by_images: Sequence[str] = ()  # methods whose contributions are shares of images
     best_round: pd.DataFrame = field(default_factory=pd.DataFrame)  # (method, seed) x headings
     agreements: Sequence[Agreement] = ()
-    observed: ObservedValues = ObservedValues({}, {}, ())
+    observed: ObservedValues = ObservedValues({}, {})
     flagged_sites: Sequence[str] = ()  # by the method or the server, in any round
     rejected_sites: Sequence[str] = ()  # whose reply was missing or rejected in any round
     others: pd.DataFrame = field(
@@ -207,18 +218,41 @@ class ReportModel:
         """The number of test patients of the hospital with the fewest; 0 if none is tested."""
         return 0 if self.tested.empty else int(self.tested["fewest_patients"].min())
 
+    def verdicts_on(self, question: Question) -> list[Verdict]:
+        """Return the verdicts on one question."""
+        return [one for one in self.verdicts if one.question == question]
+
+    @property
+    def leads(self) -> tuple[str, dict[str, Verdict]]:
+        """The training, other than local, with the highest mean Dice, and the verdicts on its leads over the others."""
+        order = sort_by_mean(select_methods(self.intervals, "mean"))
+        best = next(iter(one for one in order if one != STANDALONE), "")
+        found = self.verdicts_on(Question.METHODS)
+        return best, {one.other: one for one in found if one.subject == best and one.other != STANDALONE}
+
+    @property
+    def detectable_mean_gain(self) -> float:
+        """The mean gain that four of five such studies would show; NaN: not tested."""
+        return next((one.detectable for one in self.verdicts_on(Question.MEAN_GAIN)), math.nan)
+
+    @property
+    def failures_verdict(self) -> Verdict | None:
+        """The verdict on fewer failures than with local training; None: no patient failed with only one of the two."""
+        return next(iter(self.verdicts_on(Question.FAILURES)), None)
+
     @property
     def methods(self) -> list[str]:
         """The labels of the trainings, in the order of the runs."""
         return [one.label for one in self.trainings]
 
 
-def build_model(runs: Sequence[Run], ground_truth: Path | None = None) -> ReportModel:
+def build_model(runs: Sequence[Run], ground_truth: Path | None = None, failure: float = FAILURE) -> ReportModel:
     """Return the model of a report on all hospitals.
 
     Args:
         runs: opened runs, on the same task and sites, labelled by `align_local_only`.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
+        failure: the Dice of a patient below which the segmentation counts as failed.
 
     Raises:
         BadInput: the ground truth is not of these runs.
@@ -226,11 +260,15 @@ def build_model(runs: Sequence[Run], ground_truth: Path | None = None) -> Report
     honest = honest_runs(runs)
     everything = combine_results(runs)
     results = everything if len(honest) == len(runs) else combine_results(honest)
-    return model_of_results(runs, results, everything, ground_truth)
+    return model_of_results(runs, results, everything, ground_truth, failure)
 
 
 def model_of_results(
-    runs: Sequence[Run], results: Results, everything: Results, ground_truth: Path | None = None
+    runs: Sequence[Run],
+    results: Results,
+    everything: Results,
+    ground_truth: Path | None = None,
+    failure: float = FAILURE,
 ) -> ReportModel:
     """Return the model of a report on all hospitals from combined results.
 
@@ -239,6 +277,7 @@ def model_of_results(
         results: the results of runs without simulated attacks: Dice and verdicts are of these.
         everything: the results of all runs: rounds, flags and costs are of these.
         ground_truth: as of `build_model`.
+        failure: as of `build_model`.
 
     Raises:
         BadInput: the ground truth is not of these runs.
@@ -250,9 +289,9 @@ def model_of_results(
     primary = choose_method(honest, results)
     counts_images = primary in methods_by_image_count(results)
     found, (notes, limits) = collect_flags(runs), list_limits(runs, honest, results)
-    hospitals = list_hospitals(honest, results, primary, agreements, found) if primary else []
-    order = results.rounds.rankings.get(primary or "")
-    mean_gains = estimates(select_methods(dice.intervals, "mean_gain"))
+    verdicts = collect_verdicts(results, primary, agreements, failure)
+    hospitals = list_hospitals(honest, results, primary, agreements, found, verdicts) if primary else []
+    mean_gains = [one.estimate for one in verdicts if one.question == Question.MEAN_GAIN]
     is_tested = not dice.rows.empty
     model = ReportModel(
         site="",
@@ -265,6 +304,8 @@ def model_of_results(
         counts_images=counts_images,
         payment=Payment(()),
         sample=sample_size(results),
+        verdicts=verdicts,
+        failure=failure,
         flags=found,
         settings=tuple((run.label, _settings(run)) for run in runs),
         intervals=dice.intervals,
@@ -275,13 +316,10 @@ def model_of_results(
         rounds={name: rounds.of(name) for name in QUANTITIES if not rounds.of(name).isna().all(axis=None)},
         notes=notes,
         limits=[*limits, *(limit for one in agreements for limit in one.limits), *ground_limits],
-        mean_gain=mean_gains.get(primary or "", UNKNOWN),
+        mean_gain=next(iter(mean_gains), UNKNOWN),
         sample_of_gain=sample_size(results, methods=[primary or "", STANDALONE]),
-        gains=dict(_gains(results)),
         comparison=dice.comparison if is_tested else None,
-        order=order,
         ends=select_sites(rounds.intervals, "contribution"),
-        rankings=rounds.rankings,
         cross_site={name: averaged(matrix) for name, matrix in results.union.cross_site.items()} if is_tested else {},
         by_images=methods_by_image_count(everything),
         best_round=_best_round(results.rows),
@@ -297,6 +335,8 @@ def model_of_results(
         model = replace(
             model,
             tested=averaged(dice.sites).assign(fewest_patients=fewest),
+            failures=dice.failures(failure),
+            all_failures=dice.failures(failure, ["method"]),
             labels=_labels(dice) if dice.labels.shape[1] > 1 else NONE,
             surface_means=_surface_means(dice.sites),
             surface_changes=changes if select_sites(dice.intervals, "gain")["mean"].notna().any() else NONE,
@@ -347,7 +387,12 @@ def has_ambiguous_baseline(runs: Sequence[Run]) -> bool:
 
 
 def list_hospitals(
-    runs: Sequence[Run], results: Results, method: str, agreements: Sequence[Agreement], flags: Flags
+    runs: Sequence[Run],
+    results: Results,
+    method: str,
+    agreements: Sequence[Agreement],
+    flags: Flags,
+    verdicts: Sequence[Verdict],
 ) -> list[Hospital]:
     """Return the hospitals with one method, by name.
 
@@ -357,6 +402,7 @@ def list_hospitals(
         method: the method, as of `choose_method`.
         agreements: agreement with each ground truth, if there is any.
         flags: what was found of the sites.
+        verdicts: of `collect_verdicts`.
     """
     dice, sites = results.dice, runs[0].sites
     local = pd.Series(dtype=float)
@@ -365,9 +411,14 @@ def list_hospitals(
     federated, gain = (_select_method(select_sites(dice.intervals, name), method) for name in ("dice", "gain"))
     surfaces = _surfaces(results, method)
     shares = contribution_shares(results).get(method, {})
+    gain_of, share_of = (
+        {one.subject: one for one in verdicts if one.question == of} for of in (Question.GAIN, Question.SHARE)
+    )
+    gain = {name: replace(one, p=gain_of[name].estimate.p) for name, one in gain.items() if name in gain_of}
+    shares = {name: replace(one, p=share_of[name].estimate.p) for name, one in shares.items()}
     hospitals = []
     for site in sites:
-        server_flags, verdicts = flags.of(method, site)
+        server_flags, of_guard = flags.of(method, site)
         tested = site in federated and not math.isnan(federated[site].mean)
         has_local = not math.isnan(local.get(site, math.nan))
         no_local = "ambiguous" if has_ambiguous_baseline(runs) else "no_local"
@@ -385,54 +436,14 @@ def list_hospitals(
                 share_seeds=count_share_seeds(results).get(method, 0),
                 counts_images=method in methods_by_image_count(results),
                 values={one.reference: float(one.values[site].mean()) / 100 for one in agreements},
+                detectable=gain_of[site].detectable if site in gain_of else math.nan,
+                share_untested=share_of[site].insufficient_data if site in share_of else "",
                 flags=server_flags,
-                verdicts=verdicts,
-                needs_review=bool(server_flags) or any(one.lifted is None for one in verdicts),
+                verdicts=of_guard,
+                needs_review=bool(server_flags) or any(one.lifted is None for one in of_guard),
             )
         )
     return hospitals
-
-
-def sample_size(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> SampleSize:
-    """Return the sample behind a comparison: the fewest test patients of a seed, and the seeds tested alike.
-
-    A seed in which a site has no Dice of a method, or methods were tested on different cases, does not count.
-
-    Args:
-        results: the results of all runs.
-        site: the site whose Dice is compared; None: all sites.
-        methods: the methods that are compared, those that were tested; None: all.
-    """
-    if results.dice.rows.empty:
-        return SampleSize(0, 0)
-    cases = results.dice.sites["patients"].unstack("site")
-    cases = cases.where(results.dice.by_site.reindex(columns=cases.columns).notna())
-    cases = cases if methods is None else cases[cases.index.get_level_values("method").isin(list(methods))]
-    cases = cases.reindex(columns=[site] if site is not None else cases.columns).dropna(axis=1, how="all")
-    if cases.empty:
-        return SampleSize(0, 0)
-    tested = cases.notna().all(axis=1)
-    seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
-    return SampleSize(
-        int(cases.min().min()),
-        len(set.intersection(*seeds) - results.dice.mismatched_seeds(site, methods)),
-        folds=results.dice.clusters.folds,
-    )
-
-
-def contribution_shares(results: Results) -> dict[str, dict[str, Estimate]]:
-    """Return, by method and site, the share of the sum of all sites' contributions, mean over seeds.
-
-    Contributions are means over rounds. Methods are left out that make no estimate or the same for all, or whose
-    estimates sum to 0 or less in any seed. CIs are over seeds (Student's t); one seed has none.
-    """
-    table = results.rounds.share_intervals
-    shares: dict[str, dict[str, Estimate]] = {}
-    methods, sites = (map(str, table.index.get_level_values(level)) for level in ("method", "of"))
-    for method, site, (_, row) in zip(methods, sites, table.iterrows(), strict=True):
-        ends = (float(row["low"]), float(row["high"]), float(row["p"])) if row["seeds"] > 1 else ()
-        shares.setdefault(method, {})[site] = Estimate(float(row["mean"]), *ends)
-    return shares
 
 
 def count_share_seeds(results: Results) -> dict[str, int]:
@@ -515,27 +526,19 @@ def _judge_payment(model: ReportModel) -> Payment:
     conditions = []
     if model.share_seeds < MIN_SEEDS:
         conditions.append(Condition("one_seed"))
-    elif model.order is None or not model.order.has_significant_pairs:
+    elif any(one.share_untested == ONE_SPLIT for one in model.hospitals):
+        conditions.append(Condition("one_split"))
+    elif not any(one.share_sign for one in model.hospitals):
         conditions.append(Condition("no_order"))
-    compared = [one for one in model.agreements if model.primary in one.ranks]
+    compared = model.verdicts_on(Question.AGREEMENT)
     if not compared:
         conditions.append(Condition("no_ground_truth"))
     for one in compared:
-        if len(one.values) < MIN_SEEDS or 0 < model.patients < MIN_CASES:
-            conditions.append(Condition("chance", one.reference))
-        elif one.sign(model.primary) < 1:
-            code = "no_agreement" if not one.sign(model.primary) else "disagreement"
-            conditions.append(Condition(code, one.reference))
+        if one.insufficient_data == CHANCE:
+            conditions.append(Condition("chance", one.other))
+        elif one.sign < 1:
+            conditions.append(Condition("disagreement" if one.sign else "no_agreement", one.other))
     return Payment(tuple(conditions))
-
-
-def _gains(results: Results) -> Iterator[tuple[str, tuple[dict[str, Estimate], SampleSize]]]:
-    """Yield, for each site, the gains by method, corrected for as many methods, and the sample behind them."""
-    gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")
-    for site, rows in gains.groupby(level="of"):
-        by_method = estimates(rows.droplevel("of"))
-        corrected = {method: gain.of_several(len(by_method)) for method, gain in by_method.items()}
-        yield str(site), (corrected, sample_size(results, str(site)))
 
 
 def _labels(dice: Dice) -> pd.DataFrame:
@@ -614,7 +617,7 @@ def _by_site(rows: pd.DataFrame, split: str) -> pd.DataFrame:
 
 def _observed_values(runs: Sequence[Run]) -> ObservedValues:
     """Return the values of methods whose runs were all observed."""
-    rankings, named_units, unjudged = dict[str, Ranking](), dict[str, str](), list[tuple[str, str]]()
+    rankings, named_units = dict[str, Ranking](), dict[str, str]()
     labels = list(dict.fromkeys(run.label for run in runs))
     for label in labels:
         folders = [run.path for run in runs if run.label == label and run.tested]
@@ -624,19 +627,11 @@ def _observed_values(runs: Sequence[Run]) -> ObservedValues:
             valued = value_runs(folders, specs, DRAWS)
             names = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in specs}
             rankings |= {names[spec]: one for spec, one in valued.shown.items()}
-            unjudged += [(label, one.insufficient_data) for one in valued.shown.values() if one.insufficient_data]
             named_units |= {names[spec]: unit for spec, unit in units(valued).items()}
-    return ObservedValues(rankings, named_units, tuple(dict.fromkeys(unjudged)))
+    return ObservedValues(rankings, named_units)
 
 
 def _sites_with(results: Results, quantity: str) -> list[str]:
     """Return the sites with a positive quantity in any round of any run."""
     is_positive = (results.rows["quantity"] == quantity) & (results.rows["value"] > 0)
     return sorted(map(str, results.rows.loc[is_positive, "site"].unique()))
-
-
-def lead(intervals: pd.DataFrame) -> tuple[str, dict[str, Estimate]]:
-    """Return the best method by mean Dice, and its leads over the others."""
-    best = sort_by_mean(select_methods(intervals, "mean"))[0]
-    against = select_sites(intervals, "difference")
-    return best, estimates(against[against.index.get_level_values("method") == best].droplevel("method"))

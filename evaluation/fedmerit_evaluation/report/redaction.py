@@ -17,6 +17,7 @@ from fedmerit_evaluation.report.flags import Flags
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import QUANTITIES, ReportModel, image_shares
 from fedmerit_evaluation.results.views import SURFACES, Results
+from fedmerit_evaluation.statistics.family import Question
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
 from fedmerit_evaluation.statistics.intervals import select_sites
 
@@ -28,6 +29,7 @@ SETTINGS = (
     "packages", "started", "network",
 )  # fmt: skip
 SAFE_COLUMNS = ("mean_weight", "mean_reputation", "share")  # of contributions: none in the method's own unit
+OWN_QUESTIONS = (Question.GAIN, Question.SHARE)  # about one hospital
 Rows = TypeVar("Rows", pd.DataFrame, pd.Series)
 NAMELESS = ("preparation",)  # codes of limits that name no hospital and tell no number of one
 
@@ -108,7 +110,9 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         flags=Flags(table.assign(Reason=reasons), bounds, (), None),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
-        gains={name: gains for name, gains in model.gains.items() if name == site},
+        verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],
+        failure=model.failure,
+        failures=_rows_of(model.failures, site),
         others=pd.DataFrame(_others(model, site)),
         left_out=left_out,
     )

@@ -11,17 +11,11 @@ from fedmerit_data.pages import write_page
 from fedmerit_evaluation.figures.pages import SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.figures import FIGURES, draw_figures
-from fedmerit_evaluation.report.model import (
-    ReportModel,
-    align_local_only,
-    build_model,
-    honest_runs,
-    lead,
-    model_of_results,
-)
+from fedmerit_evaluation.report.model import ReportModel, align_local_only, build_model, honest_runs, model_of_results
 from fedmerit_evaluation.report.overlays import overlay_picture
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
 from fedmerit_evaluation.report.tables import report_tables, settings_tables
+from fedmerit_evaluation.report.verdicts import FAILURE
 from fedmerit_evaluation.report.words import say
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
@@ -37,6 +31,7 @@ def write_report(
     sites: Path | None = None,
     images: bool = True,
     ground_truth: Path | None = None,
+    failure: float = FAILURE,
 ) -> Path:
     """Write report.html of one run or of several compared, with tables and figures beside it.
 
@@ -51,6 +46,7 @@ def write_report(
         sites: the prepared site folders; default those of the first run, if they are on this machine.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
+        failure: the Dice of a patient below which the segmentation counts as failed.
 
     Returns:
         The path of the HTML file.
@@ -62,7 +58,11 @@ def write_report(
     opened = align_local_only(open_runs(runs))
     if site is not None and site not in opened[0].sites:
         raise BadInput(f"--site {site}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
-    model = build_model(opened, ground_truth) if site is None else build_site_model(opened, site, ground_truth)
+    model = (
+        build_model(opened, ground_truth, failure)
+        if site is None
+        else build_site_model(opened, site, ground_truth, failure)
+    )
     page = _default_page(opened, site) if out is None else Path(out)
     files = page.parent if site is None else page.parent / f"{page.stem}-files"
     _remove_earlier(page, files, is_own=site is not None)
@@ -78,13 +78,16 @@ def write_report(
     return page
 
 
-def build_site_model(runs: Sequence[Run], site: str, ground_truth: Path | None = None) -> ReportModel:
+def build_site_model(
+    runs: Sequence[Run], site: str, ground_truth: Path | None = None, failure: float = FAILURE
+) -> ReportModel:
     """Return the model of the report for one hospital.
 
     Args:
         runs: opened runs, as of `build_model`.
         site: the hospital.
         ground_truth: as of `build_model`.
+        failure: as of `build_model`.
     """
     # A folder may be named after a hospital: labels that hold its name get a number instead.
     numbered = [
@@ -94,7 +97,7 @@ def build_site_model(runs: Sequence[Run], site: str, ground_truth: Path | None =
     others = len(runs[0].sites) - 1
     everything, left_out = hide_image_shares(combine_results(numbered), others)
     results, _ = hide_image_shares(combine_results(honest_runs(numbered)), others)
-    return redact(model_of_results(numbered, results, everything, ground_truth), site, left_out)
+    return redact(model_of_results(numbered, results, everything, ground_truth, failure), site, left_out)
 
 
 def _write(
@@ -114,7 +117,6 @@ def _write(
         "report.html.j2",
         model=model,
         say=say,
-        lead=lead,
         tables=tables,
         files=files,
         pictures=drawn,

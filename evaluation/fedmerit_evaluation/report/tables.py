@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit_evaluation.figures.tables import DASH, HEADINGS, MISSING, UNITS, Table, with_headings
+from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table, with_headings
 from fedmerit_evaluation.report.flags import explain_bounds
 from fedmerit_evaluation.report.model import Hospital, ReportModel, surface_columns
-from fedmerit_evaluation.report.words import join_words, resampling_units, say
+from fedmerit_evaluation.report.words import count_failures, join_words, p_text, resampling_units, say
 from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS
+from fedmerit_evaluation.results.views import STANDALONE
+from fedmerit_evaluation.statistics.family import Question
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
 
@@ -40,11 +42,19 @@ def _first_tables(model: ReportModel) -> Iterator[Table]:
         f"Benefit: test Dice of each hospital with local training and with federated training by {model.primary}; in "
         f"brackets the 95 % confidence interval (CI) over {_over(model)}"
     )
+
+    def failed(when: str, method: str | None) -> Columns:
+        texts = pd.Series([_failed(model, method, row.name) for row in rows])
+        return {} if model.failures.empty else {f"{when}, failed": texts}
+
     yield _table("benefit", caption, names, {
         "Local, Dice [%]": 100 * pd.Series([row.local for row in rows]),
+        **failed("Local", STANDALONE),
         "Federated, Dice [%]": 100 * _ends([row.federated for row in rows]),
+        **failed("Federated", model.primary),
         **{f"Federated, {name}": pd.Series([row.surfaces.get(name, math.nan) for row in rows]) for name in surfaces},
         "Gain [points]": 100 * _ends([row.gain for row in rows]),
+        **_p_values(model, [row.gain for row in rows]),
         "Result": pd.Series([say("gain", row) for row in rows]),
     })  # fmt: skip
     estimate = f"the estimate of {model.primary}"
@@ -55,11 +65,24 @@ def _first_tables(model: ReportModel) -> Iterator[Table]:
     heading = "Share of images [%]" if model.counts_images else HEADINGS["share"]
     yield _table("contribution", f"Contribution: share of each hospital by {estimate}{ends}", names, {
         heading: 100 * _ends([row.share for row in rows]),
+        **_p_values(model, [row.share for row in rows]),
         **{f"Value, {reference} [points]": 100 * pd.Series([row.values[reference] for row in rows])
            for reference in rows[0].values},
         "Flagged": pd.Series([say("flagged", row) or "no" for row in rows]),
         "Result": pd.Series([_contribution(row) for row in rows]),
     })  # fmt: skip
+
+
+def _failed(model: ReportModel, method: str | None, site: str) -> str:
+    """Return the failed patients of a method at a site as text; a dash if none was tested."""
+    known = (method, site) in model.failures.index
+    return count_failures(pd.Series(model.failures.loc[(method, site), :])) if known else DASH
+
+
+def _p_values(model: ReportModel, numbers: Sequence[Estimate]) -> Columns:
+    """Return the column of corrected p-values, if any is known; none for one hospital: others' numbers are in them."""
+    texts = [p_text(one.p) or DASH for one in numbers]
+    return {} if model.site or set(texts) == {DASH} else {"p": pd.Series(texts)}
 
 
 def _contribution(row: Hospital) -> str:
@@ -71,6 +94,7 @@ def _dice_tables(model: ReportModel) -> Iterator[Table]:
     if not model.tested.empty:
         if model.comparison is not None:
             yield from (_methods(model), _comparison(*model.comparison, model))
+            yield from _differences(model)
         yield _dice(model)
         if not model.labels.empty:
             yield Table(
@@ -134,11 +158,36 @@ def _methods(model: ReportModel) -> Table:
         "Rank": _ranks(model).reindex(order),
         "Worst site [%]": 100 * pd.DataFrame(model.comparison[0]["sites"])["worst"].loc[order],
     }
+    if not model.all_failures.empty:
+        columns["Failed"] = model.all_failures.apply(count_failures, axis=1).reindex(order)
     gain = select_methods(intervals, "mean_gain")
     if not gain.empty:
         columns["Mean gain over local training [points]"] = 100 * gain.reindex(order)
+        against = [one for one in model.verdicts if STANDALONE in (one.subject, one.other)]
+        p = {method: one.estimate.p for one in against if one.question in (Question.MEAN_GAIN, Question.METHODS)
+             for method in (one.subject, one.other)}  # fmt: skip
+        columns |= _p_values(model, [Estimate(0.0, p=math.nan if method == STANDALONE else p.get(method, math.nan))
+                                     for method in order])  # fmt: skip
     columns |= surface_columns(model.surface_means.reindex(order))
     return _table("methods", f"Methods by mean test Dice; {_level_note(model)}", {"Method": order}, columns)
+
+
+def _differences(model: ReportModel) -> Iterator[Table]:
+    """Yield the differences of every two methods, if there are three or more."""
+    found = model.verdicts_on(Question.METHODS)
+    if not found:
+        return
+    caption = (
+        f"Differences of methods in mean test Dice; {_level_note(model)}, p corrected for all verdicts of the report; "
+        "detectable: the difference that four of five such studies would show"
+    )
+    estimates = [one.estimate for one in found]
+    names = {"Method": [one.subject for one in found], "Less": [one.other for one in found]}
+    yield _table("differences", caption, names, {
+        "Difference [points]": 100 * _ends(estimates),
+        "p": pd.Series([p_text(one.p) or DASH for one in estimates]),
+        "Detectable [points]": 100 * pd.Series([one.detectable for one in found]),
+    })  # fmt: skip
 
 
 def _ranks(model: ReportModel) -> "pd.DataFrame | pd.Series[Any]":
@@ -150,11 +199,7 @@ def _ranks(model: ReportModel) -> "pd.DataFrame | pd.Series[Any]":
 
 
 def _comparison(mean: pd.DataFrame, spread: pd.DataFrame, model: ReportModel) -> Table:
-    """Return methods in rows and sites in columns, as papers print it; the best of each column is bold."""
-    is_lower_better = mean.columns == ("sites", "std")
-    best = mean.eq(mean.max()) & ~is_lower_better | mean.eq(mean.min()) & is_lower_better
-    if len(mean) < 2:
-        best &= False
+    """Return methods in rows and sites in columns, as papers print it."""
 
     def flat(table: pd.DataFrame, first: Any) -> pd.DataFrame:
         levels = (map(str, table.columns.get_level_values(level)) for level in (0, 1))
@@ -169,7 +214,6 @@ def _comparison(mean: pd.DataFrame, spread: pd.DataFrame, model: ReportModel) ->
         f"Test Dice [%] per site{over_seeds}; mean, standard deviation and worst over sites",
         flat(100 * mean, [str(name) for name in mean.index]),
         spread=flat(100 * spread, math.nan),
-        best=flat(best, False),
         decimals=1,
     )
 
@@ -182,6 +226,7 @@ def _dice(model: ReportModel) -> Table:
     caption = f"Test Dice per site{_over_seeds(model)}; {_level_note(model)}"
     return _table("dice", caption, {"Method": methods, "Site": sites}, {
         "Dice [%]": 100 * ends.assign(mean=dice["dice"].to_numpy()),
+        "Failed": pd.Series([_failed(model, method, site) for method, site in zip(methods, sites, strict=True)]),
         "Lowest case [%]": 100 * dice["lowest"],
         **surface_columns(dice),
         **{HEADINGS[name]: dice[name] for name in counts if name in dice},
@@ -198,7 +243,7 @@ def _gains(model: ReportModel) -> Table:
     if not mean.empty:
         columns["Mean"] = 100 * mean.reindex(methods)
         columns["Lowest"] = 100 * gain["mean"].groupby(level="method").min().reindex(methods)
-    caption = f"Gain in test Dice over local training [points]; {_level_note(model)}"
+    caption = f"Gain in test Dice over local training [points]; {_level_note(model)}, not corrected and not tested here"
     return replace(_table("gains", caption, {"Method": methods}, columns), decimals=1)
 
 
@@ -242,11 +287,6 @@ def _contributions(model: ReportModel) -> Table:
                 for end in ("low", "high")
             )
             caption += f"; in brackets the 95 % confidence interval of the contribution over {model.study.repeats}"
-    if model.rankings:
-        caption += "; rank by mean contribution: 95 % confidence intervals, of all hospitals at once"
-        ranks = {(method, site): rank for method, one in model.rankings.items()
-                 for site, rank in one.table["ranks"].items()}  # fmt: skip
-        frame = frame.assign(Rank=[ranks.get(key, MISSING) for key in keys])
     if model.by_images:
         caption += f"; contribution is the share of images (no estimate) with {join_words(model.by_images)}"
     return Table("contributions", caption, with_headings(frame), low=low, high=high)

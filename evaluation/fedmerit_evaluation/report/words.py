@@ -11,8 +11,8 @@ from jinja2 import Template
 
 from fedmerit_data.pages import template_environment
 from fedmerit_evaluation.figures.tables import MINUS
+from fedmerit_evaluation.statistics.family import Verdict
 from fedmerit_evaluation.statistics.inference import Estimate, find_highest
-from fedmerit_evaluation.statistics.ranks import Ranking
 
 
 def say(sentence: str, *content: Any) -> str:
@@ -27,11 +27,11 @@ def _sentences() -> Template:
     environment.filters |= {
         one.__name__: one
         for one in (
-            join_words, percent, points, interval, correlation, begin, numbers, highest, lowest, pick, keys_below,
-            differ, count_significant,
+            join_words, percent, points, interval, correlation, begin, numbers, highest, lowest, keys_below, differ,
+            p_text, count_failures,
         )
     }  # fmt: skip
-    environment.tests |= {"unknown": lambda estimate: isnan(estimate.mean), "excluding": is_excluding}
+    environment.tests |= {"unknown": lambda estimate: isnan(estimate.mean)}
     return environment.get_template("words.j2")
 
 
@@ -81,29 +81,26 @@ def lowest(values: Mapping[str, float]) -> list[str]:
     return find_highest({name: -value for name, value in values.items()})
 
 
-def pick(values: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    """Return the numbers of some of the names."""
-    return [values[name] for name in names]
-
-
 def keys_below(values: Mapping[str, int], bound: int) -> list[str]:
     """Return the names with a number below a bound."""
     return [name for name, value in values.items() if value < bound]
 
 
-def differ(order: Ranking, some: Sequence[str], others: Sequence[str]) -> bool:
+def differ(verdicts: Sequence[Verdict], some: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether each of some sites differs significantly from each of others."""
-    return all(order.differ(site, other) for site in some for other in others)
+    significant = {frozenset((one.subject, one.other)) for one in verdicts if one.sign}
+    return all(frozenset((site, other)) in significant for site in some for other in others)
 
 
-def count_significant(estimates: Sequence[Estimate], sign: int) -> int:
-    """Return how many estimates differ significantly from 0 in a direction."""
-    return sum(one.compare(0) == sign for one in estimates)
+def p_text(p: float) -> str:
+    """Return a p-value with two digits, such as ``0.12`` or ``< 0.001``; "" if it is not known."""
+    return "" if isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def is_excluding(estimate: Estimate, value: float) -> bool:
-    """Return whether a confidence interval, which is not corrected, excludes a value."""
-    return estimate.low > value or estimate.high < value
+def count_failures(row: "pd.Series[Any]") -> str:
+    """Return failed patients with the 95 % interval of their part, such as ``1 of 5 [1, 72 %]``."""
+    low, high = (f"{100 * row[end]:.0f}" for end in ("low", "high"))
+    return f"{row['failed']:.0f} of {row['patients']:.0f} [{low}, {high} %]"
 
 
 def resampling_units(seeds: int, folds: int = 0) -> str:

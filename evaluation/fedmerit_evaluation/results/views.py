@@ -3,12 +3,13 @@
 Each view is computed once. Dice and NSD are fractions here.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 
 from fedmerit_evaluation.statistics import intervals
 from fedmerit_evaluation.statistics.inference import MIN_FOLDS, MIN_SEEDS
@@ -161,6 +162,31 @@ class Dice:
         return name_patients(self.rows).groupby(self._by(SITE), observed=True).nunique()
 
     @cached_property
+    def by_patient(self) -> pd.Series:
+        """The Dice of every patient, mean over labels, cases and seeds: ``(method, site, patient)``."""
+        keys = [*SITE, "case"]
+        named = self.rows.assign(patient=name_patients(self.rows)).drop_duplicates(keys).set_index(keys)["patient"]
+        names = named.reindex(self.cases.index).to_numpy()
+        by_seed = self.cases.groupby([self.cases.index.get_level_values(name) for name in SITE] + [names]).mean()
+        by_seed = by_seed.rename_axis([*SITE, "patient"]).dropna()
+        return pd.Series(by_seed.groupby(level=["method", "site", "patient"], observed=True).mean())
+
+    def failures(self, below: float, by: Sequence[str] = ("method", "site")) -> pd.DataFrame:
+        """Return the patients whose Dice is below a bound: ``(method, site)`` x ``failed, patients, low, high``.
+
+        ``low`` and ``high`` are the ends of the 95 % interval of Clopper and Pearson (1934) of the part that fails.
+
+        Args:
+            below: the bound, a fraction.
+            by: what they are counted by; without ``site`` over all sites.
+        """
+        failed = (self.by_patient < below).groupby(level=list(by), observed=True)
+        table = pd.DataFrame({"failed": failed.sum().astype(int), "patients": failed.size()})
+        counts = zip(table["failed"].tolist(), table["patients"].tolist(), strict=True)
+        ends = [binomtest(number, of).proportion_ci(method="exact") for number, of in counts]
+        return table.assign(low=[one.low for one in ends], high=[one.high for one in ends])
+
+    @cached_property
     def by_site(self) -> pd.DataFrame:
         """The Dice of each run on each site: ``(method, seed)`` x sites; NaN: none."""
         return self.sites["dice"].unstack("site").reindex(columns=sorted(self.results["site"].unique()))
@@ -218,7 +244,7 @@ class Dice:
             or (statistic == "mean_gain" and method in unpaired)
             for statistic, method, of in table.index
         ]
-        table.loc[gone, ["mean", "std", "low", "high"]] = np.nan
+        table.loc[gone, [*intervals.ESTIMATE, "std"]] = np.nan
         table.loc[gone, "seeds"] = 0
         return table
 

@@ -1,14 +1,14 @@
 """Estimates with confidence intervals, the sample size behind them, and when a difference may be called significant.
 
-A difference is called significant if its two-sided p-value, corrected for the comparisons made with it, is at most 5 %:
-over hospitals by `holm`, over pairs of sites likewise, of methods by the number of pairs. Confidence intervals (CI;
-`fedmerit_evaluation.statistics.intervals`) are not corrected. With fewer than `MIN_SEEDS` seeds and `MIN_FOLDS` folds,
-or fewer than `MIN_CASES` test patients at a hospital, nothing is called significant. Numbers are fractions: of Dice, or
-of the sum of all contributions. Family-wise error rates: docs/studies/statistics.md.
+A difference is called significant if its two-sided p-value, corrected for the comparisons made with it by `holm`, is at
+most 5 %; all comparisons of a report are one family (`fedmerit_evaluation.statistics.family`). Confidence intervals
+(CI; `fedmerit_evaluation.statistics.intervals`) are not corrected. With fewer than `MIN_SEEDS` seeds and `MIN_FOLDS`
+folds, or fewer than `MIN_CASES` test patients at a hospital, nothing is called significant. Numbers are fractions: of
+Dice, or of the sum of all contributions. Family-wise error rates: docs/studies/statistics.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan, nan
 
@@ -21,7 +21,6 @@ MIN_FOLDS = 3  # that have tested
 MIN_CASES = 5  # test patients of a hospital in one seed, of all folds; patients that values of sites rest on
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, of a correlation by permuting the hospitals
 TIE_TOLERANCE = 1e-9  # numbers that differ by less are a tie
-MARGIN = 0.02  # of Dice: smaller gains are equivalent to none; the same settings trained again differ by up to 0.016
 ONE_SEED = "only one seed"
 NO_SEED = "no seed has all test Dice that the comparison needs"
 
@@ -33,8 +32,9 @@ class Estimate:
     mean: float
     low: float = nan
     high: float = nan
-    p: float = nan  # of the hypothesis that it is what it is compared with, corrected; NaN: by the CI
-    p_equivalent: float = nan  # of the hypothesis that it is at or beyond ±`MARGIN`, likewise
+    p: float = nan  # of the hypothesis that it is what it is compared with; NaN: not tested
+    error: float = nan  # standard error of that test
+    freedom: float = nan  # its degrees of freedom
 
     @property
     def has_interval(self) -> bool:
@@ -42,22 +42,12 @@ class Estimate:
         return not isnan(self.low + self.high)
 
     def compare(self, other: float) -> int:
-        """Return 1 if significantly above ``other``, -1 if below, 0 if neither or unknown."""
-        if isnan(self.p):
-            return int(self.low > other) - int(self.high < other)
+        """Return 1 if significantly above ``other`` by the p-value, -1 if below, 0 if neither or not tested."""
         return (int(self.mean > other) - int(self.mean < other)) * int(self.p <= SIGNIFICANCE_LEVEL)
 
-    def of_several(self, methods: int) -> "Estimate":
-        """Return the estimate with p-values corrected for as many methods, too (Bonferroni)."""
-        p, p_equivalent = (nan if isnan(value) else min(methods * value, 1.0) for value in (self.p, self.p_equivalent))
-        return replace(self, p=p, p_equivalent=p_equivalent)
-
-    @property
-    def is_equivalent(self) -> bool:
-        """Whether it is within ±`MARGIN`, by two one-sided tests at 2.5 % (Schuirmann 1987)."""
-        if isnan(self.p_equivalent):
-            return self.low > -MARGIN and self.high < MARGIN
-        return self.p_equivalent <= SIGNIFICANCE_LEVEL
+    def excludes(self, value: float) -> bool:
+        """Return whether the CI is known and does not hold a value."""
+        return self.low > value or self.high < value
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,6 @@ class Comparison(StrEnum):
 
     BETTER = "significantly better with federated training"
     WORSE = "significantly better with local training"
-    EQUIVALENT = f"no significant difference, equivalent within {100 * MARGIN:g} points of Dice"
     TIE = "no significant difference"
     UNJUDGED = "too few cases or seeds"
     UNKNOWN = "not known"
@@ -98,8 +87,7 @@ def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
         return Comparison.UNKNOWN
     if sample.insufficient_data:
         return Comparison.UNJUDGED
-    tie = Comparison.EQUIVALENT if gain.is_equivalent else Comparison.TIE
-    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: tie}[gain.compare(0)]
+    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: Comparison.TIE}[gain.compare(0)]
 
 
 def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike) -> NDArray[np.float64]:
@@ -132,13 +120,21 @@ def fold_overlap(folds: int) -> float:
     return float(np.sqrt(1 + folds / (folds - 2))) if folds >= MIN_FOLDS else 1.0
 
 
-def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Return corrected p-values of a family of comparisons, whatever their dependence (Holm 1979), without NaN."""
+def holm(p: ArrayLike, weights: ArrayLike = 1.0) -> NDArray[np.float64]:
+    """Return corrected p-values of a family of comparisons, whatever their dependence (Holm 1979), without NaN.
+
+    Args:
+        p: (k,) p-values; NaN: not compared.
+        weights: (k,) parts of the level that the comparisons have, in any unit; the comparisons with the smallest p for
+            their weight come first, and the others share what these leave.
+    """
     p = np.asarray(p, dtype=np.float64)
+    weights = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
     known = np.flatnonzero(np.isfinite(p))
-    order = known[np.argsort(p[known], kind="stable")]
+    order = known[np.argsort(p[known] / weights[known], kind="stable")]
+    left = np.cumsum(weights[order][::-1])[::-1]
     corrected = np.full(p.shape, nan)
-    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * left / weights[order]), 1.0)
     return corrected
 
 

@@ -5,13 +5,14 @@ Means and their differences have those of `CrossedEffects`; ranks, which are not
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.inference import Estimate, fold_overlap, holm
+from fedmerit_evaluation.statistics.inference import Estimate, fold_overlap
 from fedmerit_evaluation.statistics.resampling import (
     CASES,
     UNBOUNDED,
@@ -23,14 +24,14 @@ from fedmerit_evaluation.statistics.resampling import (
     nan_mean,
 )
 
-ESTIMATE = ["mean", "low", "high", "p", "p_equivalent"]
+ESTIMATE = ["mean", "low", "high", "p", "error", "freedom"]
 COLUMNS = [*ESTIMATE, "std", "seeds"]
 
 
 class Key(NamedTuple):
     """A statistic of a method, at a site or compared with another method."""
 
-    statistic: str  # dice, gain of a site; mean, mean_gain, rank of a method; difference of two
+    statistic: str  # dice, gain of a site; mean, mean_gain, rank of a method; difference of two methods
     method: str
     of: str  # the site, or the other method; "": over all sites
 
@@ -39,11 +40,10 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
     """Return statistics of test Dice [fraction] by `Key`, with columns `COLUMNS`.
 
     ``mean`` and ``std`` are over seeds, ``low`` and ``high`` the ends of the interval of the mean. ``p`` is that of the
-    statistic being 0, ``p_equivalent`` of its being at or beyond ± `fedmerit_evaluation.statistics.inference.MARGIN`:
-    for gains corrected over the sites (Holm), for differences by the number of pairs of methods, since the data choose
-    the best (Bonferroni). ``difference`` is the mean Dice of the best method minus every other's; ``rank`` that of the
-    mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a seed: else a site that
-    did not answer a final test would be compared with none.
+    statistic being 0, of a test with the standard ``error`` and the degrees of ``freedom``; it is not corrected for
+    other comparisons. ``difference`` is the mean Dice of a method minus that of every method below it; ``rank`` that of
+    the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a seed: else a site
+    that did not answer a final test would be compared with none.
 
     Args:
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
@@ -57,12 +57,8 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
         effects, lambda dice: _ranks(dice, order), bounds=lambda key: (1, np.inf) if key.statistic == "rank" else (0, 1)
     )
     table = _table(statistics)
-    statistic = table.index.get_level_values("statistic")
-    for p in ("p", "p_equivalent"):
-        gains, differences = table[p][statistic == "gain"], table[p][statistic == "difference"]
-        table.loc[gains.index, p] = gains.groupby(level="method").transform(holm)
-        table.loc[differences.index, p] = (differences * len(order) * (len(order) - 1) / 2).clip(upper=1)
-        table.loc[~statistic.isin(["gain", "difference", "mean_gain"]), p] = np.nan
+    compared = table.index.get_level_values("statistic").isin(["gain", "difference", "mean_gain"])
+    table.loc[~compared, ["p", "error", "freedom"]] = np.nan
     return table
 
 
@@ -84,7 +80,7 @@ def contribution_intervals(
 ) -> pd.DataFrame:
     """Return contributions by `Key`, columns as `dice_intervals`, with intervals over seeds; one seed has no width.
 
-    ``p`` is that of being the mean over all sites, such as an equal share, corrected over the sites (Holm).
+    ``p`` is that of being the mean over all sites, such as an equal share; it is not corrected for other comparisons.
 
     Args:
         contributions: by ``(method, seed, site)``.
@@ -99,8 +95,8 @@ def contribution_intervals(
         | dict(_site_statistics("above mean", above, folds))
     )
     rows = table[table.index.get_level_values("statistic") == "contribution"]
-    p = select_sites(table, "above mean")["p"].groupby(level="method").transform(holm)
-    return rows.assign(p=p.reindex(select_sites(table, "contribution").index).to_numpy())
+    tests = select_sites(table, "above mean").reindex(select_sites(table, "contribution").index)
+    return rows.assign(**{name: tests[name].to_numpy() for name in ("p", "error", "freedom")})
 
 
 def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
@@ -147,8 +143,8 @@ def _linear_statistics(
             yield Key("dice", method, site), effects.interval(method, site=site, bounds=(0, 1))
             if compared:
                 yield Key("gain", method, site), effects.interval(method, standalone, site, bounds=(-1, 1))
-    for other in order[1:]:
-        yield Key("difference", order[0], other), effects.interval(order[0], other, bounds=(-1, 1))
+    for method, other in combinations(order, 2):
+        yield Key("difference", method, other), effects.interval(method, other, bounds=(-1, 1))
 
 
 def _ranks(dice: SiteDice, order: list[str]) -> dict[Key, FloatArray]:

@@ -6,8 +6,7 @@ seeds; with one seed the variation over seeds is unknown, and the intervals are 
 two-sided at 5 %, over all pairs (Holm). A rank's interval counts the sites that are significantly above and below: all
 intervals at once hold the true ranks in 95 of 100 studies (Al Mohamad, van Zwet, Solari and Goeman 2021).
 
-With folds these take the place of seeds, or the draws are of them. Sites' values come from models of other patients, so
-pairs are compared with `fold_overlap`.
+With folds these take the place of seeds, or the draws are of them; `fold_overlap` is in the intervals and the tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, fold_overlap, holm, p_values
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, holm, p_values
 from fedmerit_evaluation.statistics.resampling import ENDS, FloatArray, draw_over_seeds
 
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order
@@ -36,6 +35,7 @@ class Ranking:
     lowest_rank: NDArray[np.int_]  # (n,) ends of the intervals of ranks, 1 to n
     highest_rank: NDArray[np.int_]
     order_signs: NDArray[np.int_]  # (n, n) 1: row significantly above column; -1: below; 0: no significant difference
+    pair_p: FloatArray  # (n, n) p of two sites' difference, not corrected; NaN: not tested
     seeds: int
     folds: int = 0  # that values and intervals are over; 0: not of several
     insufficient_data: str = ""  # why no two sites may be called significantly different
@@ -107,7 +107,7 @@ def ranking(
         folds: that are drawn; 0: not of several.
     """
     insufficient_data = "" if sample is None else sample.insufficient_data
-    drawn = draw_over_seeds(values, seed)  # (R, n)
+    drawn = draw_over_seeds(values, seed, folds=folds)  # (R, n)
     low, high = np.quantile(drawn, ENDS, axis=0)
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values
     if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
@@ -116,14 +116,15 @@ def ranking(
             insufficient_data = insufficient_data or NO_VARIANCE
     value = values[..., 0].mean(axis=0)
     signs = np.zeros((len(sites), len(sites)), dtype=int)
+    pair_p = np.full(signs.shape, np.nan)
     if not insufficient_data:
         first, second = np.triu_indices(len(sites), k=1)
         below, above = np.quantile(drawn[:, first] - drawn[:, second], ENDS, axis=0)
         difference = value[first] - value[second]
         difference = np.where(np.abs(difference) <= ROUNDING * np.nanmax(np.abs(value), initial=0.0), 0.0, difference)
-        below, above = (difference + fold_overlap(folds) * (end - difference) for end in (below, above))
-        p = holm(p_values(difference, below, above, folds or len(values)))
-        signs[first, second] = np.where(p <= SIGNIFICANCE_LEVEL, np.sign(difference), 0)
+        p = p_values(difference, below, above, folds or len(values))
+        pair_p[first, second] = pair_p[second, first] = p
+        signs[first, second] = np.where(holm(p) <= SIGNIFICANCE_LEVEL, np.sign(difference), 0)
         signs -= signs.T
     return Ranking(
         sites=list(sites),
@@ -133,6 +134,7 @@ def ranking(
         lowest_rank=len(sites) - (signs > 0).sum(axis=1),
         highest_rank=1 + (signs < 0).sum(axis=1),
         order_signs=signs,
+        pair_p=pair_p,
         seeds=len(values),
         folds=folds,
         insufficient_data=insufficient_data,

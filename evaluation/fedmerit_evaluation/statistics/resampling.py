@@ -15,10 +15,11 @@ training images and seeds.
   quantiles are Student's t (as a confidence distribution, Fisher 1935), so three patients are covered as well as
   thirty. All models get the same z and χ² in a draw, so their differences are paired. Seeds are drawn in the same way.
 
-Assumptions: the patients of a site are exchangeable and independent, seeds independent, means about normal, folds
-independent although they share training patients. Not covered: what another seed would give, if there is one; a skewed
-distribution of few patients. Draws add noise: spreads come out larger, and correlations nearer to 0. Noise that
-differs by seed and case counts twice in draws. Coverage: docs/studies/statistics.md.
+Assumptions: the patients of a site are exchangeable and independent, seeds independent, means about normal. Folds share
+training patients, for which their standard errors are larger by `fold_overlap`, in intervals, draws and tests alike.
+Not covered: what another seed would give, if there is one; a skewed distribution of few patients, such as one of which
+few fail. Draws add noise: spreads come out larger, and correlations nearer to 0. Noise that differs by seed and case
+counts twice in draws. Coverage: docs/studies/statistics.md.
 """
 
 import math
@@ -33,7 +34,7 @@ from scipy.stats import norm, qmc, t
 
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
-from fedmerit_evaluation.statistics.inference import MARGIN, fold_overlap
+from fedmerit_evaluation.statistics.inference import fold_overlap
 
 FloatArray = NDArray[np.float64]
 K = TypeVar("K")
@@ -139,8 +140,8 @@ class CrossedEffects:
     moves: FloatArray  # (m, s, n, p): their squares sum to a mean's variance; 0: not tested
     is_tested: NDArray[np.bool_]  # (m, s, n, p)
     place: NDArray[np.intp]  # (p,) the number of the site whose patient it is; 0 for folds
-    has_folds: bool = False
-    overlap: float = 1.0  # `fold_overlap` of the folds that the moves, or the seeds in their place, are of
+    has_folds: bool = False  # whose `fold_overlap` is in the moves
+    overlap: float = 1.0  # `fold_overlap` if the seeds are folds
 
     @classmethod
     def from_cases(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
@@ -187,7 +188,7 @@ class CrossedEffects:
         tested_cell, tested_patient = np.nonzero(is_tested)
         count = np.bincount(tested_cell * groups + place[tested_patient], minlength=cells * groups)[group]
         distance = dice - (np.bincount(group, dice) / np.maximum(np.bincount(group), 1))[group]
-        move = distance * np.sqrt(count / np.maximum(count - 1, 1)) / number[cell]
+        move = fold_overlap(clusters.folds) * distance * np.sqrt(count / np.maximum(count - 1, 1)) / number[cell]
         moves = np.bincount(cell * p + patient, move, minlength=cells * p)
         return cls(
             methods=methods,
@@ -198,7 +199,6 @@ class CrossedEffects:
             is_tested=is_tested.reshape(*by_site, p),
             place=place,
             has_folds=bool(clusters.folds),
-            overlap=fold_overlap(clusters.folds),
         )
 
     def at_seed(self, number: int) -> "CrossedEffects":
@@ -216,8 +216,7 @@ class CrossedEffects:
         V_seeds of two or three seeds is often too small by chance. It is therefore at least the sum of the sites'
         variances over seeds, which has more degrees of freedom, and the interval at least Student's over seeds only.
         The p-value is the largest of those by V, by seeds and by patients only: corrected for many comparisons, it has
-        to hold far in the tail, where Satterthwaite's is too small. Over folds it is that of a standard error larger
-        by `fold_overlap`. So an interval can exclude 0 without significance.
+        to hold far in the tail, where Satterthwaite's is too small. So an interval can exclude 0 without significance.
 
         Args:
             method: one of ``methods``.
@@ -227,9 +226,9 @@ class CrossedEffects:
 
         Returns:
             ``mean`` and ``std`` (ddof 1) over the ``seeds`` that have it, ``low`` and ``high`` of the mean, and the
-            two-sided ``p`` of its being 0, and ``p_equivalent``, twice the larger one of the one-sided tests of its
-            being at or beyond ±`MARGIN` (Schuirmann 1987). NaN if unknown, all but ``mean`` and ``seeds``
-            also if one seed of several has it.
+            two-sided ``p`` of its being 0, with the standard ``error`` and the degrees of ``freedom`` of the test that
+            needs the largest mean at 5 %. NaN if unknown, all but ``mean`` and ``seeds`` also if one seed of several
+            has it.
         """
         at_sites = np.arange(len(self.sites)) if site is None else np.array([self.sites.index(site)])
         row = self.methods.index(method)
@@ -242,18 +241,17 @@ class CrossedEffects:
         share = (has_dice / np.maximum(has_dice.sum(axis=1, keepdims=True), 1))[seeds]  # (s, n) of a site in the mean
         parts = share * np.nan_to_num(dice[seeds])  # (s, n)
         numbers = parts.sum(axis=1)
-        unknown = dict.fromkeys(("low", "high", "p", "p_equivalent"), np.nan)
+        unknown = dict.fromkeys(("low", "high", "p", "error", "freedom"), np.nan)
         outcome = {**_mean_and_std(numbers), **unknown, "seeds": len(seeds)}
         if len(seeds) >= min(2, self.means.shape[1]) > 0:
             moved = np.einsum("sn,snp->sp", share, moves[seeds]) / len(seeds)
             of_ends, of_tests = self._variances(parts, moved)
-            reach, distance = max(part.reach() for part in of_ends), abs(outcome["mean"])
+            reach = self.overlap * max(part.reach() for part in of_ends)
             low, high = np.clip([outcome["mean"] - reach, outcome["mean"] + reach], *bounds)
-            p, p_margin = (
-                max(part.p(abs(far) / self.overlap) for part in of_tests) for far in (distance, MARGIN - distance)
-            )
+            p = max(part.p(abs(outcome["mean"]) / self.overlap) for part in of_tests)
+            widest = max(of_tests, key=Variance.reach)
             outcome |= {"low": float(low), "high": float(high), "p": p}
-            outcome["p_equivalent"] = p_margin if distance < MARGIN else 1.0
+            outcome |= {"error": self.overlap * math.sqrt(widest.value), "freedom": widest.freedom}
         return outcome
 
     def _variances(self, parts: FloatArray, moved: FloatArray) -> tuple[list[Variance], list[Variance]]:
@@ -437,19 +435,24 @@ def _summarise(observed: FloatArray, drawn: FloatArray, bounds: tuple[float, flo
     return {**_mean_and_std(numbers), "low": float(low), "high": float(high), "seeds": numbers.size}
 
 
-def draw_over_seeds(values: FloatArray, seed: int = 0, least: int = DRAWS) -> FloatArray:
+def draw_over_seeds(values: FloatArray, seed: int = 0, least: int = DRAWS, folds: int = 0) -> FloatArray:
     """Return (R, n) drawn means over seeds of (s, n, D) values, the first of the D as observed.
 
     R is ``least`` or D - 1, the larger. With one seed and D = 1 there is nothing to draw: each is the observed mean.
+    With folds in the place of seeds draws are as far from the mean as `fold_overlap` tells.
     """
     s, _, count = values.shape
     number = max(least, count - 1)
     draws = np.zeros(number, dtype=int) if count == 1 else 1 + np.arange(number) % (count - 1)
     seed_draws = StudentDraws.even(s, number, np.random.default_rng(seed))
     by_site = values.T[draws].swapaxes(0, 1)  # (n, R, s)
-    return np.stack(
+    drawn = np.stack(
         [np.where(np.isfinite(site).all(axis=1), seed_draws.mean(site), np.nan) for site in by_site], axis=1
     )
+    if s == 1 or not folds:  # of one, the D draws are over folds, and have the overlap
+        return drawn
+    middle = by_site.mean(axis=-1).T
+    return np.asarray(middle + fold_overlap(folds) * (drawn - middle))
 
 
 def corrected_std(numbers: FloatArray, error: float) -> FloatArray:

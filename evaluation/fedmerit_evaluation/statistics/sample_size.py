@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import chi2, nct, norm, t
 
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, degrees_of_freedom
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, degrees_of_freedom, fold_overlap
 from fedmerit_evaluation.statistics.resampling import Variance
 
 POWER = 0.8
@@ -29,7 +29,8 @@ def expected_width(patients: int, seeds: int, folds: int = 0) -> float:
     """Return the median width of the 95 % interval of a hospital's gain over local training [points of Dice].
 
     It is that of `fedmerit_evaluation.statistics.resampling.CrossedEffects.interval` with usual variances. With one
-    seed it covers only this seed's model. With folds it is Student's t over them. NaN: there will be no interval.
+    seed it covers only this seed's model. With folds it is Student's t over them, with `fold_overlap`. NaN: there will
+    be no interval.
 
     Args:
         patients: of the hospital, that are tested: in the one split, or in all folds together.
@@ -41,7 +42,7 @@ def expected_width(patients: int, seeds: int, folds: int = 0) -> float:
     if folds:
         tested = patients / folds
         of_fold = PATIENT / tested + MODEL / seeds + REST / (tested * seeds)
-        return 2 * Variance(of_fold / folds, folds - 1).reach()
+        return 2 * fold_overlap(folds) * Variance(of_fold / folds, folds - 1).reach()
     of_patients = Variance((PATIENT + REST / seeds) / patients, patients - 1)
     if seeds == 1:
         return 2 * of_patients.reach()
@@ -70,8 +71,27 @@ def detectable_standard_errors(seeds: float = math.inf, factor: float = 1.0) -> 
         return float(factor * norm.ppf(level) + norm.ppf(POWER))
     if seeds < 2:
         return math.nan
-    critical = factor * float(t.ppf(level, seeds - 1))
-    return float(brentq(lambda shift: nct.sf(critical, seeds - 1, shift) - POWER, 0, 3 * critical))
+    return _shift(factor * float(t.ppf(level, seeds - 1)), seeds - 1)
+
+
+def detectable_difference(error: float, freedom: float, level: float = SIGNIFICANCE_LEVEL) -> float:
+    """Return the true difference that a two-sided t-test finds with `POWER`, in the unit of its standard error.
+
+    The estimated standard error is taken for the true one. NaN: there is no test.
+
+    Args:
+        error: standard error of the test.
+        freedom: its degrees of freedom.
+        level: that it is made at, 0 to 1.
+    """
+    if math.isnan(error + freedom + level):
+        return math.nan
+    return error * _shift(float(t.ppf(1 - level / 2, freedom)), freedom)
+
+
+def _shift(critical: float, freedom: float) -> float:
+    """Return the mean, in standard errors, with which Student's t is above a value with `POWER`."""
+    return float(brentq(lambda shift: nct.sf(critical, freedom, shift) - POWER, 0, 3 * critical))
 
 
 def minimum_detectable_difference(

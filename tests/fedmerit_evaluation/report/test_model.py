@@ -1,6 +1,5 @@
 """The model of a report: hospitals, states, shares and payment, and the sample sizes that they rest on."""
 
-import math
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -21,22 +20,21 @@ from fedmerit_evaluation.report.model import (
     averaged,
     build_model,
     choose_method,
-    contribution_shares,
     count_share_seeds,
     has_ambiguous_baseline,
     image_shares,
-    lead,
     list_hospitals,
     methods_by_image_count,
     model_of_results,
-    sample_size,
     surface_columns,
     training_days,
 )
 from fedmerit_evaluation.report.redaction import hide_image_shares
+from fedmerit_evaluation.report.verdicts import ONE_SPLIT, collect_verdicts, contribution_shares, sample_size
 from fedmerit_evaluation.results.runs import Run, combine_results, folds_as_seeds, open_runs, pool_folds
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import Comparison, SampleSize, p_values
+from fedmerit_evaluation.statistics.family import Question
+from fedmerit_evaluation.statistics.inference import Comparison, SampleSize
 
 
 def _results(*more: Row) -> Results:
@@ -53,7 +51,8 @@ def _model(results: Results) -> ReportModel:
 def _hospitals(
     runs: list[Run], results: Results, method: str, agreements: tuple[Agreement, ...] = ()
 ) -> list[Hospital]:
-    return list_hospitals(runs, results, method, agreements, collect_flags(runs))
+    verdicts = collect_verdicts(results, method)
+    return list_hospitals(runs, results, method, agreements, collect_flags(runs), verdicts)
 
 
 def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
@@ -65,8 +64,6 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     assert sample_size(results, methods=["a", "b"]) == SampleSize(6, 2)
     assert sample_size(results, "Alder", ["a", "standalone"]) == SampleSize(6, 1)
     assert sample_size(results, "Dogwood") == sample_size(Results(rows.iloc[:0])) == SampleSize(0, 0)
-    gains = _model(results).gains
-    assert {site: sample for site, (_, sample) in gains.items()} == dict.fromkeys(SITES, SampleSize(6, 1))
 
 
 def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> None:
@@ -113,8 +110,8 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
         assert (row.share.mean, row.share_seeds, row.equal) == (pytest.approx(share), 3, 0.333)
         assert row.values["Shapley"] == pytest.approx(value)
         assert row.sample == SampleSize(6, 3)
-    assert [row.state for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.EQUIVALENT]
-    assert [row.rounded_share.compare(row.equal) for row in found] == [1, -1, -1]
+    assert [row.state for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
+    assert {row.share_untested for row in found} == {ONE_SPLIT}
     assert not any(row.flags or row.verdicts or row.needs_review for row in found)
 
 
@@ -288,7 +285,7 @@ def _codes(results: Results) -> list[str]:
 
 
 def test_payment_needs_estimate_seeds_order_and_ground_truth() -> None:
-    assert _codes(_results()) == ["no_ground_truth"]
+    assert _codes(_results()) == ["one_split", "no_ground_truth"]
     assert _model(_results()).payment.state == "no"
     counted = made_rounds("num_samples", {"fedce": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
     assert _codes(_results(*counted)) == ["no_estimate"]
@@ -296,7 +293,7 @@ def test_payment_needs_estimate_seeds_order_and_ground_truth() -> None:
     levels, one_seed = {"fedce": (0.7, 0.6, 0.8)}, made_rounds("contribution", {"fedce": [(2.0,), (1.0,), (1.5,)]})
     assert _codes(made_dice(levels, seeds=1, rounds=one_seed)) == ["one_seed", "no_ground_truth"]
     tied = made_rounds("contribution", {"fedce": [(2.0, 1.0), (1.0, 2.0), (1.5, 1.4)]})
-    assert _codes(made_dice(levels, seeds=2, rounds=tied)) == ["no_order", "no_ground_truth"]
+    assert _codes(made_dice(levels, seeds=2, rounds=tied)) == ["one_split", "no_ground_truth"]
 
 
 def test_no_federated_run_has_no_payment_and_no_hospitals() -> None:
@@ -304,17 +301,12 @@ def test_no_federated_run_has_no_payment_and_no_hospitals() -> None:
     assert (model.primary, model.payment.conditions, model.hospitals) == (None, (), ())
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (math.nan, math.nan), (-5.0, -5.0)])
-def test_lead_without_interval_above_0_is_none(low: float, high: float) -> None:
-    rows = [
-        ("mean", "a", "", 80.0, 79.0, 81.0), ("mean", "b", "", 79.0, 78.0, 80.0), ("mean", "c", "", 60.0, 59.0, 61.0),
-        ("difference", "a", "b", 1.0, low, high), ("difference", "a", "c", 20.0, 19.0, 21.0),
-        ("difference", "b", "a", -1.0, -high, -low),
-    ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["statistic", "method", "of", "mean", "low", "high"])
-    table["p"] = p_values(table["mean"], table["low"], table["high"], 3)
-    best, leads = lead(table.assign(p_equivalent=math.nan).set_index(["statistic", "method", "of"]))
-    assert (best, [method for method, one in leads.items() if one.compare(0) < 1]) == ("a", ["b"])
+def test_leads_are_those_of_the_best_training_over_others_than_local() -> None:
+    model = _model(made_dice({"standalone": (0.9,) * 3, "a": (0.8,) * 3, "b": (0.8,) * 3, "c": (0.6,) * 3}))
+    best, leads = model.leads
+    assert (best, list(leads)) == ("a", ["b", "c"])
+    assert [one.sign for one in leads.values()] == [0, 1]
+    assert [one.question for one in leads.values()] == [Question.METHODS] * 2
 
 
 def test_flagged_and_rejected_sites_are_those_of_any_round() -> None:

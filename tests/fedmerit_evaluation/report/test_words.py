@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,18 +13,30 @@ from fedmerit_evaluation.report.agreement import Agreement
 from fedmerit_evaluation.report.flags import Attacked, Flag, Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import Condition, Hospital, Payment, ReportModel, Study
+from fedmerit_evaluation.report.verdicts import CHANCE, ONE_SPLIT
 from fedmerit_evaluation.report.words import correlation, join_words, percent, points, say
+from fedmerit_evaluation.statistics.family import Question, Verdict
 from fedmerit_evaluation.statistics.inference import Estimate, SampleSize
-from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 MINUS = "\N{MINUS SIGN}"
-GAIN, LOSS, TIE = Estimate(0.05, 0.02, 0.08), Estimate(-0.05, -0.08, -0.02), Estimate(0.01, -0.02, 0.04)
+GAIN, LOSS = Estimate(0.05, 0.02, 0.08, 0.01), Estimate(-0.05, -0.08, -0.02, 0.01)
+TIE = Estimate(0.01, -0.02, 0.04, 0.4)
 UNKNOWN = Estimate(math.nan)
 ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
-APART = ranking("ABC", np.array([[0.031, -0.004, 0.01], [0.031, -0.004, 0.01]])[..., None])
-CLOSE = ranking("ABC", np.array([[0.4, 0.3, 0.2], [0.2, 0.4, 0.1]])[..., None])
 HOSPITAL = Hospital(
-    "A", 0.6, Estimate(0.7), {}, GAIN, ENOUGH, "no_seed", Estimate(0.25, 0.24, 0.26), 0.25, 2, False, {}
+    "A",
+    0.6,
+    Estimate(0.7),
+    {},
+    GAIN,
+    ENOUGH,
+    "no_seed",
+    Estimate(0.25, 0.24, 0.26),
+    0.25,
+    2,
+    False,
+    {},
+    detectable=0.044,
 )
 STUDY = Study("prostate", ("prostate",), ("A", "B"), 2, (5,), (0, 1), ())
 NO_FLAGS = Flags(pd.DataFrame(), pd.DataFrame(), (), None)
@@ -37,14 +48,8 @@ MODEL = ReportModel("", STUDY, 2, (), (), "fedce", False, False, Payment(()), EN
     [
         (GAIN, ENOUGH, "Significantly better with federated training."),
         (LOSS, ENOUGH, "Significantly better with local training."),
-        (TIE, ENOUGH, "No significant difference."),
-        (Estimate(0.001, -0.019, 0.019), ENOUGH, "No significant difference, equivalent within 2 points of Dice."),
-        (replace(GAIN, p=0.06), ENOUGH, "No significant difference (p is corrected for all hospitals)."),
-        (
-            replace(GAIN, p=0.06),
-            SampleSize(5, 2, folds=5),
-            "No significant difference (p is corrected for all hospitals and for training patients that folds share).",
-        ),
+        (TIE, ENOUGH, "No significant difference; four of five such studies would show +4.4."),
+        (replace(GAIN, p=0.06), ENOUGH, "No significant difference; four of five such studies would show +4.4."),
         (GAIN, FEW, "Too few test patients (4; at least 5 are needed)."),
         (GAIN, ONE, "Only one seed."),
         (UNKNOWN, FEW, "Gain not known: no seed in common, on the same test cases."),
@@ -69,21 +74,21 @@ def test_gain_of_hospital_unknown_says_why(lacking: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("gain", "sample", "sentence"),
     [
-        (GAIN, ENOUGH, "Federated training helped: mean gain +5.0"),
-        (LOSS, ENOUGH, f"Federated training did not help: mean gain {MINUS}5.0"),
-        (TIE, ENOUGH, "Federated training: unclear: mean gain +1.0"),
-        (GAIN, ONE, "Federated training: unclear, only one seed; mean gain +5.0"),
-        (
-            replace(GAIN, p=0.06),
-            SampleSize(5, 2, folds=5),
-            "Federated training: unclear, since folds share training patients; mean gain +5.0",
-        ),
+        (GAIN, ENOUGH, "significant mean gain, +5.0"),
+        (LOSS, ENOUGH, f"significant mean loss, {MINUS}5.0"),
+        (TIE, ENOUGH, "no significant mean gain, +1.0"),
+        (GAIN, ONE, "mean gain not tested, only one seed; +5.0"),
     ],
 )
 def test_benefit(gain: Estimate, sample: SampleSize, sentence: str) -> None:
     ends = f"{points(gain.low)}, {points(gain.high)}"
-    text = say("benefit", replace(MODEL, mean_gain=gain, sample_of_gain=sample))
-    assert text == f"{sentence} points of Dice over local training [95 % CI {ends}]."
+    verdict = Verdict(
+        Question.MEAN_GAIN, "fedce", "standalone", Estimate(0.01, p=0.4, error=0.01, freedom=4), level=0.05
+    )
+    text = say("benefit", replace(MODEL, mean_gain=gain, sample_of_gain=sample, verdicts=[verdict]))
+    end = "; four of five such studies would show +3.8" if gain is TIE else ""
+    begin = f"Federated training: {sentence} points of Dice over local training [95 % CI {ends}], p = {gain.p:g}"
+    assert text == f"{begin}{end}."
 
 
 def test_benefit_without_local_or_federated_training() -> None:
@@ -95,8 +100,17 @@ def test_payment() -> None:
     def text(*conditions: Condition) -> str:
         return say("payment", Payment(conditions))
 
-    assert text().startswith("Payment: no objection found")
-    codes = ("no_estimate", "one_seed", "no_order", "no_ground_truth", "chance", "no_agreement", "disagreement")
+    assert text().startswith("Payment: the estimate agrees significantly")
+    codes = (
+        "no_estimate",
+        "one_seed",
+        "one_split",
+        "no_order",
+        "no_ground_truth",
+        "chance",
+        "no_agreement",
+        "disagreement",
+    )
     texts = [text(Condition(code, "Shapley")) for code in codes]
     assert len(set(texts)) == len(codes)
     assert all(one.startswith("Payment: not supported, because ") for one in texts)
@@ -109,14 +123,10 @@ def test_payment() -> None:
 @pytest.mark.parametrize(
     ("share", "seeds", "sentence"),
     [
-        (Estimate(0.28, 0.26, 0.30), 2, "Significantly more than an equal share."),
-        (Estimate(0.22, 0.20, 0.24), 2, "Significantly less than an equal share."),
-        (Estimate(0.25, 0.24994, 0.24996), 2, "Not significantly different from an equal share."),
-        (
-            Estimate(0.28, 0.26, 0.30, p=0.06),
-            2,
-            "Not significantly different from an equal share (p is corrected for all hospitals).",
-        ),
+        (Estimate(0.28, 0.26, 0.30, 0.01), 2, "Significantly more than an equal share."),
+        (Estimate(0.22, 0.20, 0.24, 0.01), 2, "Significantly less than an equal share."),
+        (Estimate(0.2501, 0.25005, 0.25015, 0.0), 2, "Not significantly different from an equal share."),
+        (Estimate(0.28, 0.26, 0.30, p=0.06), 2, "Not significantly different from an equal share."),
         (Estimate(0.28, 0.26, 0.30), 1, "One seed: the share may be chance."),
         (UNKNOWN, 2, ""),
     ],
@@ -126,6 +136,10 @@ def test_share_of_hospital(share: Estimate, seeds: int, sentence: str) -> None:
     flagged = say("contribution", replace(HOSPITAL, share=share, share_seeds=seeds, needs_review=True))
     assert flagged == f"Flagged: look at it first. {sentence}".strip()
     assert say("share", replace(HOSPITAL, share=share, counts_images=True)) == ""
+
+
+def test_share_of_one_split_is_not_tested() -> None:
+    assert say("share", replace(HOSPITAL, share_untested=ONE_SPLIT)) == "Not tested: the patients of one split."
 
 
 def test_hospitals_counts_states() -> None:
@@ -145,17 +159,21 @@ def test_hospitals_counts_states() -> None:
 
 
 def test_largest_share() -> None:
-    def text(shares: dict[str, float], seeds: int = 2, order: Ranking | None = APART, images: bool = False) -> str:
-        hospitals = [replace(HOSPITAL, name=name, share=Estimate(share), share_seeds=seeds)
+    def text(shares: dict[str, float], seeds: int = 2, images: bool = False, p: float = math.nan) -> str:
+        hospitals = [replace(HOSPITAL, name=name, share=Estimate(share, p=p), share_seeds=seeds, equal=1 / len(shares))
                      for name, share in shares.items()]  # fmt: skip
-        return say("largest_share", replace(MODEL, hospitals=tuple(hospitals), order=order, counts_images=images))
+        study = STUDY if math.isnan(p) else replace(STUDY, repeats="folds")
+        model = replace(MODEL, hospitals=tuple(hospitals), counts_images=images, study=study)
+        return say("largest_share", model)
 
     shares = {"A": 0.7, "B": 0.3}
     begin = "largest for A (70.0 %), smallest for B (30.0 %); an equal share is 50.0 %."
-    end = "Over 2 seeds, for these patients and this split."
-    assert text(shares) == f"Estimated contribution: {begin} They differ significantly. {end}"
-    assert text(shares, order=CLOSE).endswith(f"They are not significantly different. {end}")
-    assert text(shares, order=None).endswith(f"Whether they differ significantly is not known. {end}")
+    end = "Mean over 2 seeds; not tested: shares rest on the patients of one split."
+    assert text(shares) == f"Estimated contribution: {begin} {end}"
+    assert text(shares, 5, p=0.01).endswith(
+        f"{begin} Significantly more than an equal share: A; significantly less than an equal share: B. Over 5 folds."
+    )
+    assert text(shares, 5, p=0.2).endswith(f"{begin} No share differs significantly from an equal one. Over 5 folds.")
     assert text(shares, seeds=1).endswith("One seed: the order may be chance.")
     images = f"Share of images: {begin} The method weighs by images and makes no estimate of contributions."
     assert text(shares, images=True) == images
@@ -164,84 +182,90 @@ def test_largest_share() -> None:
     assert text({"A": math.nan, "B": math.nan}) == ""
 
 
-def _agreement(values: dict[str, float], order: Ranking | None, ranks: Estimate = GAIN, p: float = 0.05) -> Agreement:
+def _agreement(values: dict[str, float], ranks: Estimate = GAIN, p: float = 0.05) -> Agreement:
     seeds = pd.DataFrame([{site: 100 * value for site, value in values.items()}] * 2)
     table = Table("t", "", pd.DataFrame())
-    return Agreement("Shapley", seeds, {}, {"fedce": ranks}, {"fedce": p}, table, table, (), "", order)
+    return Agreement("Shapley", seeds, {}, {"fedce": ranks}, {"fedce": p}, table, table, (), "", None)
+
+
+def _pair(p: float, why: str = "", reference: str = "Shapley") -> Verdict:
+    return Verdict(Question.VALUE, "B", "A", Estimate(-0.03, p=p), why, reference=reference)
 
 
 def test_values_of_ground_truth() -> None:
-    values = {"A": 0.031, "B": -0.004}
+    values = _agreement({"A": 0.031, "B": -0.004})
     text = f"Shapley values (retrained): highest for A (+3.1 points of mean Dice), lowest for B ({MINUS}0.4)."
-    assert say("values", _agreement(values, APART)) == f"{text} They differ significantly."
-    assert say("values", _agreement(values, None)) == f"{text} Whether they differ significantly is not known."
-    few = ranking("AB", np.array([[0.03, 0.0]] * 2)[..., None], sample=SampleSize(4, 2, "test patients"))
-    why = "No difference is called significant: too few test patients (4; at least 5 are needed)."
-    assert say("values", _agreement(values, few)) == f"{text} {why}"
-    assert "the same for all hospitals (+1.0" in say("values", _agreement({"A": 0.01, "B": 0.01}, APART))
-    assert "A and B (+2.0 points of mean Dice each)" in say("values", _agreement({"A": 0.02, "B": 0.02, "C": 0}, CLOSE))
-    assert say("values", _agreement({"A": 0.01, "B": math.nan}, APART)) == ""
+    assert (
+        say("values", values, [_pair(0.01), _pair(0.5, reference="leave-one-out")])
+        == f"{text} They differ significantly."
+    )
+    assert say("values", values, [_pair(0.06)]) == f"{text} They are not significantly different."
+    assert say("values", values, []) == f"{text} Whether they differ significantly is not known."
+    why = "too few test patients (4; at least 5 are needed)"
+    assert say("values", values, [_pair(math.nan, why)]) == f"{text} No difference is called significant: {why}."
+    assert "the same for all hospitals (+1.0" in say("values", _agreement({"A": 0.01, "B": 0.01}), [])
+    assert "A and B (+2.0 points of mean Dice each)" in say("values", _agreement({"A": 0.02, "B": 0.02, "C": 0}), [])
+    assert say("values", _agreement({"A": 0.01, "B": math.nan}), []) == ""
 
 
 @pytest.mark.parametrize(
     ("ranks", "p", "sentence"),
     [
-        (Estimate(0.8, 0.4, 1.0), 0.05, "Significant agreement: the CI excludes 0 and p is at most 0.05."),
-        (Estimate(0.1, -0.3, 0.6), 0.05, "No significant agreement, so no payment should rest on the estimate."),
+        (Estimate(0.8, 0.4, 1.0), 0.05, "Significant agreement: the CI excludes 0 and p, corrected, is at most 0.05."),
+        (Estimate(0.1, -0.3, 0.6), 1.0, "No significant agreement, so no payment should rest on the estimate."),
         (Estimate(-0.6, -1.0, -0.2), 0.05, "Significant disagreement, so no payment should rest on the estimate."),
-        (Estimate(1.0, 1.0, 1.0), 0.051, "No significant agreement, so no payment should rest on the estimate."),
         (Estimate(-1.0, -1.0, -1.0), math.nan, "No significant agreement, so no payment should rest on the estimate."),
     ],
 )
-def test_agreement_needs_interval_and_permutation_test(ranks: Estimate, p: float, sentence: str) -> None:
-    text = say("agreement", _agreement({"A": 0.1, "B": 0.2}, None, ranks, p), "fedce", 5)
+def test_agreement_sentence_follows_verdict(ranks: Estimate, p: float, sentence: str) -> None:
+    verdict = Verdict(Question.AGREEMENT, "fedce", "Shapley", replace(ranks, p=p))
+    text = say("agreement", _agreement({"A": 0.1, "B": 0.2}, ranks), "fedce", 5, [verdict])
     begin = f"Spearman correlation of the method's estimate with Shapley values: {correlation(ranks.mean)} [95 % CI"
     assert text.startswith(begin)
     assert text.endswith(sentence)
 
 
 def test_agreement_of_few_patients_may_be_chance() -> None:
-    few = say("agreement", _agreement({"A": 0.1, "B": 0.2}, None), "fedce", 1)
+    verdict = Verdict(Question.AGREEMENT, "fedce", "Shapley", GAIN, CHANCE)
+    few = say("agreement", _agreement({"A": 0.1, "B": 0.2}), "fedce", 1, [verdict])
     assert few.endswith("With 1 test patient at a hospital it may be chance.")
-    assert say("agreement", _agreement({"A": 0.1, "B": 0.2}, None, UNKNOWN), "fedce", 5) == ""
+    assert say("agreement", _agreement({"A": 0.1, "B": 0.2}, UNKNOWN), "fedce", 5, [verdict]) == ""
 
 
-def test_methods() -> None:
+def test_methods_names_the_highest_mean() -> None:
     table = pd.DataFrame({"mean": [0.8, 0.7], "worst": [0.5, 0.6], "std": [0.1, 0.05]}, ["a", "b"])
-    assert say("methods", table) == (
-        "Of 2 methods, a has the highest mean test Dice (80.0 %), b the highest Dice at the worst-served hospital "
-        "(60.0 %), and b the smallest spread between hospitals (standard deviation 5.0 points, at a mean of 70.0 %)."
-    )
-    tied = say("methods", pd.DataFrame({"mean": [0.8, 0.8], "worst": [0.6, 0.6], "std": math.nan}, ["a", "b"]))
-    assert tied.startswith("Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest")
-    assert "spread" not in tied
+    assert say("methods", table) == "Of 2 methods, a has the highest mean test Dice (80.0 %)."
+    tied = say("methods", pd.DataFrame({"mean": [0.8, 0.8]}, ["a", "b"]))
+    assert tied == "Of 2 methods, a and b have the highest mean test Dice (80.0 %)."
 
 
 def test_lead() -> None:
-    how = "(5 %, paired by case and seed, corrected for all pairs of methods)"
-    near = Estimate(0.006, -0.001, 0.012, p=0.2, p_equivalent=0.03)
-    assert say("lead", "a", {"b": TIE, "c": near, "d": GAIN}, ENOUGH) == (
-        f"a is not significantly better than b and c {how}; equivalent within 2 points of Dice: c."
+    def text(**leads: Estimate) -> str:
+        return say("lead", "a", {name: Verdict(Question.METHODS, "a", name, one) for name, one in leads.items()})
+
+    assert text(b=TIE, d=GAIN) == (
+        f"a is not significantly better than b (+1.0 points [95 % CI {MINUS}2.0, +4.0], p = 0.4)."
     )
-    assert say("lead", "a", {"b": GAIN}, ENOUGH) == f"a is significantly better than every other method {how}."
-    assert say("lead", "a", {}, FEW) == "Which method is best: too few test patients (4; at least 5 are needed)."
+    assert text(b=GAIN) == "a is significantly better than every other method."
+    assert text() == ""
+    few = {"b": Verdict(Question.METHODS, "a", "b", TIE, FEW.insufficient_data)}
+    assert say("lead", "a", few) == "Which method is best: too few test patients (4; at least 5 are needed)."
 
 
-def test_gains_over_methods() -> None:
-    def text(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
-        return say("gains", dict(zip("abc", gains, strict=False)), sample)
-
-    end = "compared with local training"
-    assert text(GAIN, TIE) == f"gained with 2 of 2 methods (1 significantly), {end}."
-    assert text(GAIN, LOSS) == (
-        f"gained with 1 of 2 methods (1 significantly) and lost with 1 (1 significantly), most with b ({MINUS}5.0 "
-        f"points), {end}."
+def test_failures() -> None:
+    table = pd.DataFrame(
+        {"failed": [0, 5], "patients": [20, 20], "low": [0.0, 0.0866], "high": [0.1684, 0.491]}, ["fedce", "standalone"]
     )
-    assert text(LOSS, LOSS).endswith(f"most with a and b ({MINUS}5.0 points), {end}.")
-    assert text(GAIN, TIE, sample=ONE) == f"gained with 2 of 2 methods, {end}: only one seed."
-    assert text(LOSS) == f"lost {MINUS}5.0 points of Dice [95 % CI {MINUS}8.0, {MINUS}2.0] over local training."
-    few = "gained +5.0 points of Dice over local training: too few test patients (4; at least 5 are needed)."
-    assert text(Estimate(0.05), sample=FEW) == few
+    begin = "Patients with a Dice below 50 %: fedce 0 of 20 [0, 17 %], standalone 5 of 20 [9, 49 %]."
+    model = replace(MODEL, all_failures=table)
+    assert say("failures", model) == begin
+    verdict = Verdict(Question.FAILURES, "fedce", "standalone", Estimate(0.25, p=0.0625))
+    same = f"{begin} fedce and local training do not differ significantly (paired exact test, p = 0.062)."
+    assert say("failures", replace(model, verdicts=[verdict])) == same
+    fewer = replace(verdict, estimate=Estimate(0.25, p=0.0004))
+    assert say("failures", replace(model, verdicts=[fewer])) == (
+        f"{begin} Significantly fewer with fedce than with local training (paired exact test, p < 0.001)."
+    )
 
 
 def test_flags_verdicts_and_attacks() -> None:
