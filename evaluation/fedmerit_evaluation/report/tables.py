@@ -75,8 +75,9 @@ def _first_tables(model: ReportModel) -> Iterator[Table]:
 
 def _failed(model: ReportModel, method: str | None, site: str) -> str:
     """Return the failed patients of a method at a site as text; a dash if none was tested."""
-    known = (method, site) in model.failures.index
-    return count_failures(pd.Series(model.failures.loc[(method, site), :])) if known else DASH
+    if (method, site) not in model.failures.index:
+        return DASH
+    return count_failures(pd.Series(model.failures.T[(method, site)]))
 
 
 def _p_values(model: ReportModel, numbers: Sequence[Estimate]) -> Columns:
