@@ -160,8 +160,8 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str], *, h
         figure, axes = drawing.panels(len(rankings))
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
             _draw(panel, one, has_verdicts)
-            is_told = one.has_significant_pairs or not has_verdicts
-            panel.set_title(name if is_told else f"{name}\nno significant difference")
+            has_no_note = one.has_significant_pairs or not has_verdicts
+            panel.set_title(name if has_no_note else f"{name}\nno significant difference")
             panel.set_xlabel(units[name])
     return figure
 

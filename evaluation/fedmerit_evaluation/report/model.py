@@ -104,7 +104,7 @@ class Hospital:
 
     @property
     def share_sign(self) -> int:
-        """1 if the share is significantly above an equal one as both are shown, -1 if below, else 0."""
+        """The sign of a significant difference from an equal share, both as shown: 1 above, -1 below, 0 none."""
         return self.rounded_share.compare(self.equal)
 
 

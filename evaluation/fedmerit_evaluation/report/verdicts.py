@@ -141,7 +141,7 @@ def _compare_values(results: Results, primary: str, agreements: Sequence[Agreeme
         if primary in one.ranks:
             ranks = one.ranks[primary]
             # The CI over cases and seeds, with the hospitals fixed, has to exclude 0, too: of few hospitals half of all
-            # random orders pass that alone.
+            # random orders pass only that.
             p = one.p[primary] if ranks.excludes(0) else 1.0
             why = CHANCE if len(one.values) < MIN_SEEDS or 0 < patients < MIN_CASES else ""
             sites = one.values.shape[1]

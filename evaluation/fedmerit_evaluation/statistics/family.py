@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def sign(self) -> int:
-        """1 if significantly above 0, -1 if below, 0 if neither or not tested."""
+        """The sign of a significant difference: 1 above 0, -1 below, 0 neither or not tested."""
         return self.estimate.compare(0)
 
     @property

@@ -6,7 +6,8 @@ seeds; with one seed the variation over seeds is unknown, and the intervals are 
 two-sided at 5 %, over all pairs (Holm). A rank's interval counts the sites that are significantly above and below: all
 intervals at once hold the true ranks in 95 of 100 studies (Al Mohamad, van Zwet, Solari and Goeman 2021).
 
-With folds these take the place of seeds, or the draws are of them; `fold_overlap` is in the intervals and the tests.
+With folds these take the place of seeds, or the draws are of them. Intervals and tests count that folds share training
+patients, by `fedmerit_evaluation.statistics.inference.fold_overlap`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -439,7 +439,7 @@ def draw_over_seeds(values: FloatArray, seed: int = 0, least: int = DRAWS, folds
     """Return (R, n) drawn means over seeds of (s, n, D) values, the first of the D as observed.
 
     R is ``least`` or D - 1, the larger. With one seed and D = 1 there is nothing to draw: each is the observed mean.
-    With folds in the place of seeds draws are as far from the mean as `fold_overlap` tells.
+    With folds instead of seeds, draws are farther from the mean by `fold_overlap`.
     """
     s, _, count = values.shape
     number = max(least, count - 1)
