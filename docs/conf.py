@@ -11,8 +11,9 @@ sys.path[:0] = [
 ]
 
 project = "FedMerit"
-extensions = ["myst_parser", "sphinxcontrib.mermaid", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-source_suffix = {".md": "markdown"}
+extensions = ["myst_nb", "sphinxcontrib.mermaid", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "off"  # notebooks are shown with the outputs that they hold
 root_doc = "index"
 html_theme = "furo"
 myst_heading_anchors = 3
