@@ -38,7 +38,7 @@ def prepare(
     jobs: Annotated[int | None, typer.Option(min=1, help="Concurrent processes.", show_default="cores")] = None,
     pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview.")] = True,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
+        bool, typer.Option("--describe", help="Show what would be read, one case of each site, and write pairs.csv.")
     ] = False,
 ) -> None:
     """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
@@ -52,16 +52,25 @@ def prepare(
     from fedmerit.schema.configuration.data import load_data_plan
     from fedmerit_cli.printing import print_sites
     from fedmerit_data.folders import OVERVIEW
+    from fedmerit_data.kinds import GENERIC
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import describe as describe_sites
     from fedmerit_data.prepare import prepare as prepare_sites
+    from fedmerit_data.prepare import write_pairs
     from fedmerit_data.preparing.resumption import count_finished_cases
+    from fedmerit_data.readers.lists import PAIRS
 
     if plan is not None and (asked.size != PreparationOptions.size or asked.field_of_view is not None):
         raise BadInput("--plan: decides size and field of view; leave --size and --field-of-view out")
     data_plan = None if plan is None else load_data_plan(plan)
     preparation = Preparation(**{**vars(asked), "kind": kind}, pictures=pictures, data_plan=data_plan)
     if describe:
+        if kind == GENERIC and asked.pairs is None and not Path(PAIRS).exists():
+            rows = write_pairs(preparation, Path(PAIRS))
+            console.print(
+                f"{PAIRS}: {rows} rows, relative to {asked.source}; correct it and give it back with --pairs {PAIRS}",
+                soft_wrap=True,
+            )
         found = describe_sites(preparation)
         for one in found:
             console.print("\n".join(one.lines(preparation.layout.labels)), soft_wrap=True)

@@ -125,6 +125,17 @@ class PreparationOptions:
     resample: Annotated[
         bool | None,
         Switch(),
-        About("Bring masks on another grid to the grid of their image (nearest)."),
-        Shown(flag="resample-masks", panel=GENERIC),
+        About("Bring channels (linear) and masks (nearest) on other grids to that of the finest channel."),
+        Shown(panel=GENERIC),
+    ] = None
+    channel: Annotated[
+        int | None,
+        Count(0, 4095),
+        About("Images with four axes: the number along the fourth to take, from 0."),
+        Shown(panel=GENERIC),
+    ] = None
+    pairs: Annotated[
+        Path | None,
+        About("Table of images and masks, as --describe writes it; paths relative to SOURCE."),
+        Shown(panel=GENERIC),
     ] = None

@@ -108,7 +108,7 @@ class Preparation(PreparationOptions):
     @property
     def _generic_options(self) -> dict[str, Any]:
         """The options that only the generic kind takes."""
-        names = ("labels", "channels", "task", "modality", "site", "fill", "resample")
+        names = ("labels", "channels", "task", "modality", "site", "fill", "resample", "channel", "pairs")
         return {name: getattr(self, name) for name in names}
 
     @cached_property
@@ -146,7 +146,7 @@ class Preparation(PreparationOptions):
         if self.kind == GENERIC:
             labels = ANY if self.labels is None else self.labels
             record["label_values"] = {name: list(values) for name, values in labels.items()}
-            record |= {"fill": self.fill, "resample": bool(self.resample)}
+            record |= {"fill": self.fill, "resample": bool(self.resample), "channel": self.channel}
         return record
 
     def meaning(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
+import csv
+import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
+from fedmerit.files import write_text
 from fedmerit_data.folders import OVERVIEW, is_occupied, new_folder, partial_folder, partial_path, require_free
+from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.case_pool import ProgressReport, prepare_cases
 from fedmerit_data.preparing.cases import CaseTask
@@ -16,6 +20,9 @@ from fedmerit_data.preparing.resumption import is_published, keep_finished_cases
 from fedmerit_data.preparing.site_lists import read_patients, require_site_name, split_site, with_patients, write_lists
 from fedmerit_data.preparing.splits import Earlier
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
+from fedmerit_data.readers.generic import propose_pairs
+from fedmerit_data.readers.label_map import ANY
+from fedmerit_data.readers.lists import ROWS
 
 
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressReport | None = None) -> list[Path]:
@@ -157,6 +164,25 @@ def describe(asked: Preparation) -> list[SiteDescription]:
     if asked.patient_table is not None:
         sites = with_patients(sites, read_patients(asked.patient_table), asked.patient_table)
     return [_describe_site(site, source, asked) for site in sites]
+
+
+def write_pairs(asked: Preparation, file: Path) -> int:
+    """Write the table of pairs of what would be read, to be corrected and given back, and return its rows.
+
+    Raises:
+        BadInput: the kind is not ``generic``, or ``file`` exists.
+    """
+    if asked.kind != GENERIC or asked.source is None:
+        raise BadInput(f"kind {asked.kind}: has a fixed layout; a table of pairs belongs to kind {GENERIC}")
+    if file.exists():
+        raise BadInput(f"{file}: exists and is left unchanged; move it, or give it back with --pairs")
+    rows = propose_pairs(Path(asked.source), asked.site, asked.labels or ANY)
+    text = io.StringIO()
+    table = csv.DictWriter(text, ROWS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(file, text.getvalue())
+    return len(rows)
 
 
 def _describe_site(site: RawSite, source: Path, asked: Preparation) -> SiteDescription:

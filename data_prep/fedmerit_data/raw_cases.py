@@ -38,7 +38,7 @@ class RawCase:
     image: Path  # a file, or the folder of one DICOM series
     label: Path  # its mask, or the first of the mask's files
     more: tuple[Path, ...] = ()  # the other files of the mask
-    organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ
+    organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ; "": a part of the mask
     channels: tuple[Channel, ...] = ()  # all channels, the first that of ``image``; (): ``image`` holds them all
 
     @property

@@ -23,12 +23,13 @@ def test_what_would_be_read(tmp_path):
     assert not other.faults
 
 
-def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
+def test_what_cannot_be_prepared_so(tmp_path, fedmerit, monkeypatch):
     source = write_photographs(tmp_path / "raw", sites=("A",), count=2)
     (one,) = describe(Preparation("generic", source=source, labels={"disc": (1,)}))
     assert len(one.faults) == 2
     assert "2 patient(s)" in one.faults[0]
     assert "--labels" in one.faults[1]
+    monkeypatch.chdir(tmp_path)
     told = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
     assert told.exit_code == 1
     assert "cannot be prepared" in told.output

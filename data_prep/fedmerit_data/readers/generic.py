@@ -1,201 +1,110 @@
-"""Reader of your own images: folders of sites or of patients, or lists (`lists`).
-
-A patient's folder has its images, a channel each, and one mask or a mask for each organ, as BraTS has them
-(``P1/P1_t1.nii.gz``, ``P1/P1_flair.nii.gz``, ``P1/P1_seg.nii.gz``) and TotalSegmentator (``P1/ct.nii.gz``,
-``P1/segmentations/liver.nii.gz``).
-"""
+"""Reader of your own images: lists (`lists`), a table of pairs, or folders of any of the `layouts`."""
 
 import re
-from collections import Counter
-from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.data import NORMALISATIONS
-from fedmerit_data.raw_cases import (
-    Channel,
-    RawCase,
-    RawSite,
-    add_left_out,
-    find_site_folders,
-    list_visible,
-    note_file,
-    pair_files,
-    require_file,
-)
-from fedmerit_data.readers.image_files import DICOM, KNOWN, is_detached, is_readable, name_and_suffix
+from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
+from fedmerit_data.readers.image_files import KNOWN
+from fedmerit_data.readers.inventory import UNREAD, Inventory, take_inventory
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, named_organs, require_labels
 from fedmerit_data.readers.labelled_images import Allowed, decode
-from fedmerit_data.readers.lists import find_lists, read_list, unlisted
-
-MASK = re.compile(r"(?:^|.*[_.-])(mask|segmentation|seg|label)s?", re.IGNORECASE)  # names of masks
-UNNAMED = "an organ that --labels does not name"
-MAX_NAMED = 5  # organs in an error
-
-
-def is_patient(folder: Path) -> bool:
-    """Return whether a folder is that of a patient: it has image files, other than the slices of a DICOM series."""
-    return folder.is_dir() and any(
-        path.is_file() and is_readable(path) and path.suffix.lower() != DICOM for path in list_visible(folder)
-    )
-
-
-def organ_files(folder: Path) -> dict[str, Path]:
-    """Return the masks in a folder by the organ that each is named for."""
-    return {name_and_suffix(path)[0]: path for path in list_visible(folder) if path.is_file() and is_readable(path)}
-
-
-def choose_organs(masks: dict[str, Path], wanted: Collection[str], where: Path) -> tuple[tuple[str, ...], list[Path]]:
-    """Return the masks of the wanted organs, and the files of the others.
-
-    Raises:
-        BadInput: none is wanted, and it is not clear which is meant.
-    """
-    chosen = tuple(sorted(masks.keys() & set(wanted)))
-    if not chosen and len(masks) == 1:
-        return (), []
-    if not chosen:
-        few = sorted(masks)[:MAX_NAMED]
-        more = ", ..." if len(masks) > len(few) else ""
-        raise BadInput(
-            f"{where}: has masks of {len(masks)} organs ({', '.join(few)}{more}), and --labels names none of them; "
-            f"expected such as --labels {few[0]}={few[0]}"
-        )
-    return chosen, [path for organ, path in masks.items() if organ not in chosen]
-
-
-def read_patients(folders: Collection[Path], site: str, wanted: Collection[str]) -> RawSite:
-    """Return the patients of a site, a folder each; ``wanted`` are the names of organs in the label map.
-
-    Raises:
-        BadInput: a patient has no mask, no image, or other images than the others.
-    """
-    cases, channels = [], dict[str, tuple[str, ...]]()
-    left_out = list[tuple[str, str]]()
-    for folder in folders:
-        images, masks = dict[str, Path](), dict[str, Path]()
-        for path in list_visible(folder):
-            part = _part(folder, path)
-            if is_readable(path) and not (path.is_dir() and MASK.fullmatch(part)):
-                note_file(masks if MASK.fullmatch(part) or part in wanted else images, part, path)
-            elif path.is_dir() and MASK.fullmatch(part):
-                masks |= organ_files(path)
-            elif not is_detached(path):
-                left_out.append((f"{folder.name}/{path.name}", "of no format that is read"))
-        for what, found in (("image", images), ("mask, such as seg.nii.gz,", masks)):
-            if not found:
-                raise BadInput(f"{folder}: has no {what} in it; add it or move the folder out of the source")
-        organs, others = choose_organs(masks, wanted, folder)
-        left_out += [(path.relative_to(folder.parent).as_posix(), UNNAMED) for path in others]
-        first, *more = [masks[organ] for organ in organs] or list(masks.values())
-        channels[folder.name] = tuple(sorted(images))
-        parts = tuple(Channel(images[part], part) for part in sorted(images))
-        name = folder.name
-        cases.append(RawCase(name, f"{site}-{name}", parts[0].path, first, tuple(more), organs, parts))
-    usual = Counter(channels.values()).most_common(1)[0][0]
-    for folder in folders:
-        if channels[folder.name] != usual:
-            have, others_have = (", ".join(parts) for parts in (channels[folder.name], usual))
-            raise BadInput(f"{folder}: has the images {have}, the other patients {others_have}; each needs the same")
-    return RawSite(site, tuple(cases), tuple(left_out))
-
-
-def _part(folder: Path, path: Path) -> str:
-    """Return the name of a file or folder without that of its patient."""
-    stem = path.name if path.is_dir() else name_and_suffix(path)[0]
-    return stem.removeprefix(folder.name).lstrip("_-. ") or stem
-
+from fedmerit_data.readers.layouts import Arrangement, arrange
+from fedmerit_data.readers.lists import ROWS, find_lists, name_in_list, pair_rows, read_list, read_pairs, unlisted
 
 EXPECTED = (
-    "folders <site>/{images,masks}, a folder for each patient with images and masks, a dataset.json of the Decathlon, "
-    "MONAI or nnU-Net, or pairs.csv with site,patient,image,label"
+    "images and masks with names that go together (HOSPITAL/{images,masks}, a folder for each patient, pairs in one "
+    "folder, BIDS, DICOM with SEG or RTSTRUCT), a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv"
 )
-PARTS = ("images", "masks")  # folders of a site
-ENDING = re.compile(r"[_.-](mask|segmentation|seg|label)$", re.IGNORECASE)
+DOCUMENTS = (".txt", ".md", ".csv", ".json", ".pdf")
+MISSING = ("its image is missing", "its mask is missing")
+DESCRIBE = "--describe writes pairs.csv, which you can correct and give back with --pairs"
 
 
-def find_sites(source: Path, site: str | None = None, labels: LabelMap = ANY) -> list[RawSite]:
-    """Return the sites of a list in ``source``; its patients' folders as one site; or a site per folder in it.
+def find_sites(
+    source: Path, site: str | None = None, labels: LabelMap = ANY, pairs: Path | None = None
+) -> list[RawSite]:
+    """Return the sites of ``pairs``, of a list in ``source`` or in each of its folders, or of its folders.
 
-    A ``source`` with folders images and masks of its own, or with a folder for each patient, is one site, named
-    ``site`` or as its folder. In site folders an image and its mask have the same name, except for an ending such as
-    _mask or _seg of the mask, and each case is a patient.
+    Args:
+        site: Name of a source that is one site; by default that of its folder.
+        labels: Their organs are names of masks.
+        pairs: A table of pairs; its paths are relative to ``source``.
 
     Raises:
-        BadInput: no site, an image or mask without the other, an unknown format, a list that cannot be read, or a
-            ``site`` is named and the source is not the folder of one site.
+        BadInput: no case, an image or mask without the other, a list that cannot be read, or a ``site`` is named and
+            the source has several.
     """
-    lists, wanted = find_lists(source), named_organs(labels)
-    name = site or source.resolve().name
-    if not lists and all((source / part).is_dir() for part in PARTS):
-        return [_read_folder(source, name, wanted)]
-    if not lists:
-        folders, strays = find_site_folders(source, EXPECTED)
-        if any(is_patient(folder) and not _has_parts(folder) for folder in folders):
-            return add_left_out([read_patients(folders, name, wanted)], strays)
-    if site is not None:
-        raise BadInput(f"{source}: --site {site} names a folder of one site, with images and masks in it; leave it out")
-    if not lists:
-        return add_left_out([_read_site(folder, wanted) for folder in folders], strays)
-    for listing in lists:
-        require_file(listing)
-    sites = [found for listing in lists for found in read_list(listing)]
-    return add_left_out(sites, unlisted(lists, sites))
+    if pairs is not None:
+        return read_pairs(pairs, source)
+    require_folder(source, EXPECTED)
+    if not (lists := find_lists(source)):
+        inner = [find_lists(folder)[:1] for folder in list_visible(source) if folder.is_dir()]
+        lists = [listing for found in inner for listing in found] if inner and all(inner) else []
+    if lists:
+        if site is not None:
+            raise BadInput(f"{source}: --site {site} names a folder of one site without a list; leave it out")
+        for listing in lists:
+            require_file(listing)
+        sites = [found for listing in lists for found in read_list(listing)]
+        return add_left_out(sites, unlisted(lists, sites))
+    inventory, found = _arranged(source, site, labels)
+    if found.faults or not found.sites:
+        raise BadInput(*_reasons(source, inventory, found))
+    return list(found.sites)
 
 
-def _has_parts(folder: Path) -> bool:
-    return any((folder / part).is_dir() for part in PARTS)
+def _arranged(source: Path, site: str | None, labels: LabelMap) -> tuple[Inventory, Arrangement]:
+    inventory = take_inventory(source)
+    return inventory, arrange(inventory, site or source.resolve().name, named_organs(labels), site is not None)
 
 
-def _read_site(folder: Path, wanted: Collection[str]) -> RawSite:
-    inner = [] if _has_parts(folder) else [path for path in list_visible(folder) if path.is_dir()]
-    if not any(map(is_patient, inner)):
-        return _read_folder(folder, folder.name, wanted)
-    strays = tuple((path.name, "not the folder of a patient") for path in list_visible(folder) if path not in inner)
-    return add_left_out([read_patients(inner, folder.name, wanted)], strays)[0]
+def propose_pairs(source: Path, site: str | None = None, labels: LabelMap = ANY) -> list[dict[str, str]]:
+    """Return the rows of a table of pairs for `fedmerit_data.readers.lists.read_pairs`, to be corrected.
+
+    Images and masks without the other half get a row too, with the case that they would be.
+    """
+    if find_lists(source):
+        found = Arrangement(tuple(find_sites(source, None, labels)), (), (), ())
+    else:
+        _, found = _arranged(source, site, labels)
+    sites, unpaired = found.sites, found.unpaired
+    rows = [row for one in sites for case in one.cases for row in pair_rows(source, one.name, case)]
+    name = sites[0].name if sites else site or source.resolve().name
+    for one in unpaired:
+        part = "mask" if one.is_mask else "image"
+        path = name_in_list(source, one.item.channel)
+        rows.append(dict.fromkeys(ROWS, "") | {"site": name, "case": one.stem, part: path})
+    return rows
 
 
-def _read_folder(folder: Path, site: str, wanted: Collection[str]) -> RawSite:
-    found: dict[str, dict[str, Path]] = {part: {} for part in PARTS}
-    left_out = [
-        (path.name, "neither in images nor in masks")
-        for path in list_visible(folder)
-        if path.name not in found or not path.is_dir()
-    ]
-    unread: dict[str, dict[str, Path]] = {part: {} for part in PARTS}
-    organs: dict[str, dict[str, Path]] = {}  # by case
-    for part, files in found.items():
-        for path in list_visible(folder / part) if (folder / part).is_dir() else ():
-            stem = path.name if path.is_dir() else name_and_suffix(path)[0]
-            own = part == "images" or stem in found["images"]  # images are read first
-            case = stem if own else ENDING.sub("", stem)
-            if is_readable(path):
-                note_file(files, case, path)
-            elif part == "masks" and path.is_dir() and (masks := organ_files(path)):
-                organs[case] = masks
-                note_file(files, case, min(masks.values()))
-            elif not is_detached(path):
-                unread[part].setdefault(case, path)
-                left_out.append((f"{part}/{path.name}", "of no format that is read"))
-    for part, other in (PARTS, PARTS[::-1]):
-        # All that is here is of another format, or the other half of what is.
-        for case in sorted(unread[part].keys() & ((found[other] | unread[other]).keys() - found[part].keys())):
-            raise BadInput(f"{unread[part][case]}: is of no format that is read; expected one of {KNOWN}")
-    if not any(found.values()):
-        raise BadInput(f"{folder}: no cases in this site folder; expected {EXPECTED}")
-    for part in PARTS:
-        if not (folder / part).is_dir():
-            there = ", ".join(path.name for path in list_visible(folder) if path.is_dir())
-            raise BadInput(f"{folder}: has no folder {part}, only {there}; expected {' and '.join(PARTS)}")
-    cases = []
-    for case, image, mask in pair_files(found["images"], found["masks"], folder):
-        named, others = choose_organs(organs[case], wanted, mask.parent) if case in organs else ((), [])
-        left_out += [(path.relative_to(folder).as_posix(), UNNAMED) for path in others]
-        first, *more = [organs[case][organ] for organ in named] or [mask]
-        cases.append(RawCase(case, f"{site}-{case}", image, first, tuple(more), named))
-    return RawSite(site, tuple(cases), tuple(left_out))
+def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str]:
+    """Return why a folder cannot be read: what is wrong, what it holds, the nearest layout, and what to do."""
+    if unread := _unread(inventory, found):
+        first = f"{unread}: is of no format that is read; expected one of {KNOWN}"
+    elif not found.faults:
+        first = f"{source}: no case in it; expected {EXPECTED}"
+    else:
+        first = found.faults[0]
+        if first.endswith(MISSING):
+            other = [one.item.path.name for one in found.unpaired if one.is_mask == first.endswith(MISSING[1])]
+            rename = f" rename {other[0]}, which has no image or mask," if other else ""
+            first = f"{first}; add it,{rename} or move the file out of the source"
+    more = [f"and {len(found.faults) - 1} more such"] if len(found.faults) > 1 else []
+    cases = sum(len(one.cases) for one in found.sites)
+    nearest = f"{found.rules[0]}; {cases} cases fit" if found.rules else "none"
+    return [first, *more, *inventory.lines, f"nearest layout: {nearest}", DESCRIBE]
+
+
+def _unread(inventory: Inventory, found: Arrangement) -> Path | None:
+    """Return a file of another format that an image or mask without its other half is named like, or all there is."""
+    unread = [path for path, reason in inventory.others if reason == UNREAD and path.suffix not in DOCUMENTS]
+    stems = {one.item.path.stem.partition(".")[0] for one in found.unpaired}
+    named = [path for path in unread if path.stem.partition(".")[0] in stems]
+    return next(iter(named if inventory.items else unread), None)
 
 
 def generic_kind(
@@ -206,6 +115,8 @@ def generic_kind(
     site: str | None = None,
     fill: float | None = None,
     resample: bool = False,
+    channel: int | None = None,
+    pairs: Path | None = None,
 ) -> Kind:
     """Return the kind of your own images, with a label map: name and mask values of each label.
 
@@ -226,12 +137,12 @@ def generic_kind(
     if modality not in NORMALISATIONS:
         raise BadInput(f"modality {modality!r}: expected one of {', '.join(NORMALISATIONS)}")
     return Kind(
-        description="your own images: <site>/{images,masks}, a folder per patient, a dataset.json, or pairs.csv",
+        description="your own images and masks in folders, a dataset.json, or pairs.csv",
         task=task,
         labels=tuple(name for name in labels if name != IGNORE),
         channels=channels,
-        find_sites=partial(find_sites, site=site, labels=labels),
-        decode=partial(decode, labels=labels, channels=channels, allowed=Allowed(fill, resample)),
+        find_sites=partial(find_sites, site=site, labels=labels, pairs=pairs),
+        decode=partial(decode, labels=labels, channels=channels, allowed=Allowed(fill, resample, channel)),
         normalisation=modality,
         field_of_view=None,
         licence="as the data's owner states",

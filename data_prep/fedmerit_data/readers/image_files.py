@@ -19,10 +19,11 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
-from fedmerit_data.spatial.dicom import is_slice, read_dicom
-from fedmerit_data.spatial.geometry import restore_axes, slice_volume
-from fedmerit_data.spatial.photographs import load_photograph
+from fedmerit_data.raw_cases import Channel, Decoded, RawCase, list_visible
+from fedmerit_data.spatial.dicom import read_colours, read_dicom
+from fedmerit_data.spatial.geometry import align_axes, resample_channel, restore_axes, slice_volume
+from fedmerit_data.spatial.heads import is_dicom_file
+from fedmerit_data.spatial.photographs import load_photograph, to_grey
 from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
 from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
 from fedmerit_data.spatial.volumes import (
@@ -94,21 +95,11 @@ def name_and_suffix(path: Path) -> tuple[str, str]:
     return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
 
 
-def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
-    """Return (1, channels, height, width), grey or in colours; `BadInput` if unreadable, or without these channels."""
-    if channels not in (1, 3):
-        raise BadInput(
-            f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
-        )
-    pixels = np.atleast_3d(load_photograph(path, "L" if channels == 1 else "RGB"))
-    return pixels.transpose(2, 0, 1)[None]
-
-
 def is_readable(path: Path) -> bool:
-    """Return whether a path has the name of an image of a format that is read, or is a folder of DICOM slices."""
+    """Return whether a path has the name of an image of a format that is read, or is DICOM, or a folder of it."""
     if path.is_dir():
-        return any(is_slice(entry) and entry.is_file() for entry in list_visible(path))
-    return name_and_suffix(path)[1] in READABLE
+        return any(entry.is_file() and is_dicom_file(entry) for entry in list_visible(path))
+    return name_and_suffix(path)[1] in READABLE or is_dicom_file(path)
 
 
 def is_detached(path: Path) -> bool:
@@ -121,13 +112,17 @@ def is_detached(path: Path) -> bool:
 
 def is_dicom(path: Path) -> bool:
     """Return whether a path is read as DICOM."""
-    return path.is_dir() or path.suffix.lower() == DICOM
+    return (
+        path.is_dir()
+        or path.suffix.lower() == DICOM
+        or (name_and_suffix(path)[1] not in READABLE and is_dicom_file(path))
+    )
 
 
-def read_scan(path: Path, channel: int | None = None) -> Volume:
-    """Return a volume in one file, a stack of pictures, or the folder of one DICOM series."""
+def read_scan(path: Path, channel: int | None = None, slices: Sequence[Path] = ()) -> Volume:
+    """Return a volume in one file, a stack of pictures, or one DICOM series: ``slices``, or all of a folder."""
     if is_dicom(path):
-        return read_dicom(path)
+        return read_dicom(path, slices)
     return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
 
 
@@ -136,24 +131,164 @@ def is_photograph(path: Path) -> bool:
     return name_and_suffix(path)[1] in PHOTOGRAPHS and not is_stack(path)
 
 
-def read_channels(path: Path, channels: int) -> list[Volume]:
-    """Return a volume for each of the numbers of a voxel; `BadInput` if the file has another number of channels."""
-    if channels == 1:
-        there = read_shape(path)
-        if len(there) == 4 and there[0] > 1:
-            raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
+@dataclass(frozen=True)
+class Channels:
+    """An image in memory: its channels in order, all on the grid of ``grid``, which is the finest of them."""
+
+    volumes: tuple[Volume, ...]
+    grid: Volume
+    is_photograph: bool = False
+    remarks: tuple[str, ...] = ()
+
+    def slices(self, masks: Sequence[Volume]) -> Decoded:
+        """Return the slices of the image with those of its masks, each of 0 and 1 on its grid.
+
+        Raises:
+            BadInput: a value is not finite.
+        """
+        if self.is_photograph:
+            pixels = np.stack([volume.voxels[..., 0].T for volume in self.volumes])
+            marked = np.stack([mask.voxels[..., 0].T for mask in masks]).astype(np.uint8)
+            return Decoded(np.ascontiguousarray(pixels)[None], marked[None], remarks=self.remarks)
+        case = RawCase(image_name(self.grid.path), "", self.grid.path, masks[0].path)
+        images = [slice_volume(case, volume, masks[0]) for volume in self.volumes]
+        labels = [slice_volume(case, self.grid, mask).label for mask in masks]
+        return replace(
+            images[0],
+            image=np.concatenate([part.image for part in images], axis=1),
+            label=np.concatenate(labels, axis=1),
+            remarks=(*dict.fromkeys(remark for part in images for remark in part.remarks), *self.remarks),
+        )
+
+
+def read_channels(parts: Sequence[Channel], count: int, resample: bool = False, fill: float | None = None) -> Channels:
+    """Return the image that ``parts`` are the channels of, or the one file or series that has all of them.
+
+    Args:
+        parts: One part with all channels, or one for each.
+        count: Expected number of channels; a photograph has 1 (grey) or 3 (colours).
+        resample: Bring channels on other grids of the same scan to the finest of them (linear).
+        fill: The value for voxels that have none; `None`: such an image is refused.
+
+    Raises:
+        BadInput: a file is unreadable, has other channels, is on another grid, or has voxels without a value.
+    """
+    names = ", ".join(part.name or part.path.name for part in parts)
+    if len(parts) not in (1, count):
+        raise BadInput(
+            f"{parts[0].path}: has {len(parts)} channels ({names}), not {count}; pass --channels {len(parts)}, or list "
+            "those to use in pairs.csv"
+        )
+    pictures = [is_photograph(part.path) for part in parts]
+    if any(pictures) and not all(pictures):
+        raise BadInput(f"{parts[0].path}: its channels ({names}) are pictures and volumes; give all in one form")
+    if len(parts) == 1:
+        volumes = _read_part(parts[0], count)
+    else:
+        volumes = [volume for part in parts for volume in _read_part(part, 1)]
+    filled, remarks = _fill(volumes, fill)
+    # The first of the finest: masks are drawn on it, and predicted on it.
+    grid = max(filled, key=lambda volume: volume.voxels.size) if resample else filled[0]
+    placed = list[Volume]()
+    for part, volume in zip(parts if len(parts) > 1 else [*parts] * count, filled, strict=True):
+        on_grid, said = (volume, ()) if volume is grid else _on_grid(part, volume, grid, resample)
+        placed.append(on_grid)
+        remarks += said
+    without_header = all(volume.header is None for volume in filled)  # pictures, of DICOM too
+    return Channels(tuple(placed), grid, without_header, tuple(dict.fromkeys(remarks)))
+
+
+def _on_grid(part: Channel, volume: Volume, grid: Volume, resample: bool) -> tuple[Volume, tuple[str, ...]]:
+    try:
+        return align_axes(RawCase("", "", grid.path, volume.path), grid, volume), ()
+    except BadInput as error:
+        shapes = f"{volume.voxels.shape} on its grid, {grid.path.name} {grid.voxels.shape}"
+        if not (volume.is_located and grid.is_located):
+            raise BadInput(
+                f"{volume.path}: channel of another grid than {grid.path.name} ({shapes}), and a header does not state "
+                "where its voxels are; export both again"
+            ) from error
+        if not resample:
+            raise BadInput(
+                f"{volume.path}: channel on another grid than {grid.path.name} (voxels {shapes}); give --resample to "
+                "bring it to that of the finest channel (linear)"
+            ) from error
+    return resample_channel(grid, volume, part.name or part.path.name)
+
+
+def _fill(volumes: Sequence[Volume], value: float | None) -> tuple[list[Volume], list[str]]:
+    """Return the volumes with ``value`` where they have none, and a remark on how many voxels that were."""
+    gaps = [~np.isfinite(volume.voxels) for volume in volumes]
+    if not (missing := sum(int(gap.sum()) for gap in gaps)):
+        return [*volumes], []
+    if value is None:
+        raise BadInput(
+            f"{volumes[0].path}: has values that are not finite, {missing} in all; export the image again, or give "
+            "--fill VALUE"
+        )
+    share = missing / sum(gap.size for gap in gaps)
+    filled = [
+        replace(volume, voxels=np.where(gap, np.float32(value), volume.voxels))
+        for volume, gap in zip(volumes, gaps, strict=True)
+    ]
+    return filled, [f"{missing} voxels ({share:.2%}) without a value set to {value:g}, as --fill asks"]
+
+
+def _read_part(part: Channel, count: int) -> list[Volume]:
+    """Return the channels of one file or series."""
+    path, index = part.path, part.index
+    if index is not None and (is_dicom(path) or is_photograph(path)):
+        raise BadInput(f"{path}: --channel {index}: belongs to volumes of several channels; leave it out")
+    if is_photograph(path):
+        return _pictures(path, load_photograph(path, "L" if _is_grey(path, count) else "RGB"))
+    if is_dicom(path):
+        if (colours := read_colours(path, part.files)) is not None:
+            return _pictures(path, to_grey(colours) if _is_grey(path, count) else colours)
+        if count != 1:
+            raise BadInput(
+                f"{path}: a DICOM series of grey levels has one channel, not {count}; pass --channels 1, or name a "
+                "series for each channel in pairs.csv"
+            )
+        return [read_dicom(path, part.files)]
+    if path.suffix.lower() in TIFF or name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
+        if count != 1:
+            raise BadInput(
+                f"{path}: a file of this format has one channel, not {count}; pass --channels 1, or export it as NIfTI"
+            )
         return [read_scan(path)]
-    if name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
+    shape = read_shape(path)
+    number = shape[3] if len(shape) == 4 else 1
+    if index is not None:
+        if shape and not (count == 1 and len(shape) == 4 and 0 <= index < number):
+            raise BadInput(f"{path}: --channel {index}: no such channel for a model of {count}; leave it out")
+        return [read_volume(path, index, colours=True)]
+    leads_with_one = len(shape) == 4 and shape[0] == 1 == count  # its reader says so
+    if shape and number != count and not leads_with_one:
+        choose = "; name one by --channel, counted from 0" if count == 1 else ""
         raise BadInput(
-            f"{path}: a file of this format has one channel, not {channels}; pass --channels 1, or export it as NIfTI"
+            f"{path}: of shape {shape}; expected {count} channel(s) as its fourth axis; pass --channels {number} to "
+            f"read them all{choose}"
         )
-    first, shape = read_volume(path, 0, colours=True), read_shape(path)
-    if shape[3:] != (channels,):
-        number = shape[3] if len(shape) == 4 else 1
+    if count == 1:
+        return [read_scan(path)]
+    return [read_volume(path, channel, colours=True) for channel in range(count)]
+
+
+def _is_grey(path: Path, count: int) -> bool:
+    if count not in (1, 3):
         raise BadInput(
-            f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
+            f"{path}: a photograph has 1 or 3 channels, not {count}; pass --channels 1 (grey) or 3 (colours)"
         )
-    return [first, *(read_volume(path, channel, colours=True) for channel in range(1, channels))]
+    return count == 1
+
+
+def _pictures(path: Path, pixels: NDArray[np.float32]) -> list[Volume]:
+    """Return the colours of a picture (height, width) or (height, width, colours) as volumes of one slice."""
+    layers = np.atleast_3d(pixels)
+    return [
+        Volume(path, layers[..., colour].T[..., None], np.eye(4), is_located=False, is_measured=False)
+        for colour in range(layers.shape[-1])
+    ]
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
@@ -186,11 +321,7 @@ class OneImage:
     path: Path
     decoded: Decoded
     volume: Volume | None  # in stored order; None: a photograph
-
-    @property
-    def name(self) -> str:
-        """The `image_name`."""
-        return image_name(self.path)
+    name: str
 
     @property
     def digest(self) -> str:
@@ -242,49 +373,27 @@ def image_name(path: Path) -> str:
     return Path(os.path.abspath(path)).name if path.is_dir() else name_and_suffix(path)[0]
 
 
-def read_image(path: Path, channels: int, channel: int | None = None) -> OneImage:
-    """Read one image.
+def read_image(parts: Sequence[Channel] | Path, channels: int, channel: int | None = None, name: str = "") -> OneImage:
+    """Read one image, as `fedmerit_data.readers.labelled_images.decode` does with its mask.
 
     Args:
-        path: A NIfTI, MetaImage or NRRD file, a photograph, or the folder of one DICOM series.
+        parts: A file, the folder of a series, or the channels.
         channels: The number of channels that the network takes.
-        channel: The channel to read from a NIfTI file of four axes, from 0, if the network takes one.
+        channel: The channel to read from a file of four axes, from 0, if the network takes one.
+        name: Name of the image; "": that of its first file.
 
     Raises:
-        BadInput: it is unreadable, lacks these channels, or is not a NIfTI file and a ``channel`` is named.
+        BadInput: it is unreadable, or lacks these channels.
     """
-    suffix = "" if path.is_dir() else name_and_suffix(path)[1]
-    if channel is not None and (is_dicom(path) or suffix in PHOTOGRAPHS):
-        raise BadInput(f"{path}: --channel {channel}: belongs to volumes of several channels; leave it out")
-    if is_photograph(path):
-        pixels = read_photograph(path, channels)
-        return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
-    if not path.is_dir() and suffix not in READABLE:
+    parts = [Channel(parts)] if isinstance(parts, Path) else [*parts]
+    path = parts[0].path
+    if not path.is_dir() and not is_readable(path):
         raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
-    volumes = _volumes(path, channels, channel)
-    blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
-    case = RawCase(image_name(path), image_name(path), path, path)
-    sliced = [slice_volume(case, volume, blank) for volume in volumes]
-    image = np.concatenate([part.image for part in sliced], axis=1)
-    remarks = sliced[0].remarks
-    if isinstance(volumes[0].header, tuple) and (missing := missing_reference(volumes[0])):
-        remarks += (f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
-    return OneImage(path, replace(sliced[0], image=image, remarks=remarks), volumes[0])
-
-
-def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
-    if is_dicom(path):
-        if channels != 1:
-            raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
-        return [read_dicom(path)]
-    shape = read_shape(path)
-    count = shape[3:]
-    if channel is None:
-        if shape and channels != (count[0] if count else 1) and not (channels == 1 == shape[0]):
-            choose = "; name one by --channel, counted from 0" if channels == 1 else ""
-            raise BadInput(f"{path}: of shape {shape}; the model takes {channels} channel(s){choose}")
-        return read_channels(path, channels)
-    unread = not shape  # the reader says why
-    if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
-        raise BadInput(f"{path}: --channel {channel}: no such channel for a model of {channels}; leave it out")
-    return [read_volume(path, channel)]
+    image = read_channels(
+        [replace(part, index=channel) for part in parts] if channel is not None else parts, channels, resample=True
+    )
+    decoded = image.slices([replace(image.grid, voxels=np.zeros_like(image.grid.voxels))])
+    if isinstance(image.grid.header, tuple) and not image.is_photograph and (missing := missing_reference(image.grid)):
+        lacking = f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI"
+        decoded = replace(decoded, remarks=(*decoded.remarks, lacking))
+    return OneImage(path, decoded, None if image.is_photograph else image.grid, name or image_name(path))

@@ -6,7 +6,7 @@ in a mask is an error. Regions of DICOM have numbers and names; those that no la
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_object
 from fedmerit_data.raw_cases import require_few_labels
 from fedmerit_data.spatial.dicom import Regions
 
@@ -24,6 +25,12 @@ ANY: LabelMap = {"mask": ()}
 IGNORE = "ignore"  # key of the values that are background
 LABEL = re.compile(r"[^\W\d_][\w-]*")
 VALUE = re.compile(r"\d{1,9}")
+NAME = re.compile(r"[^\W\d_]|#[0-9A-Fa-f]{6}$|(?=.*[^\W\d_])[~_(\[\d]")  # begins the name of an organ or region
+NAMED = re.compile(r"=\s*['\"]?\D")  # a label whose values are names
+QUOTED = re.compile(r"'[^']+'|\"[^\"]+\"")
+OUTSIDE_QUOTES = r"(?=(?:[^'\"]|'[^']*'|\"[^\"]*\")*$)"  # what follows has no quote of which the other came before
+COLOUR = re.compile(r"#[0-9A-Fa-f]{6}")
+OTHERS = "others"  # of IGNORE: all values that no label has
 MAX_NAMED = 10  # values or names in one error
 
 
@@ -48,17 +55,64 @@ def parse_labels(text: str) -> LabelMap:
     Raises:
         BadInput: the text has another form, or `require_labels` rejects the map.
     """
+    if text.lower().endswith(".json"):
+        return _read_map(Path(text))
     labels: dict[str, tuple[int | str, ...]] = {}
-    for part in text.split(","):
+    for part in _split(text, ","):
         name, equals, values = (word.strip() for word in part.partition("="))
-        parts = [value.strip() for value in values.split("+")]
-        if not equals or not all(VALUE.fullmatch(one) or LABEL.match(one) for one in parts):
-            raise BadInput(f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2")
+        parts = [value.strip() for value in _split(values, "+")]
+        if not equals or not all(QUOTED.fullmatch(one) or VALUE.fullmatch(one) or NAME.match(one) for one in parts):
+            raise BadInput(
+                f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2, with names "
+                "of structures that hold , + or = in quotes: ctv='CTV+5mm'"
+            )
         if name in labels:
             raise BadInput(f"labels {text}: {name} is named twice; give all its values at once, {name}=1+2")
-        labels[name] = () if values == "any" else tuple(int(one) if VALUE.fullmatch(one) else one for one in parts)
+        labels[name] = () if values == "any" else tuple(map(_value, parts))
     require_labels(labels)
     return labels
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Return the parts of a text between separators that are not in quotes; a comma within a name is part of it."""
+    parts = re.split(rf"{re.escape(separator)}{OUTSIDE_QUOTES}", text)
+    if separator == "+" or not all(part.strip() for part in parts):
+        return parts
+    joined = parts[:1]
+    for part in parts[1:]:
+        if "=" in part or not NAMED.search(joined[-1]):
+            joined.append(part)
+        else:
+            joined[-1] += f",{part}"
+    return joined
+
+
+def _value(text: str) -> int | str:
+    if QUOTED.fullmatch(text):
+        return text[1:-1]
+    if COLOUR.fullmatch(text):
+        return text.lower()
+    return int(text) if VALUE.fullmatch(text) else text
+
+
+def _read_map(file: Path) -> LabelMap:
+    """Return the label map of a JSON file: for each label a value, a name, a list of them, or "any"."""
+    content = read_object(file)
+    labels: dict[str, tuple[int | str, ...]] = {}
+    for name, stated in content.items():
+        values = stated if isinstance(stated, list) else [stated]
+        if not values or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in values):
+            raise BadInput(
+                f'{file}: {name} has {stated}; expected a value, a name, or a list: {{"ctv": ["CTV+5mm", 3]}}'
+            )
+        labels[name] = () if values == ["any"] else tuple(values)
+    require_labels(labels)
+    return labels
+
+
+def is_colour(value: int | str) -> bool:
+    """Return whether a value of a label is a colour of a picture, such as #fa3253."""
+    return isinstance(value, str) and COLOUR.fullmatch(value) is not None
 
 
 def require_labels(labels: LabelMap) -> None:
@@ -85,6 +139,8 @@ def require_labels(labels: LabelMap) -> None:
         return
     if not ignored or not all(labels[name] for name in names):
         raise BadInput(f"labels: {IGNORE} needs values, and cannot go with a label that is any value; leave one out")
+    if OTHERS in ignored and len(ignored) > 1:
+        raise BadInput(f"labels: {IGNORE}={OTHERS} is all values that no label has; leave the others out")
     for name in names:
         if both := sorted(map(str, set(labels[name]) & set(ignored))):
             raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
@@ -97,7 +153,17 @@ def named_values(labels: LabelMap) -> set[int]:
 
 def named_organs(labels: LabelMap) -> set[str]:
     """Return all names of organs in the map, ignored ones too."""
-    return {value for values in labels.values() for value in values if isinstance(value, str)}
+    return {
+        value
+        for label, values in labels.items()
+        for value in values
+        if isinstance(value, str) and not is_colour(value) and (label, value) != (IGNORE, OTHERS)
+    }
+
+
+def named_colours(labels: LabelMap) -> set[str]:
+    """Return all colours in the map, ignored ones too."""
+    return {str(value) for values in labels.values() for value in values if is_colour(value)}
 
 
 def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[NDArray[np.bool_]]:
@@ -112,9 +178,9 @@ def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[N
         raise BadInput(f"{path}: has no {missing[0]}, which --labels names; it {known}: correct --labels or the mask")
     masks = [np.zeros(layers[0].index.shape, np.bool_) for name in labels if name != IGNORE]
     for layer in layers:
-        whole = _require_whole(path, layer.index)
+        whole = _require_whole(path, layer.index, is_any=not all(labels.values()))
         meant = {name: _values(layer, values) for name, values in labels.items()}
-        if all(labels.values()) and layer.is_numbered:
+        if all(labels.values()) and layer.is_numbered and OTHERS not in labels.get(IGNORE, ()):
             _require_known(path, whole, layer, {value for values in meant.values() for value in values})
         for mask, name in zip(masks, (name for name in labels if name != IGNORE), strict=True):
             mask |= np.isin(whole, meant[name]) if labels[name] else whole > 0
@@ -127,8 +193,9 @@ def _values(layer: Layer, values: Sequence[int | str]) -> list[int]:
     return numbers + [layer.names[value] for value in values if isinstance(value, str) and value in layer.names]
 
 
-def _require_whole(path: Path, index: NDArray[Any]) -> NDArray[Any]:
-    require_few_labels(path, index)
+def _require_whole(path: Path, index: NDArray[Any], is_any: bool) -> NDArray[Any]:
+    if is_any:  # a parcellation has more labels than an image given by mistake may have values
+        require_few_labels(path, index)
     whole: NDArray[Any] = np.rint(index)
     if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
         raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
@@ -141,7 +208,8 @@ def _require_known(path: Path, whole: NDArray[Any], layer: Layer, known: set[int
         return
     called = {value: name for name, value in layer.names.items()}
     words = [called.get(value, str(value)) for value in others]
-    edges = "; or are they soft edges? Save the mask without smoothing" if len(others) > MAX_NAMED else ""
+    many = f"; {IGNORE}={OTHERS} ignores all of them. Or are they soft edges? Save the mask without smoothing"
+    edges = many if len(others) > MAX_NAMED else ""
     few = "+".join(words[:MAX_NAMED])
     raise BadInput(
         f"{path}: has the values {_list(words)}, which no label has; add them to --labels (NAME={few}), or ignore them "
@@ -156,6 +224,10 @@ def _list(words: Sequence[str]) -> str:
 def ignored_remarks(layers: Sequence[Layer], labels: LabelMap) -> list[str]:
     """Return a remark if a mask has values that the map ignores."""
     ignored = labels.get(IGNORE, ())
+    if OTHERS in ignored:
+        meant = {value for values in labels.values() for layer in layers for value in _values(layer, values)} | {0}
+        others = {int(value) for layer in layers for value in np.unique(np.rint(layer.index))} - meant
+        return [f"{len(others)} other values ignored: background"] if others else []
     found = {value for layer in layers for value in _values(layer, ignored) if (np.rint(layer.index) == value).any()}
     return [f"values {', '.join(map(str, sorted(found)))} ignored: background"] if found else []
 
@@ -173,6 +245,7 @@ def assign_regions(regions: Regions, labels: LabelMap) -> tuple[list[list[int]],
             f"{regions.path}: has the structures {listed}; name those of each label in --labels, such as "
             f"mask={min(regions.names.items())[1]}"
         )
+    labels = {label: _joined(values, set(known.values())) for label, values in labels.items()}
     wanted = {label: {_folded(value) for value in values} for label, values in labels.items()}
     taken = {
         label: [number for number, name in known.items() if not values or values & {number, name}]
@@ -193,6 +266,16 @@ def assign_regions(regions: Regions, labels: LabelMap) -> tuple[list[list[int]],
     if left := [region for region in regions.names.items() if region[0] not in used]:
         remarks.append(f"regions left out, which no label has: {_list(_numbered(left))}")
     return [*taken.values()], remarks
+
+
+def _joined(values: tuple[int | str, ...], known: Collection[str]) -> tuple[int | str, ...]:
+    """Return the values, those that were typed without quotes and are one name with + in it as one."""
+    for first in range(len(values)):
+        for end in range(len(values), first + 1, -1):
+            name = "+".join(str(value).strip() for value in values[first:end])
+            if name.casefold() in known:
+                return (*values[:first], name, *_joined(values[end:], known))
+    return values
 
 
 def _folded(value: int | str) -> int | str:

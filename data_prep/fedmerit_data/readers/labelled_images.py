@@ -7,27 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape
-from fedmerit_data.readers.image_files import (
-    is_dicom,
-    is_photograph,
-    read_channels,
-    read_photograph,
-    read_scan,
-    read_shape,
-)
+from fedmerit_data.raw_cases import Decoded, RawCase
+from fedmerit_data.readers.image_files import is_dicom, is_photograph, read_channels, read_scan, read_shape
 from fedmerit_data.readers.label_map import (
     ANY,
     LabelMap,
     Layer,
     assign_regions,
     ignored_remarks,
+    named_colours,
     named_organs,
     named_values,
     split_masks,
 )
-from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_volume
-from fedmerit_data.spatial.photographs import load_levels
+from fedmerit_data.spatial.geometry import align_axes, resample_mask
+from fedmerit_data.spatial.photographs import load_colours, load_levels
 from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume, open_itk, report_damage
 
@@ -53,7 +47,7 @@ def read_layers(case: RawCase, image: Volume, labels: LabelMap, resample: bool) 
         remarks += said
         if organ:
             layers.append(Layer(found[0].index > 0, {organ: 1}, is_numbered=False))
-        elif len(files) > 1:
+        elif len(files) > 1 and not case.organs:
             layers.append(_number(path, found[0], place + 1))
         else:
             layers += found
@@ -74,6 +68,11 @@ def _number(path: Path, layer: Layer, number: int) -> Layer:
 
 def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> Read:
     path = case.label
+    if is_photograph(path) and (wanted := named_colours(labels)):
+        colours = load_colours(path)
+        mask = align_axes(case, image, replace(image, path=path, voxels=colours.T[..., None].astype(np.float32)))
+        names = {f"#{int(value):06x}": int(value) for value in np.unique(colours) if value}
+        return [Layer(mask.voxels, names | {name: int(name[1:], 16) for name in wanted})], []
     if is_photograph(path):
         levels, remarks = load_levels(path, named_values(labels))
         mask = replace(image, path=path, voxels=levels.T[..., None].astype(np.float32))
@@ -102,10 +101,10 @@ def _place(case: RawCase, image: Volume, mask: Volume, resample: bool) -> tuple[
             raise
         part = mask.path.name.lower().endswith(SLICER)
         if not (resample or part):
-            raise BadInput(f"{error}, or --resample-masks given") from None
+            raise BadInput(f"{error}, or --resample given") from None
         placed, remarks = resample_mask(image, mask)
         if remarks and not resample:
-            raise BadInput(f"{error}, or --resample-masks given") from None
+            raise BadInput(f"{error}, or --resample given") from None
         return placed, remarks or (() if part else ("mask on another grid of the scan: brought to its image's",))
 
 
@@ -131,7 +130,8 @@ class Allowed:
     """An allowance: what is done to images and masks only on request."""
 
     fill: float | None = None  # the value for voxels of an image that have none; None: such an image is refused
-    resample: bool = False  # bring a mask on another grid of the same scan to the grid of its image
+    resample: bool = False  # bring channels (linear) and masks (nearest) to the grid of the finest channel
+    channel: int | None = None  # the number to take of several per voxel, from 0
 
 
 def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Allowed = Allowed()) -> Decoded:
@@ -149,41 +149,17 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
             a value that the map does not name.
     """
-    pictures = {path: is_photograph(path) for path in (case.image, case.label)}
-    if all(pictures.values()):
-        return _photograph(case, labels, channels)
-    if pictures[case.image] or (pictures[case.label] and not is_dicom(case.image)):  # a mask drawn on an X-ray
+    picture = is_photograph(case.label)
+    if is_photograph(case.image) != picture and not (picture and is_dicom(case.image)):  # a mask drawn on an X-ray
         raise BadInput(
             f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
             "one form"
         )
-    return _volume(case, labels, channels, allowed)
-
-
-def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    files = _channel_files(case, channels)
-    of_each = [read_photograph(path, 1 if len(files) > 1 else channels) for path in files]
-    for path, other in zip(files[1:], of_each[1:], strict=True):
-        require_same_shape(replace(case, label=path), of_each[0], other)
-    pixels = np.concatenate(of_each, axis=1)
-    frame = Volume(case.image, pixels[0, 0].T[..., None], np.eye(4), is_located=False)
-    layers, remarks = read_layers(case, frame, labels, resample=False)
-    masks = [mask[..., 0].T for mask in split_masks(case.label, layers, labels)]
-    return Decoded(pixels, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(layers, labels)))
-
-
-def _volume(case: RawCase, labels: LabelMap, channels: int, allowed: Allowed) -> Decoded:
-    volumes, filled = _filled(_channel_volumes(case, channels), allowed.fill)
-    # Each label separately: `slice_volume` takes a mask of 0 and 1.
-    masks, remarks = _read_masks(case, volumes[0], labels, allowed.resample)
-    sliced = [slice_volume(case, volume, masks[0]) for volume in volumes]
-    label = [sliced[0].label, *(slice_volume(case, volumes[0], part).label for part in masks[1:])]
-    return replace(
-        sliced[0],
-        image=np.concatenate([part.image for part in sliced], axis=1),
-        label=np.concatenate(label, axis=1),
-        remarks=(*sliced[0].remarks, *filled, *remarks),
-    )
+    parts = case.parts if allowed.channel is None else [replace(part, index=allowed.channel) for part in case.parts]
+    image = read_channels(parts, channels, allowed.resample, allowed.fill)
+    masks, remarks = _read_masks(case, image.grid, labels, allowed.resample)
+    decoded = image.slices(masks)
+    return replace(decoded, remarks=(*decoded.remarks, *remarks))
 
 
 def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> tuple[list[Volume], list[str]]:
@@ -198,41 +174,3 @@ def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) 
         for part in split_masks(case.label, layers, labels)
     ]
     return masks, [*remarks, *ignored_remarks(layers, labels)]
-
-
-def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], list[str]]:
-    """Return the volumes with ``value`` where they have none, and a remark on how many voxels that were."""
-    gaps = [~np.isfinite(volume.voxels) for volume in volumes]
-    if not (missing := sum(int(gap.sum()) for gap in gaps)):
-        return volumes, []
-    if value is None:
-        raise BadInput(
-            f"{volumes[0].path}: has values that are not finite, {missing} in all; export the image again, or give "
-            "--fill VALUE"
-        )
-    share = missing / sum(gap.size for gap in gaps)
-    filled = [
-        replace(volume, voxels=np.where(gap, np.float32(value), volume.voxels))
-        for volume, gap in zip(volumes, gaps, strict=True)
-    ]
-    return filled, [f"{missing} voxels ({share:.2%}) without a value set to {value:g}, as --fill asks"]
-
-
-def _channel_files(case: RawCase, channels: int) -> tuple[Path, ...]:
-    """Return the files of an image; `BadInput` if it has several, and not as many as channels."""
-    files = tuple(part.path for part in case.parts)
-    if len(files) not in (1, channels):
-        raise BadInput(
-            f"{case.image}: case {case.name} has {len(files)} channels ({', '.join(path.name for path in files)}); "
-            f"pass --channels {len(files)}, or list those to use in pairs.csv"
-        )
-    return files
-
-
-def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
-    """Return a volume for each channel, from one file or several."""
-    files = _channel_files(case, channels)
-    if len(files) == 1:
-        return read_channels(case.image, channels)
-    first, *others = (read_scan(path) for path in files)
-    return [first, *(align_axes(replace(case, label=one.path), first, one) for one in others)]

@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import Channel, RawCase, RawSite, list_files, list_visible, note_file, pair_files
 from fedmerit_data.readers.image_files import KNOWN, PHOTOGRAPHS, READABLE, is_detached, is_readable, name_and_suffix
+from fedmerit_data.readers.inventory import SERIES_MARK, find_series
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
+from fedmerit_data.spatial.heads import read_head
 from fedmerit_data.tables import read_table
 
 NUMBERED = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # names of image files, without suffix
@@ -101,6 +104,7 @@ def read_nnunet(listing: Path, content: Mapping[str, Any], site: str) -> RawSite
 
 DATASET, PAIRS = "dataset.json", "pairs.csv"
 COLUMNS = ("site", "patient", "image", "label")  # of pairs.csv; image_t2, label_liver, ... for files of their own
+ROWS = ("site", "case", "patient", "image", "channel", "mask", "label")  # of one with a row for each image and mask
 SPLITS = ("training", "validation")
 LIST = re.compile(r"\w[\w.-]*\.json")  # not "Copy of site-1.json", nor "site-1 (2).json"
 LARGEST_LABEL = 2**31 - 1
@@ -115,6 +119,8 @@ class Entry:
     masks: tuple[str, ...]
     patient: str = ""  # "": each case is a patient
     organs: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()  # the name of each image; (): none is named
+    name: str = ""  # "": that of its first image
 
 
 def find_lists(source: Path) -> list[Path]:
@@ -143,7 +149,7 @@ def read_list(path: Path) -> list[RawSite]:
 
     One of a JSON file, named by it, its folder or itself; those that ``pairs.csv`` names.
     """
-    return _read_pairs(path) if path.name == PAIRS else [_read_json(path)]
+    return read_pairs(path, path.parent) if path.name == PAIRS else [_read_json(path)]
 
 
 def stated_labels(source: Path) -> LabelMap | None:
@@ -222,7 +228,7 @@ def _read_json(path: Path) -> RawSite:
         return read_nnunet(path, content, name)
     entries = [replace(one, images=_numbered(path, one.images)) for one in entries]
     left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
-    return RawSite(name, _cases(path, name, entries), left_out)
+    return RawSite(name, _cases(path, path.parent, name, entries), left_out)
 
 
 def _paths(stated: Any) -> tuple[str, ...]:
@@ -239,9 +245,26 @@ def _numbered(listing: Path, images: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(str(folder / path.name) for path in numbered_files(listing.parent / images[0])) or images
 
 
-def _read_pairs(path: Path) -> list[RawSite]:
+def read_pairs(path: Path, root: Path) -> list[RawSite]:
+    """Return the sites of a table of images and masks, whose paths are relative to ``root``.
+
+    It has a row for each case with the columns `COLUMNS`, or one for each image and mask with those of `ROWS`, in which
+    rows of one site and case belong together. ``FOLDER#UID`` names a series of a folder that holds several.
+
+    Raises:
+        BadInput: it is not such a table, a row lacks a value, or a file is missing.
+    """
+    rows = read_table(path, COLUMNS[:2])
+    if not rows:
+        raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
+    by_row = "mask" in rows[0][1] and "image" in rows[0][1] and "case" in rows[0][1]
+    sites = _entries_by_file(path, rows) if by_row else _entries_by_case(path, rows)
+    return [RawSite(site, _cases(path, root, site, sites[site])) for site in sorted(sites)]
+
+
+def _entries_by_case(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> dict[str, list[Entry]]:
     sites: dict[str, list[Entry]] = defaultdict(list)
-    for line, row in read_table(path, COLUMNS[:2]):
+    for line, row in rows:
         images, masks = (
             {name: row[name] for name in row if name == part or name.startswith(f"{part}_")}
             for part in ("image", "label")
@@ -254,45 +277,115 @@ def _read_pairs(path: Path) -> list[RawSite]:
         if not all((*images.values(), *masks.values(), row["patient"])) or not PLAIN.fullmatch(row["site"]):
             raise BadInput(f"{path}: line {line} lacks a value, or its site is not a plain name; correct the table")
         organs = tuple(name.removeprefix("label_") for name in masks) if list(masks) != ["label"] else ()
-        sites[row["site"]].append(Entry(tuple(images.values()), tuple(masks.values()), row["patient"], organs))
-    if not sites:
-        raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
-    return [RawSite(site, _cases(path, site, sites[site])) for site in sorted(sites)]
+        channels = tuple(name.removeprefix("image_") for name in images) if list(images) != ["image"] else ()
+        entry = Entry(tuple(images.values()), tuple(masks.values()), row["patient"], organs, channels)
+        sites[row["site"]].append(entry)
+    return sites
 
 
-def _cases(listing: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase, ...]:
+def _entries_by_file(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> dict[str, list[Entry]]:
+    cases: dict[tuple[str, str], list[tuple[int, dict[str, str]]]] = defaultdict(list)
+    for line, row in rows:
+        if not (row["image"] or row["mask"]) or not row["case"] or not PLAIN.fullmatch(row["site"]):
+            raise BadInput(
+                f"{path}: line {line} has no image or mask, no case, or a site that is not a plain name; complete the "
+                "row or remove it"
+            )
+        cases[row["site"], row["case"]].append((line, row))
+    sites: dict[str, list[Entry]] = defaultdict(list)
+    for (site, case), there in cases.items():
+        images = {row["image"]: row.get("channel", "") for _, row in there if row["image"]}
+        masks = {row["mask"]: row.get("label", "") for _, row in there if row["mask"]}
+        lines = ", ".join(str(line) for line, _ in there)
+        for what, files in (("image", images), ("mask", masks)):
+            if not files:
+                raise BadInput(f"{path}: case {case} of site {site} (line {lines}) has no {what}; add it, or remove it")
+        patients = {row["patient"] for _, row in there if row["patient"]}
+        if len(patients) > 1:
+            raise BadInput(f"{path}: case {case} of site {site} (line {lines}) has several patients; name one")
+        if len(images) > 1 and (not all(images.values()) or len(set(images.values())) < len(images)):
+            raise BadInput(f"{path}: case {case} of site {site} (line {lines}): name the channel of each of its images")
+        organs = tuple(masks.values()) if len(masks) > 1 or any(masks.values()) else ()
+        channels = tuple(images.values()) if len(images) > 1 or any(images.values()) else ()
+        sites[site].append(Entry(tuple(images), tuple(masks), (patients or {""}).pop(), organs, channels, case))
+    return sites
+
+
+def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase, ...]:
     """Return cases named by the first file of the image; without a patient each case is a patient.
 
     Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
     ``P2-t2``.
     """
-    listed = {_within(listing, entry.images[0]) for entry in entries}
+    listed = {_within(root, entry.images[0]) for entry in entries}
     stems = Counter(name_and_suffix(image)[0] for image in listed)
     images: dict[str, Path] = {}
     cases = []
     for entry in entries:
-        files, masks = ([listing.parent / file for file in of] for of in (entry.images, entry.masks))
+        channels = [_channel(root / image, listing) for image in entry.images]
+        channels = [
+            replace(channel, name=name)
+            for channel, name in zip(channels, entry.channels or [""] * len(channels), strict=True)
+        ]
+        files, masks = [channel.path for channel in channels], [root / mask for mask in entry.masks]
         for path in (*files, *masks):
             if not _exists(path):
                 raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
             if not is_readable(path):
                 raise BadInput(f"{listing}: names {path}, of no format that is read; expected one of {KNOWN}")
-        case, within = name_and_suffix(files[0])[0], _within(listing, entry.images[0])
-        if stems[case] > 1:
+        case, within = name_and_suffix(files[0])[0], _within(root, entry.images[0])
+        if entry.name:
+            case = entry.name
+        elif stems[case] > 1:
             folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
             case = "-".join((*folders, case))
         elif len(files) > 1 and (numbered := NUMBERED.fullmatch(case)):
             case = numbered["case"]
         note_file(images, case, files[0])
         patient = f"{site}-{entry.patient or case}"
-        channels = tuple(map(Channel, files)) if len(files) > 1 else ()
-        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, channels))
+        is_plain = len(channels) == 1 and channels[0] == Channel(files[0])
+        listed_channels = () if is_plain else tuple(channels)
+        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, listed_channels))
     return tuple(sorted(cases, key=lambda case: case.name))
 
 
-def _within(listing: Path, image: str) -> Path:
-    """Return the normalised path of a listed file, relative to the list's folder if it is within."""
-    path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
+def pair_rows(source: Path, site: str, case: RawCase) -> list[dict[str, str]]:
+    """Return the rows of a case in a table that `read_pairs` reads, with paths relative to ``source``."""
+    prefix = f"{site}-"
+    images = [(name_in_list(source, part), part.name) for part in case.parts]
+    organs = case.organs or ("",) * (1 + len(case.more))
+    masks = [
+        (name_in_list(source, Channel(path)), organ)
+        for path, organ in zip((case.label, *case.more), organs, strict=True)
+    ]
+    rows = []
+    for (image, channel), (mask, organ) in zip_longest(images, masks, fillvalue=("", "")):
+        values = (site, case.name, case.patient.removeprefix(prefix), image, channel, mask, organ)
+        rows.append(dict(zip(ROWS, values, strict=True)))
+    return rows
+
+
+def name_in_list(source: Path, part: Channel) -> str:
+    """Return what names a file or series in a list: its path relative to ``source``, with #UID in a shared folder."""
+    path = Path(os.path.relpath(part.path, source)).as_posix()
+    head = read_head(part.files[0]) if part.files else None
+    return f"{path}{SERIES_MARK}{head.series}" if head else path
+
+
+def _channel(path: Path, listing: Path) -> Channel:
+    """Return the file, folder, or series ``FOLDER#UID`` that a list names."""
+    folder, mark, series = str(path).rpartition(SERIES_MARK)
+    if not mark or _exists(path):
+        return Channel(path)
+    try:
+        return find_series(Path(folder), series).channel
+    except BadInput as error:
+        raise BadInput(f"{listing}: {error}") from None
+
+
+def _within(root: Path, image: str) -> Path:
+    """Return the normalised path of a listed file, relative to ``root`` if it is within."""
+    path, folder = (Path(os.path.abspath(one)) for one in (root / image, root))
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 

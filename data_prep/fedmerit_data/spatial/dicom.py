@@ -2,9 +2,9 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 import pydicom
 from numpy.typing import NDArray
 from pydicom.filereader import read_file_meta_info
-from pydicom.pixels.utils import get_expected_length
+from pydicom.pixels.processing import apply_color_lut
+from pydicom.pixels.utils import get_expected_length, pixel_array
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000TransferSyntaxes
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
+from fedmerit_data.spatial.heads import is_dicom_file, read_head
 from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
 # Tags that every slice has, with equal values in the whole series.
@@ -92,28 +94,65 @@ def frame_remarks(image: Volume, frame: object) -> tuple[str, ...]:
 
 
 def is_slice(path: Path) -> bool:
-    """Return whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
-    plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
-    return plain or path.suffix.lower() in (".dcm", ".ima")
+    """Return whether a file is DICOM, by its content whatever it is called, or calls itself so."""
+    return path.is_file() and (path.suffix.lower() in (".dcm", ".ima") or is_dicom_file(path))
 
 
-def read_dicom(path: Path) -> Volume:
-    """Return the one series of a folder, or one file.
+def read_dicom(path: Path, slices: Sequence[Path] = ()) -> Volume:
+    """Return the one series of a folder, or one file: enhanced multi-frame, one slice, or an X-ray, without a place.
 
-    Enhanced multi-frame, one slice, or a picture without a place: an X-ray.
+    Files of the folder that hold no image, such as a structure set, are left out with a remark.
+
+    Args:
+        slices: Those of the series, if the folder holds others.
 
     Raises:
         BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
     """
     if not path.is_dir():
         return _read_file(path)
-    files = [entry for entry in list_visible(path) if is_slice(entry)]
-    if len(files) == 1 and files[0].is_file():
+    files, others = list(slices), list[tuple[Path, str]]()
+    if not files:
+        heads = {entry: read_head(entry) for entry in list_visible(path) if is_slice(entry)}
+        others = [
+            (entry, head.modality) for entry, head in heads.items() if head and head.modality and not head.is_image
+        ]
+        files = [entry for entry in heads if entry not in dict(others)] or [*heads]
+    if len(files) == 1:
         with report_dicom_damage(files[0], "DICOM file"):
             header = pydicom.dcmread(files[0], stop_before_pixels=True)
         if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
             return _read_file(files[0])
-    return read_series(path)
+    volume = read_series(path, files)
+    remarks = tuple(f"{other.name}: {modality}, no image: left out" for other, modality in others)
+    return replace(volume, remarks=(*volume.remarks, *remarks))
+
+
+def read_colours(path: Path, slices: Sequence[Path] = ()) -> NDArray[np.float32] | None:
+    """Return the picture (height, width, 3) of a DICOM file in colours, such as ultrasound, as red, green and blue.
+
+    The file may be alone in its folder. `None` if there are several files, or grey levels.
+
+    Raises:
+        BadInput: it is unreadable, or holds several pictures.
+    """
+    if path.is_dir():
+        files = slices or [entry for entry in list_visible(path) if is_slice(entry)]
+        if len(files) != 1:
+            return None
+        (path,) = files
+    with report_dicom_damage(path, "DICOM file"):
+        tags = ["SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns"]
+        header = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=True)
+        is_palette = header.get("PhotometricInterpretation") == "PALETTE COLOR"
+        if "Rows" not in header or not (is_palette or header.get("SamplesPerPixel") == 3):
+            return None
+        if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
+            raise BadInput(f"{path}: holds {frames} pictures in colours; save the picture to use as a file")
+        require_sane(path, (header.Columns, header.Rows, 1))
+        file = pydicom.dcmread(path)
+        pixels = pixel_array(file)  # luminance and chrominance as red, green and blue
+        return np.asarray(apply_color_lut(pixels, file) if is_palette else pixels, np.float32)
 
 
 def _read_file(path: Path) -> Volume:
@@ -149,13 +188,13 @@ def place_slices(path: Path, volume: Any, **more: Any) -> Volume:
     return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]], **more)
 
 
-def read_series(folder: Path) -> Volume:
-    """Return the one DICOM series of a folder, its slices sorted by position.
+def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
+    """Return the one DICOM series of a folder, or these ``files`` of it, its slices sorted by position.
 
     Raises:
         BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
-    paths = [path for path in list_visible(folder) if is_slice(path)]
+    paths = list(files) or [path for path in list_visible(folder) if is_slice(path)]
     slices = [(path, _header(path)) for path in paths]
     if len(slices) < 2:
         raise BadInput(f"{folder}: {len(slices)} DICOM slice(s); expected the folder of a whole series")
@@ -163,7 +202,10 @@ def read_series(folder: Path) -> Volume:
     for path, header in slices:
         for key in (*SHARED_TAGS, "PixelSpacing"):
             if header[key].value != first[key].value:
-                raise BadInput(f"{path}: its {key} is not that of {paths[0].name}; keep one series per folder")
+                raise BadInput(
+                    f"{path}: its {key} is not that of {paths[0].name}; keep one series per folder, or name one as "
+                    "FOLDER#SERIES, by its UID, number or description"
+                )
         apart = np.subtract(header.ImageOrientationPatient, first.ImageOrientationPatient)
         if not np.abs(apart).max() < 1e-3:
             raise BadInput(f"{path}: its ImageOrientationPatient is not that of {paths[0].name}; keep one series")
@@ -188,8 +230,6 @@ def read_series(folder: Path) -> Volume:
 
 
 def _header(path: Path) -> pydicom.Dataset:
-    if path.is_dir():
-        raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with report_dicom_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
         what = header.get("Modality") or "DICOM without an image"

@@ -50,6 +50,32 @@ def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]
     return replace(image, path=label.path, voxels=voxels), remarks
 
 
+def resample_channel(grid: Volume, channel: Volume, name: str) -> tuple[Volume, tuple[str, ...]]:
+    """Return a channel on the grid of another one of the same scan by linear interpolation, with a remark.
+
+    Voxels of the grid beyond the channel get its smallest value.
+
+    Raises:
+        BadInput: they have no voxel in common.
+    """
+    to_channel = np.linalg.inv(channel.affine) @ grid.affine
+    matrix, offset = to_channel[:3, :3], to_channel[:3, 3]
+    shape, lowest = grid.voxels.shape, float(channel.voxels.min())
+    voxels = ndimage.affine_transform(channel.voxels, matrix, offset, shape, order=1, mode="nearest")
+    inside = np.ones(shape, np.bool_)
+    for axis, side in enumerate(channel.voxels.shape):
+        steps = [matrix[axis, other] * np.arange(count) for other, count in enumerate(shape)]
+        at = steps[0][:, None, None] + steps[1][:, None] + steps[2] + offset[axis]
+        inside &= (at > -1) & (at < side)
+    if not inside.any():
+        raise BadInput(f"{channel.path}: lies outside {grid.path.name}; channels have to be of one scan")
+    beyond = 1 - float(inside.mean())
+    edge = f"; {beyond:.0%} of it beyond the channel" if beyond >= 0.005 else ""
+    remark = f"channel {name} resampled (linear) to the grid of {grid.path.name}{edge}"
+    placed = np.where(inside, voxels, np.float32(lowest)).astype(np.float32)
+    return replace(grid, path=channel.path, voxels=placed, remarks=channel.remarks), (remark,)
+
+
 def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
     """Return ``label`` with its axes in the order and direction of those of ``image``, without resampling.
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tifffile
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
+from fedmerit_data.spatial.volumes import ITK, report_damage
 
 CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit encoder
@@ -25,6 +27,8 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits
 DEEP = ("I;16", "I;16L", "I;16B", "I", "F")  # grey levels of more bits
 LOSSLESS_WEBP = b"VP8L"  # within the first bytes of such a file
 UPRIGHT = 1
+LUMA = 0.299, 0.587, 0.114
+PNG_HEADER, PNG_COLOURS = 26, (2, 4, 6)  # bytes up to depth and type; types of several numbers a pixel
 STEEP = 160  # grey levels by which most 3 x 3 pixels within a soft edge differ less
 FEW = 16  # different levels of a mask; soft edges have more, or levels in the middle
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
@@ -70,12 +74,50 @@ def load(path: Path, mode: str) -> NDArray[np.uint8]:
 
 
 def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
-    """Return the pixels of a photograph as `load` does, but read grey levels of 16 or 32 bits too, as stored."""
+    """Return the pixels of a photograph as `load` does, but with levels of 16 or 32 bits as stored."""
     with _opened(path, (*MODES, *DEEP)) as file:
+        if file.mode not in DEEP and _has_deep_colours(path, file.format):
+            with report_damage(path, "image"):
+                colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path))).astype(np.float32)
+            colours = colours[..., :3] if colours.shape[-1] > 2 else np.repeat(colours[..., :1], 3, axis=-1)
+            return to_grey(colours) if mode == "L" else colours
         if file.mode not in DEEP:
             return np.array(file.convert(mode), dtype=np.float32)
         grey = np.array(file, dtype=np.float32)
         return grey if mode == "L" else np.repeat(grey[..., None], 3, axis=2)
+
+
+def to_grey(colours: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the luma (height, width) of red, green and blue by ITU-R BT.601, as Pillow does, without rounding."""
+    grey: NDArray[np.float32] = (colours @ np.array(LUMA, np.float32)).astype(np.float32)
+    return grey
+
+
+def _has_deep_colours(path: Path, stored_as: str | None) -> bool:
+    """Return whether a picture in colours has more than 8 bits of each, which Pillow cuts."""
+    if stored_as == "PNG":
+        with path.open("rb") as file:
+            header = file.read(PNG_HEADER)
+        return header[24] == 16 and header[25] in PNG_COLOURS
+    if stored_as == "TIFF":
+        with report_damage(path, "image"), tifffile.TiffFile(path) as file:
+            page = file.pages.first
+            return page.samplesperpixel > 1 and page.dtype is not None and page.dtype.itemsize > 1
+    return False
+
+
+def load_colours(path: Path) -> NDArray[np.int64]:
+    """Return the colours of a mask (height, width), red, green and blue as one number 0xRRGGBB; transparent as black.
+
+    Raises:
+        BadInput: it is unreadable, or of a format that does not store exact colours.
+    """
+    with _opened(path, MODES) as file:
+        if file.format in ("JPEG", "MPO") or (file.format == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path)):
+            raise BadInput(f"{path}: {file.format} mask, whose colours are not exact; save it as PNG")
+        pixels = np.array(file.convert("RGBA")).astype(np.int64)
+    colours: NDArray[np.int64] = (pixels[..., :3] * (65536, 256, 1)).sum(axis=-1)
+    return np.where(pixels[..., 3] == 0, 0, colours)
 
 
 def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]:
@@ -103,7 +145,10 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
         if levels.shape[-1] in (2, 4) and (levels[..., -1] == 255).all():  # opaque throughout
             levels = levels[..., :-1]
         if np.ptp(levels, axis=2).max() > (NEAR if lossy else 0):
-            raise BadInput(f"{path}: the mask is in colours; expected grey levels or a palette")
+            raise BadInput(
+                f"{path}: the mask is in colours, such as #{_common_colour(levels)}; name those of each label, "
+                "--labels NAME=#RRGGBB"
+            )
         levels = levels[..., 0]
     if palette is not None:
         levels, remarks = _read_palette(path, levels, palette)
@@ -115,6 +160,13 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
         remarks.append("soft edges: levels above 127 taken as 255, others as 0")
         return np.where(levels > HALF, 255, 0).astype(np.uint8), remarks
     return levels, remarks
+
+
+def _common_colour(pixels: NDArray[Any]) -> str:
+    """Return the most frequent colour (height, width, 3 or more) except black, as six hexadecimal digits."""
+    found, counts = np.unique(pixels[..., :3].reshape(-1, 3), axis=0, return_counts=True)
+    counts[~found.any(axis=1)] = 0
+    return "".join(f"{int(level):02x}" for level in found[counts.argmax()])
 
 
 def _first_bytes(path: Path) -> bytes:

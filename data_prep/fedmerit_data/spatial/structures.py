@@ -1,8 +1,8 @@
 """Masks as DICOM structure sets (RTSTRUCT): contours of each region, filled on the grid of an image."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,21 @@ from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage
 MOST_BYTES = 1 << 28  # of a structure set: many times any
 MOST_CROSSINGS = 1 << 24  # of one contour with the rows of its slice
 FURTHEST = 1e5  # mm of a point from the origin
-CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
+XOR = "CLOSEDPLANAR_XOR"
+CLOSED = ("CLOSED_PLANAR", XOR)
+ON_OUTLINE = 0.05  # pixels that a point of a hole may be beyond its outer contour
+SAME_AREA = 1e-3  # share of their area by which a contour and its copy may differ
+CHUNK = 256  # points compared with an outline at a time
 PLANAR = 0.25  # slices that the points of one contour may differ in
 ON_SLICE = 0.1  # slices that a contour may be off the slice that it is drawn on
 
-Contours = list[NDArray[np.float64]]  # (points, 3) in mm, each closed
+
+@dataclass(frozen=True)
+class Contour:
+    """A closed contour: ``points`` (points, 3) in mm or voxels, later (points, 2) in its plane."""
+
+    points: NDArray[np.float64]
+    is_xor: bool = False
 
 
 def read_structures(path: Path) -> Regions:
@@ -61,7 +71,7 @@ def _draw(
         return replace(image, path=path, voxels=mask.astype(np.float32)), tuple(remarks)
 
 
-def _read_contours(path: Path, region: Any) -> tuple[Contours, int]:
+def _read_contours(path: Path, region: Any) -> tuple[list[Contour], int]:
     """Return the closed contours of a region, and how many others it has."""
     contours, others = [], 0
     for item in (region.get("ContourSequence") if region is not None else None) or ():
@@ -70,60 +80,107 @@ def _read_contours(path: Path, region: Any) -> tuple[Contours, int]:
         if numbers.size % 3 or not (np.abs(numbers) < FURTHEST).all():
             raise BadInput(f"{path}: a contour has {numbers.size} coordinates; expected three of each point, in mm")
         if item.ContourGeometricType in CLOSED and numbers.size >= 9:
-            contours.append(numbers.reshape(-1, 3))
+            contours.append(Contour(numbers.reshape(-1, 3), item.ContourGeometricType == XOR))
         else:
             others += 1
     return contours, others
 
 
-def _fill(path: Path, name: str, contours: Contours, image: Volume, mask: NDArray[np.bool_]) -> Iterable[str]:
-    """Fill a region in ``mask``: where contours of one plane overlap, the inner one is a hole. Gives remarks."""
+def _fill(path: Path, name: str, contours: list[Contour], image: Volume, mask: NDArray[np.bool_]) -> Iterable[str]:
+    """Fill a region in ``mask`` slice by slice; gives remarks."""
     to_image = np.linalg.inv(image.affine) @ FROM_LPS
-    placed = [points @ to_image[:3, :3].T + to_image[:3, 3] for points in contours]
-    along = int(np.argmin(np.max([np.ptp(points, axis=0) for points in placed], axis=0)))
-    planes: dict[float, Contours] = defaultdict(list)
-    for points in placed:
-        if np.ptp(points[:, along]) > PLANAR:
+    placed = [replace(contour, points=contour.points @ to_image[:3, :3].T + to_image[:3, 3]) for contour in contours]
+    along = int(np.argmin(np.max([np.ptp(contour.points, axis=0) for contour in placed], axis=0)))
+    planes: dict[int, list[tuple[float, Contour]]] = defaultdict(list)  # by the nearest slice
+    for contour in placed:
+        if np.ptp(contour.points[:, along]) > PLANAR:
             raise BadInput(
                 f"{path}: a contour of {name} is not in one slice of {image.path.name}; draw it on its slices"
             )
-        planes[round(float(points[:, along].mean()), 2)].append(np.delete(points, along, axis=1))
-    nearest: dict[int, float] = {}  # by slice, the plane that is nearest to it
-    for plane in planes:
-        at = round(plane)
-        if at not in nearest or abs(plane - at) < abs(nearest[at] - at):
-            nearest[at] = plane
+        plane = float(contour.points[:, along].mean())
+        flat = replace(contour, points=np.delete(contour.points, along, axis=1))
+        planes[round(plane)].append((plane, flat))
     slices = np.moveaxis(mask, along, 0)
-    within = {at: plane for at, plane in nearest.items() if 0 <= at < len(slices)}
+    within = sorted(at for at in planes if 0 <= at < len(slices))
     if not within:
         raise BadInput(f"{path}: {name} is outside its image {image.path.name}; they have to be of one scan")
-    for at, plane in within.items():
-        slices[at] |= _inside(path, planes[plane], slices[at].shape)
-    if len(within) < len(nearest):
-        yield f"{name}: contours on {len(nearest) - len(within)} slices outside the image left out"
-    if len(nearest) < len(planes):
-        yield f"{name}: {len(planes) - len(nearest)} planes of contours between slices left out"
-    if any(abs(plane - at) > ON_SLICE for at, plane in within.items()):
+    joined = 0
+    for at in within:
+        there = sorted(planes[at], key=lambda one: one[0])
+        starts = [place for place in range(1, len(there)) if there[place][0] - there[place - 1][0] > ON_SLICE]
+        joined += len(starts)
+        for first, end in zip([0, *starts], [*starts, len(there)], strict=True):
+            slices[at] |= _region(path, [contour for _, contour in there[first:end]], slices[at].shape)
+    if len(within) < len(planes):
+        yield f"{name}: contours on {len(planes) - len(within)} slices outside the image left out"
+    if joined:
+        yield f"{name}: {joined} planes of contours between slices joined with those of the nearest slice"
+    if any(abs(plane - at) > ON_SLICE for at in within for plane, _ in planes[at]):
         yield f"{name}: contours beside the slices of the image, each put on the nearest"
+    if gaps := within[-1] - within[0] + 1 - len(within):
+        yield f"{name}: no contour on {gaps} slices between others that have one"
 
 
-def _inside(path: Path, outlines: Contours, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return pixels whose centre an odd number of outlines (points, 2) surround, so that holes and keyholes stay open.
+def _region(path: Path, contours: Sequence[Contour], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return the pixels of one plane's contours: their union, without contours within another one and those of XOR.
 
-    Along each row, every crossing of an outline changes inside to outside or back.
+    A contour within an even number of others adds, one within an odd number is a hole (DICOM PS3.3, C.8.8.6).
+    """
+    filled = [(contour, _inside(path, contour.points, shape)) for contour in contours]
+    plain = sorted((one for one in filled if not one[0].is_xor), key=lambda one: -_area(one[0].points))
+    region = np.zeros(shape, np.bool_)
+    for place, (contour, pixels) in enumerate(plain):
+        depth = sum(_is_within(contour.points, outer.points) for outer, _ in plain[:place])
+        region = region & ~pixels if depth % 2 else region | pixels
+    for contour, pixels in filled:
+        if contour.is_xor:
+            region ^= pixels
+    return region
+
+
+def _area(points: NDArray[np.float64]) -> float:
+    u, v = points.T
+    return abs(float(np.dot(u, np.roll(v, -1)) - np.dot(v, np.roll(u, -1)))) / 2
+
+
+def _is_within(points: NDArray[np.float64], outline: NDArray[np.float64]) -> bool:
+    """Return whether all points lie inside a smaller part of the plane than the outline, or on it."""
+    if (points.min(0) < outline.min(0) - ON_OUTLINE).any() or (points.max(0) > outline.max(0) + ON_OUTLINE).any():
+        return False
+    if _area(outline) - _area(points) <= SAME_AREA * _area(outline):
+        return False  # one contour twice
+    start, end = outline, np.roll(outline, -1, axis=0)
+    along = end - start
+    length = np.maximum((along**2).sum(1), 1e-12)
+    for first in range(0, len(points), CHUNK):
+        some = points[first : first + CHUNK, None]
+        crosses = (start[:, 1] > some[..., 1]) != (end[:, 1] > some[..., 1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            at = start[:, 0] + (some[..., 1] - start[:, 1]) / along[:, 1] * along[:, 0]
+        inside = (crosses & (some[..., 0] < at)).sum(1) % 2 == 1
+        share = (((some - start) * along).sum(-1) / length).clip(0, 1)
+        apart = np.linalg.norm(start + share[..., None] * along - some, axis=-1).min(1)
+        if not (inside | (apart <= ON_OUTLINE)).all():
+            return False
+    return True
+
+
+def _inside(path: Path, outline: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return pixels whose centre an outline (points, 2) surrounds an odd number of times, so that keyholes stay open.
+
+    Along each row, every crossing of the outline changes inside to outside or back.
     """
     crossings = np.zeros((shape[0] + 1, shape[1]), np.int64)
-    for outline in outlines:
-        (u, v), (next_u, next_v) = outline.T, np.roll(outline, -1, axis=0).T
-        first, end = (np.ceil(edge(v, next_v)).clip(0, shape[1]).astype(np.int64) for edge in (np.minimum, np.maximum))
-        rows = end - first  # that an edge crosses
-        if rows.sum() > MOST_CROSSINGS:
-            raise BadInput(f"{path}: a contour of {len(outline)} points crosses too many rows; export it again")
-        edge_of = np.repeat(np.arange(len(u)), rows)
-        row = np.arange(len(edge_of)) - np.repeat(np.cumsum(rows) - rows - first, rows)
-        share = (row - v[edge_of]) / (next_v - v)[edge_of]
-        at = np.ceil(u[edge_of] + share * (next_u - u)[edge_of]).clip(0, shape[0]).astype(np.int64)
-        np.add.at(crossings, (at, row), 1)
+    (u, v), (next_u, next_v) = outline.T, np.roll(outline, -1, axis=0).T
+    first, end = (np.ceil(edge(v, next_v)).clip(0, shape[1]).astype(np.int64) for edge in (np.minimum, np.maximum))
+    rows = end - first  # that an edge crosses
+    if rows.sum() > MOST_CROSSINGS:
+        raise BadInput(f"{path}: a contour of {len(outline)} points crosses too many rows; export it again")
+    edge_of = np.repeat(np.arange(len(u)), rows)
+    row = np.arange(len(edge_of)) - np.repeat(np.cumsum(rows) - rows - first, rows)
+    share = (row - v[edge_of]) / (next_v - v)[edge_of]
+    at = np.ceil(u[edge_of] + share * (next_u - u)[edge_of]).clip(0, shape[0]).astype(np.int64)
+    np.add.at(crossings, (at, row), 1)
     odd: NDArray[np.bool_] = np.cumsum(crossings[:-1], axis=0) % 2 == 1
     return odd
 
@@ -138,7 +195,7 @@ def read_regions(path: Path) -> Regions | None:
     """
     if path.is_dir():
         files = [entry for entry in list_visible(path) if is_slice(entry)]
-        if len(files) != 1 or not files[0].is_file():
+        if len(files) != 1:
             return None
         path = files[0]
     with report_dicom_damage(path, "DICOM file"):

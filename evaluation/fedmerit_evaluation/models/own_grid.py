@@ -150,9 +150,9 @@ def _kind(site: SiteFolder) -> Kind:
     try:
         if info["source"] != GENERIC:
             return KINDS[info["source"]]
-        fill, resample = info.get("fill"), bool(info.get("resample"))
+        fill, resample, channel = info.get("fill"), bool(info.get("resample")), info.get("channel")
         labels, by = _label_map(site), info["normalisation"]
-        return generic_kind(labels, site.channels, site.task, by, fill=fill, resample=resample)
+        return generic_kind(labels, site.channels, site.task, by, fill=fill, resample=resample, channel=channel)
     except (KeyError, TypeError) as error:
         raise BadInput(f"{site.path / 'site.json'}: does not say how it was prepared ({error})") from None
 

@@ -46,7 +46,7 @@ def test_site_folders_pair_by_name(tmp_path, ending):
     assert [(case.name, case.patient) for case in east.cases] == [("a", "east-a"), ("b", "east-b")]
     assert [(case.name, case.patient) for case in west.cases] == [("c", "west-c")]
     assert east.left_out == (
-        ("notes.txt", "neither in images nor in masks"), ("images/list.txt", "of no format that is read")
+        ("east/images/list.txt", "of no format that is read"), ("east/notes.txt", "of no format that is read")
     )  # fmt: skip
     for shift, case in enumerate(east.cases):
         decoded = colour(case)
@@ -128,7 +128,9 @@ def test_several_channels_of_a_volume(tmp_path):
     save_nifti(tmp_path / "east" / "masks" / "p.nii.gz", box())
     decoded = generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=2)
     np.testing.assert_array_equal(decoded.image, both.transpose(2, 3, 1, 0))
-    with pytest.raises(BadInput, match=r"p.nii.gz: of shape \(24, 20, 4, 2\); expected 3 channels as its fourth axis"):
+    with pytest.raises(
+        BadInput, match=r"p.nii.gz: of shape \(24, 20, 4, 2\); expected 3 channel\(s\) as its fourth axis"
+    ):
         generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
 
 
@@ -188,7 +190,7 @@ def test_nnunet(tmp_path):
     decoded = generic.decode(site.cases[0], channels=2)
     np.testing.assert_array_equal(decoded.image, np.stack([volume(0), volume(1)], axis=-1).transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
-    with pytest.raises(BadInput, match=r"p_1 has 2 channels \(p_1_0000.*\); pass --channels 2"):
+    with pytest.raises(BadInput, match=r"p_1_0000.nii.gz: has 2 channels \(T2, ADC\), not 1; pass --channels 2"):
         generic.decode(site.cases[0], channels=1)
     (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
     with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
@@ -270,8 +272,9 @@ def test_a_source_may_be_the_folder_of_one_site(tmp_path):
     for name, site in (("HK", None), ("Hospital", "Hospital")):
         (found,) = generic_kind(site=site).find_sites(tmp_path / "HK")
         assert (found.name, [case.patient for case in found.cases]) == (name, [f"{name}-a", f"{name}-b"])
-    with pytest.raises(BadInput, match="--site Hospital names a folder of one site, with images and masks in it"):
-        generic_kind(site="Hospital").find_sites(tmp_path)
+    photographs(tmp_path / "BMC")
+    (found,) = generic_kind(site="Hospital").find_sites(tmp_path)
+    assert (found.name, len(found.cases)) == ("Hospital", 4)
 
 
 def test_a_photograph_that_viewers_turn_is_refused(tmp_path):

@@ -244,7 +244,8 @@ REFUSED = {  # what is wrong, options, and what is said
     "huge": (nnunet_v2, lambda root: edit(root, labels={"liver": 10**30}), {}, r"labels \{'liver': 10+\}; expected"),
     "no channel": (brats, lambda root: (root / "p_2" / "p_2_t1.nii.gz").unlink(), {"channels": 2},
                    "p_2: has the images flair, the other patients flair, t1|p_1: has the images"),
-    "no mask": (brats, lambda root: (root / "p_2" / "p_2_seg.nii.gz").unlink(), {"channels": 2}, "p_2: has no mask"),
+    "no mask": (brats, lambda root: (root / "p_2" / "p_2_seg.nii.gz").unlink(), {"channels": 2},
+                "p_2_flair.nii.gz: its mask is missing; add it"),
     "organs unnamed": (totalsegmentator, None, {"channels": 1},
                        "masks of 3 organs .femur, liver, spleen.* --labels femur="),
     "organ missing": (totalsegmentator, lambda root: (root / "p_1" / "segmentations" / "liver.nii.gz").unlink(),
@@ -252,11 +253,9 @@ REFUSED = {  # what is wrong, options, and what is said
     "segment": (slicer, None, {"channels": 1, "labels": {"l": ("Lung",)}}, "has no Lung, .* it has Liver, Spleen 1"),
     "too many": (brats, None, {"channels": 3}, "has 2 channels .*; pass --channels 2, or list those to use"),
     "nothing": (lambda root: (root / "A" / "B" / "C").mkdir(parents=True), None, {},
-                "A: no cases in this site folder; expected folders .*, a folder for each patient .*, a dataset.json"),
-    "other names": (lambda root: pngs(root, "A/images/1_0000.png", "A/masks/1.png"), None, {},
-                    "1_0000.png: its mask is missing; add it, rename 1.png, which has no image, or move"),
-    "other folder": (lambda root: pngs(root, "A/images/1.png", "A/labels/1.png"), None, {},
-                     "A: has no folder masks, only images, labels; expected images and masks"),
+                ": no case in it; expected images and masks .*, a folder for each patient, .*, a dataset.json"),
+    "other names": (lambda root: pngs(root, "A/images/one.png", "A/masks/1.png"), None, {},
+                    "1.png: its image is missing; add it, rename one.png, which has no image or mask, or move"),
     "a text": (monai, lambda root: write_json(root / "site-1.json", {"training": [{"image": [], "label": "x"}]}), {},
                "site-1.json: not a readable list"),
 }  # fmt: skip
@@ -290,7 +289,7 @@ def test_masks_on_another_grid_and_voxels_without_a_value(tmp_path):
     coarse[:2, 3] = -0.5
     save_nifti(tmp_path / "A" / "images" / "p.nii.gz", image)
     save_nifti(tmp_path / "A" / "masks" / "p.nii.gz", LIVER[::2, ::2], coarse)
-    for options, message in (({}, "not finite, 1 in all; .*--fill"), ({"fill": 0.0}, "one grid, or --resample-masks")):
+    for options, message in (({}, "not finite, 1 in all; .*--fill"), ({"fill": 0.0}, "one grid, or --resample given")):
         with pytest.raises(BadInput, match=message):
             decode_all(tmp_path, {"channels": 1, **options})
     (decoded,) = decode_all(tmp_path, {"channels": 1, "fill": -5.0, "resample": True})

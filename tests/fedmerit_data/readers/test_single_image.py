@@ -42,9 +42,13 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
     for channels, channel in ((1, 2), (1, -1), (2, 0)):
         with pytest.raises(BadInput, match=f"scan.nii: --channel {channel}: no such channel .* model of {channels}"):
             read_image(path, channels, channel)
-    with pytest.raises(BadInput, match=r"scan.nii: of shape .*; the model takes 3 channel\(s\)$"):
+    with pytest.raises(
+        BadInput, match=r"scan.nii: of shape .*; expected 3 channel\(s\) as its fourth axis; pass --channels 2"
+    ):
         read_image(path, 3)
-    with pytest.raises(BadInput, match=r"scan.nii: .* takes 1 channel\(s\); name one by --channel, counted from 0$"):
+    with pytest.raises(
+        BadInput, match=r"scan.nii: .*; expected 1 channel\(s\) .*; name one by --channel, counted from 0$"
+    ):
         read_image(path, 1)
 
 
@@ -56,7 +60,7 @@ def test_a_dicom_series_and_a_metaimage_are_read_as_one_channel(tmp_path):
     assert series.decoded.image.shape == (SHAPE[2], 1, SHAPE[1], SHAPE[0])
     np.testing.assert_array_equal(series.decoded.image, scan.decoded.image)
     assert (series.name, scan.name) == ("series", "scan")
-    with pytest.raises(BadInput, match="series: a DICOM series has one channel, the model takes 2"):
+    with pytest.raises(BadInput, match="series: a DICOM series of grey levels has one channel, not 2"):
         read_image(tmp_path / "series", 2)
     with pytest.raises(BadInput, match=r"scan.mhd: --channel 0: no such channel"):
         read_image(tmp_path / "scan.mhd", 1, 0)

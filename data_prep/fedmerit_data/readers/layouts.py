@@ -1,0 +1,501 @@
+"""Layouts of folders: which items of an inventory are masks, which image each belongs to, and whose it is.
+
+What folders and files are called gives an item its role; a DICOM mask names its image itself. `RULES` pair masks with
+images, the first that fits: by reference, by equal names, by names of which one continues the other, by folder. A new
+layout is a word in a list, or a rule.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import RawCase, RawSite
+from fedmerit_data.readers.inventory import Inventory, Item
+from fedmerit_data.spatial.heads import Head
+
+# Names of folders; what may follow tells training from test, or a centre.
+FURTHER = r"(?:[_ -]?(?:tr|ts|va|train\w*|test\w*|val\w*|c?\d+|png|nii|dicom|class))?"
+IMAGE_FOLDER = re.compile(rf"(?:jpeg)?(?:images?|imgs?|imaging|scans?|volumes?|inputs?|photos?|pictures?){FURTHER}")
+MASK_FOLDER = re.compile(
+    rf"(?:masks?|labels?|segs?|segmentations?|segmentation_?masks?|annotations?|annots?|ground[_ -]?truths?|gts?"
+    rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?){FURTHER}"
+)
+SPLIT_FOLDER = re.compile(r"train\w*|test\w*|val\w*")
+DERIVATIVES = "derivatives"  # of BIDS; the folder in it names who made them
+SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
+# Words in names of files, between separators.
+SEPARATOR = re.compile(r"[_\-. ]+")
+MASK_WORD = re.compile(
+    r"masks?|segs?|dseg|segmentations?|labels?|gts?|groundtruth|truth|annotations?|rois?|contours?|manual\d*"
+)
+IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
+READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*", re.IGNORECASE)
+PATIENT_FOLDER = re.compile(r".*\d.*")
+PLACEHOLDERS = ("", "anon", "anonymous", "anonymized", "anonymised", "unknown", "none")
+UNUSUAL = re.compile(r"[^\w. -]+")  # characters that names of cases do not have
+MAX_NAMED = 5  # organs or series in a message
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An item with its role; names are compared by their words in lower case.
+
+    ``folders`` are those that it lies in without those that only name a role or a split; ``above`` are those before a
+    folder that names a role, `None` if there is none. ``stem`` is its name, ``core`` the words of it that name no role.
+    """
+
+    item: Item
+    is_mask: bool
+    folders: Words
+    above: Words | None
+    stem: str
+    core: Words
+
+    @cached_property
+    def exact(self) -> Words:
+        """The words of folders and stem."""
+        return _words(*self.folders, self.stem)
+
+    @cached_property
+    def path(self) -> Words:
+        """The words of folders and core."""
+        return _words(*self.folders, *self.core)
+
+    @cached_property
+    def name(self) -> Words:
+        """The words of the core."""
+        return _words(*self.core)
+
+    def part(self, *names: str) -> str:
+        """Return what the stem says beside the names of its case and patient, and the words of its role."""
+        rest = self.stem
+        for name in sorted(names, key=len, reverse=True):
+            if name and rest != name and rest.startswith(name) and SEPARATOR.match(rest, len(name)):
+                rest = rest[len(name) :].lstrip("_-. ")
+                break
+            if rest == name:
+                return ""
+        words = SEPARATOR.split(rest)
+        kept = [word for word in words if not (MASK_WORD if self.is_mask else IMAGE_WORD).fullmatch(word.casefold())]
+        return rest if len(kept) == len(words) else "_".join(kept)
+
+
+def _words(*texts: str) -> Words:
+    return tuple(word for text in texts for word in SEPARATOR.split(text.casefold()) if word)
+
+
+def _common(*each: Words) -> Words:
+    """Return the first words that all have in common."""
+    return tuple(words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*each, strict=False)))
+
+
+def place_item(item: Item, organs: Collection[str] = ()) -> Placed:
+    """Return an item with its role: a mask by its header, its name, its folder, or if ``organs`` name it."""
+    *parents, stem = item.key.split("/") if item.key else ("",)
+    of_derivatives = ""
+    if DERIVATIVES in parents[:-1]:
+        at = parents.index(DERIVATIVES)
+        of_derivatives = parents[at + 1].casefold()
+        del parents[at : at + 2]
+    kinds = {name: _kind_of_folder(name.casefold()) for name in parents}
+    roles = [place for place, name in enumerate(parents) if kinds[name] in ("image", "mask")]
+    words = [word for word in SEPARATOR.split(stem) if word]
+    parent = parents[-1] if parents else ""
+    is_organ = stem in organs or any(stem.startswith(parent) and stem.endswith(f"_{organ}") for organ in organs)
+    says_mask = any(MASK_WORD.fullmatch(word.casefold()) or READER.fullmatch(word) for word in words)
+    by_name = says_mask or bool(MASK_FOLDER.fullmatch(of_derivatives))
+    by_folder = kinds[parents[roles[-1]]] == "mask" if roles else by_name
+    is_mask = by_folder or item.is_region or is_organ
+    role = MASK_WORD if is_mask else IMAGE_WORD
+    return Placed(
+        item,
+        is_mask,
+        tuple(name for name in parents if not kinds[name]),
+        tuple(name for name in parents[: roles[0]] if not kinds[name]) if roles else None,
+        stem,
+        tuple(words) if is_organ else tuple(word for word in words if not role.fullmatch(word.casefold())),
+    )
+
+
+def _kind_of_folder(name: str) -> str:
+    patterns = {"image": IMAGE_FOLDER, "mask": MASK_FOLDER, "split": SPLIT_FOLDER}
+    return next((kind for kind, pattern in patterns.items() if pattern.fullmatch(name)), "")
+
+
+class Images:
+    """Images by all that a mask may find them by."""
+
+    def __init__(self, images: Sequence[Placed], masks: Sequence[Placed], inventory: Inventory) -> None:
+        self.inventory = inventory
+        self.by: dict[str, dict[object, list[Placed]]] = defaultdict(lambda: defaultdict(list))
+        paths, names = ({getattr(mask, kind) for mask in masks} for kind in ("path", "name"))
+        for image in images:
+            for kind in ("exact", "path", "name", "folders"):
+                self.by[kind][getattr(image, kind)].append(image)
+            for kind, prefixes in (("path", paths), ("name", names)):
+                words = getattr(image, kind)
+                if longest := next(
+                    (words[:end] for end in range(len(words) - 1, 0, -1) if words[:end] in prefixes), ()
+                ):
+                    self.by[f"{kind} continues"][longest].append(image)
+            if (head := image.item.head) is not None:
+                for kind in ("series", "frame", "study"):
+                    if getattr(head, kind):
+                        self.by[kind][getattr(head, kind)].append(image)
+
+
+Rule = Callable[[Placed, Images], list[Placed]]
+
+
+def by_reference(mask: Placed, images: Images) -> list[Placed]:
+    """Find the series that a DICOM mask refers to, or the only one of its frame of reference or study."""
+    head = mask.item.head
+    if head is None or not mask.item.is_region:
+        return []
+    named = [found for uid in head.refers for found in images.by["series"][images.inventory.series_of.get(uid, uid)]]
+    for candidates in (named, images.by["frame"][head.frame], images.by["study"][head.study]):
+        chosen = list({id(found): found for found in candidates}.values())
+        if len(chosen) > 1:
+            near = by_equal_names(mask, images) or by_longer_image(mask, images)
+            folder = [found for found in chosen if found.folders == mask.folders]
+            chosen = [found for found in chosen if found in near] or folder or chosen
+        if len(chosen) == 1:
+            return chosen
+    return []
+
+
+def by_equal_names(mask: Placed, images: Images) -> list[Placed]:
+    """Find the image of the same name: masks/p1 or p1_mask and images/p1, segmentation-1 and volume-1."""
+    return images.by["exact"][mask.exact] or images.by["exact"][mask.path] or images.by["path"][mask.path]
+
+
+def by_longer_image(mask: Placed, images: Images) -> list[Placed]:
+    """Find the images whose names continue that of the mask: p1_t1 and p1_t2 of p1_seg, all in P1 of P1/seg."""
+    return images.by["path continues"][mask.path] if mask.path else []
+
+
+def by_longer_mask(mask: Placed, images: Images) -> list[Placed]:
+    """Find the image whose name that of the mask continues: p1 of p1_liver, of masks/p1/liver."""
+    return _longest(mask.path, images.by["path"])
+
+
+def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
+    """Find images likewise whatever folders they are in; those of one folder, the nearest."""
+    found = images.by["name"][mask.name] or images.by["name continues"][mask.name] if mask.name else []
+    found = found or _longest(mask.name, images.by["name"])
+    common = max((len(_common(mask.folders, image.folders)) for image in found), default=0)
+    near = [image for image in found if len(_common(mask.folders, image.folders)) == common]
+    return near if len({image.folders for image in near}) == 1 else []
+
+
+def by_folder(mask: Placed, images: Images) -> list[Placed]:
+    """Find all images in the folder of the mask: that of a patient."""
+    is_site = mask.above == mask.folders and not PATIENT_FOLDER.fullmatch("".join(mask.folders[-1:]))
+    return images.by["folders"][mask.folders] if mask.folders and not is_site else []
+
+
+def _longest(words: Words, found: dict[object, list[Placed]]) -> list[Placed]:
+    return next((found[words[:end]] for end in range(len(words) - 1, 0, -1) if words[:end] in found), [])
+
+
+RULES: dict[str, Rule] = {  # by the words for the layout
+    "DICOM masks that refer to a series": by_reference,
+    "images and masks of equal names": by_equal_names,
+    "names of images that continue those of masks, such as P1_t1 and P1_seg": by_longer_image,
+    "names of masks that continue those of images, such as p1 and p1_mask_1": by_longer_mask,
+    "a folder for each patient, with images and masks": by_folder,
+    "images and masks of equal names in different folders": by_name_anywhere,
+}
+
+
+@dataclass
+class Group:
+    """The images and masks of one case, and what the folders say of it: the site, and the patient."""
+
+    images: list[Placed]
+    rule: str
+    masks: list[Placed] = field(default_factory=list)
+    site: Words = ()  # folders above the patient's, the site's first
+    patient: str = ""
+
+    @property
+    def folder(self) -> Words:
+        """The folders that all its images and masks are in."""
+        return _common(*(placed.folders for placed in (*self.images, *self.masks)))
+
+    @property
+    def head(self) -> Head | None:
+        """The head of its first image, if it is DICOM."""
+        return self.images[0].item.head
+
+    @property
+    def name(self) -> str:
+        """The name that its files have in common, or that of its patient."""
+        image, mask = self.images[0], min(self.masks, key=lambda mask: len(mask.path))
+        pairs = ((image.path, mask.path), (image.name, mask.name))
+        if len(self.images) == 1 and any(one and other[: len(one)] == one for one, other in pairs):
+            return image.stem if image.core else image.folders[-1]
+        if mask.core and any(other and one[: len(other)] == other for one, other in pairs):
+            return mask.stem[mask.stem.find(mask.core[0]) : mask.stem.rfind(mask.core[-1]) + len(mask.core[-1])]
+        return self.patient or (self.head.patient if self.head else "") or "case"
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The cases of a folder by site, what is left out, and what keeps it from being read, each with the item."""
+
+    sites: tuple[RawSite, ...]
+    unpaired: tuple[Placed, ...]
+    faults: tuple[str, ...]
+    rules: tuple[str, ...]  # by which masks were paired, the most frequent first
+
+
+def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_site: bool = False) -> Arrangement:
+    """Return the cases of an inventory by the first rule that finds each mask's images.
+
+    Args:
+        site: Name of the site if no folder names one.
+        organs: Names of masks, and of the regions in them, that labels ask for.
+        one_site: Whether ``site`` names all of it.
+    """
+    placed = _told_apart([place_item(item, organs) for item in inventory.items])
+    masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
+    groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
+    used = {id(image) for group in groups for image in group.images}
+    left_out, alone = list[tuple[str, str]](), list[Placed]()
+    by_reference_only = any(mask.item.is_region for mask in masks)
+    patients = {group.folder for group in groups}
+    for image in images:
+        if id(image) in used:
+            continue
+        if image.item.head is not None and by_reference_only:
+            left_out.append((_relative(inventory, image.item.path), f"{image.item.title}: no mask refers to it"))
+        elif image.above is None and PATIENT_FOLDER.fullmatch("/".join(image.folders)) and image.folders in patients:
+            left_out.append((_relative(inventory, image.item.path), "no mask is named for it"))
+        else:
+            alone.append(image)
+    left_out += [(_relative(inventory, path), reason) for path, reason in inventory.others]
+    _find_patients(groups)
+    _shorten_sites(groups, one_site)
+    by_site: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        by_site[group.site[0] if group.site and not one_site else site].append(group)
+    sites = []
+    for name in sorted(by_site):
+        cases, said = _cases(name, by_site[name], organs, left_out, inventory)
+        faults += said
+        sites.append(RawSite(name, cases))
+    if sites:
+        sites[0] = replace(sites[0], left_out=tuple(sorted(left_out)))
+    rules = Counter(group.rule for group in groups)
+    faults += [f"{mask.item.path}: its image is missing" for mask in unpaired if not mask.item.is_region]
+    faults += [f"{image.item.path}: its mask is missing" for image in alone]
+    return Arrangement(tuple(sites), (*unpaired, *alone), tuple(faults), tuple(rule for rule, _ in rules.most_common()))
+
+
+def _told_apart(placed: Sequence[Placed]) -> list[Placed]:
+    """Return the items, with masks beside their images in a folder of images as masks."""
+    images = {(one.folders, _words(one.stem)) for one in placed if not one.is_mask}
+    found = []
+    for one in placed:
+        words = [word for word in SEPARATOR.split(one.stem) if word]
+        kept = tuple(word for word in words if not MASK_WORD.fullmatch(word.casefold()))
+        named = _words(*kept)
+        beside = any((one.folders, named[:end]) in images for end in range(len(named), 0, -1))
+        is_beside = not one.is_mask and 0 < len(kept) < len(words) and beside
+        found.append(replace(one, is_mask=True, core=kept) if is_beside else one)
+    return found
+
+
+def _pair(masks: Sequence[Placed], images: Images) -> tuple[list[Group], list[str], list[Placed]]:
+    """Return the groups, why masks have none, and these masks."""
+    groups: dict[frozenset[int], Group] = {}
+    faults, unpaired = list[str](), list[Placed]()
+    for mask in masks:
+        for rule, find in RULES.items():
+            if find is by_folder and _is_shared(mask, images, groups.values()):
+                continue
+            if found := find(mask, images):
+                key = frozenset(map(id, found))
+                key = next((known for known in groups if key < known), key)
+                groups.setdefault(key, Group(found, rule)).masks.append(mask)
+                break
+        else:
+            unpaired.append(mask)
+            if mask.item.is_region:
+                faults.append(_unreferred(mask, images))
+    for key in [key for key in groups if any(key < other for other in groups)]:
+        larger = next(other for other in groups if key < other)
+        groups[larger].masks += groups.pop(key).masks
+    return list(groups.values()), faults, unpaired
+
+
+def _is_shared(mask: Placed, images: Images, groups: Iterable[Group]) -> bool:
+    """Return whether the folder of a mask holds images of several cases already, so that it is not one patient's."""
+    there = {id(image) for image in images.by["folders"][mask.folders]}
+    return sum(bool(there & set(map(id, group.images))) for group in groups) > 1
+
+
+def _unreferred(mask: Placed, images: Images) -> str:
+    head = mask.item.head
+    near = images.by["study"][head.study] if head else []
+    listed = "; ".join(image.item.title for image in near[:MAX_NAMED])
+    there = f"its study has the series {listed}: name one in pairs.csv" if near else "no image of its study is here"
+    return f"{mask.item.path}: names no series that is here; {there}"
+
+
+def _find_patients(groups: Sequence[Group]) -> None:
+    """Set the folders of the site, and the patient by folders."""
+    by_folder: dict[Words, set[int]] = defaultdict(set)
+    ids = [group.head.patient if group.head else "" for group in groups]
+    known = {name: place for place, name in enumerate(sorted(set(ids)))} if len(set(ids) - {""}) > 1 else {}
+    for place, (group, patient) in enumerate(zip(groups, ids, strict=True)):
+        folders = group.folder
+        for end in range(len(folders) + 1):
+            by_folder[folders[:end]].add(known.get(patient, place) if patient else place)
+    for group in groups:
+        image, folders = group.images[0], group.folder
+        stems = (image.stem, group.masks[0].stem)
+        at = next((place for place, name in enumerate(folders) if _is_patient(name, stems)), None)
+        if image.above is not None and at is None:
+            at = len(image.above) if len(folders) > len(image.above) else None
+            group.site = image.above
+        elif at is None and (group.head is not None or group.rule == FOLDER_RULE or not group.masks[0].core):
+            at = next((place for place in range(len(folders)) if len(by_folder[folders[: place + 1]]) == 1), None)
+            group.site = folders if at is None else folders[:at]
+        else:
+            group.site = folders if at is None else folders[:at]
+        group.patient = "" if at is None else folders[at]
+
+
+def _is_patient(folder: str, stems: Sequence[str]) -> bool:
+    """Return whether a folder is a patient's: the names in it begin with its own."""
+    if SUBJECT.fullmatch(folder):
+        return True
+    starts = [stem for stem in stems if stem == folder or re.match(r"[_.-]", stem[len(folder) :])]
+    same = any(stem.startswith(folder) for stem in starts)
+    return same and (bool(PATIENT_FOLDER.fullmatch(folder)) or all(stem.startswith(folder) for stem in stems))
+
+
+def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:
+    """Leave out folders that all sites lie in; folders with a case each are patients."""
+    while groups and all(len(group.site) > 1 for group in groups) and len({group.site[0] for group in groups}) == 1:
+        for group in groups:
+            group.site = group.site[1:]
+    sites = Counter(group.site for group in groups)
+    if len(groups) >= FEWEST_PATIENTS and set(sites.values()) == {1} and all(sites):
+        for group in groups:
+            *above, group.patient = group.site
+            group.site = tuple(above)
+
+
+def _cases(
+    site: str, groups: Sequence[Group], organs: Collection[str], left_out: list[tuple[str, str]], inventory: Inventory
+) -> tuple[tuple[RawCase, ...], list[str]]:
+    """Return the cases of a site, sorted by name, and what is wrong with others; adds to ``left_out``."""
+    faults, cases = list[str](), list[RawCase]()
+    stems = Counter(group.name for group in groups)
+    ids = {group.head.patient for group in groups if group.head} - set(PLACEHOLDERS)
+    parts = [_channel_parts(group) for group in groups]
+    usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
+    several = any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
+    for group, channels in zip(groups, parts, strict=True):
+        name = group.name
+        if stems[name] > 1:
+            name = "-".join(dict.fromkeys((*group.images[0].folders[len(group.site) :], group.images[0].stem))) or name
+        name = UNUSUAL.sub("_", name).strip() or "case"
+        if several and tuple(sorted(channels)) != usual:
+            have, others = (", ".join(sorted(one)) for one in (channels, usual))
+            where = group.images[0].item.path.parent
+            faults.append(f"{where}: has the images {have}, the other patients {others}; each needs the same")
+            continue
+        try:
+            chosen, named, unused = _choose_masks(group, organs)
+        except BadInput as error:
+            faults.append(str(error))
+            continue
+        left_out += [(_relative(inventory, mask.item.path), reason) for mask, reason in unused]
+        patient = group.head.patient if group.head and len(ids) > 1 else ""
+        patient = patient if patient.casefold() not in PLACEHOLDERS else ""
+        patient = patient or group.patient or name
+        listed = tuple(
+            replace(channels[part].item.channel, name=part if len(channels) > 1 else "") for part in sorted(channels)
+        )
+        first, *more = (mask.item.path for mask in chosen)
+        is_plain = len(listed) == 1 and not listed[0].files
+        cases.append(
+            RawCase(name, f"{site}-{patient}", listed[0].path, first, tuple(more), named, () if is_plain else listed)
+        )
+    return tuple(sorted(cases, key=lambda case: case.name)), faults
+
+
+def _channel_parts(group: Group) -> dict[str, Placed]:
+    """Return the images by the names of their channels: what their names say beside that of the case."""
+    names = (group.name, group.patient)
+    found = {image.part(*names) or image.stem: image for image in group.images}
+    if len(found) < len(group.images):
+        found = {image.item.key.replace("/", "_"): image for image in group.images}
+    return found
+
+
+def _choose_masks(
+    group: Group, organs: Collection[str]
+) -> tuple[list[Placed], tuple[str, ...], list[tuple[Placed, str]]]:
+    """Return the masks of a case, the organ of each if they show one each, and the masks left out with the reason.
+
+    Raises:
+        BadInput: there are several, and it is not clear which are meant.
+    """
+    names = (group.name, group.patient)
+    exported = [mask for mask in group.masks if mask.item.path.parent == group.images[0].item.path]
+    if exported and len(exported) < len(group.masks):  # with the slices, by a planning system
+        others = replace(group, masks=[mask for mask in group.masks if mask not in exported])
+        used, organs_of_used, unused = _choose_masks(others, organs)
+        return used, organs_of_used, [*unused, *((mask, ANOTHER) for mask in exported)]
+    masks = {mask.part(*names) or (mask.stem if len(group.masks) == 1 else ""): mask for mask in group.masks}
+    if len(masks) < len(group.masks):
+        masks = {mask.item.key: mask for mask in group.masks}
+    chosen = sorted(masks.keys() & set(organs))
+    if chosen:
+        return [masks[name] for name in chosen], tuple(chosen), _without(masks, chosen, UNNAMED)
+    if len(masks) == 1:
+        return [*masks.values()], (), []
+    plain = [name for name in masks if not name]
+    readers = [name for name in masks if READER.search(name)]
+    if len(plain) == 1 and len(readers) == len(masks) - 1:
+        return [masks[""]], (), _without(masks, plain, OTHER_READER)
+    if all(not name or name.isdigit() for name in masks):  # parts of one mask
+        return [masks[name] for name in sorted(masks)], ("",) * len(masks), []
+    few = sorted(masks)[:MAX_NAMED]
+    more = ", ..." if len(masks) > len(few) else ""
+    example = few[0] if few[0] and not readers else "ORGAN"
+    advice = (
+        "keep the masks of one reader, or list those to use in pairs.csv"
+        if readers
+        else f"and --labels names none of them; expected such as --labels {UNUSUAL.sub('_', example)}='{example}'"
+    )
+    raise BadInput(
+        f"{group.masks[0].item.path.parent}: has masks of {len(masks)} organs ({', '.join(few)}{more}), {advice}"
+    )
+
+
+UNNAMED = "an organ that --labels does not name"
+OTHER_READER = "the mask of another reader"
+ANOTHER = "another mask of the case is in a folder for masks"
+FEWEST_PATIENTS = 3
+FOLDER_RULE = next(words for words, rule in RULES.items() if rule is by_folder)
+
+
+def _without(masks: dict[str, Placed], chosen: Collection[str], reason: str) -> list[tuple[Placed, str]]:
+    return [(mask, reason) for name, mask in masks.items() if name not in chosen]
+
+
+def _relative(inventory: Inventory, path: Path) -> str:
+    return path.relative_to(inventory.source).as_posix()

@@ -1,0 +1,135 @@
+"""Heads of DICOM files: what a file states of itself, read without its pixels. Imports little: processes run it."""
+
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pydicom
+from pydicom.filereader import read_file_meta_info
+from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+PREAMBLE, MAGIC = 128, b"DICM"
+FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")  # of a file without the preamble, little endian
+TAGS = [
+    "PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SeriesDescription", "SeriesNumber", "Modality",
+    "SOPClassUID", "SOPInstanceUID", "FrameOfReferenceUID", "Rows", "NumberOfFrames", "ImagePositionPatient",
+    "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence", "StructureSetROISequence",
+]  # fmt: skip
+MASKS = ("SEG", "RTSTRUCT")  # modalities of files that mark regions
+MOST_INFLATED = 2**29  # bytes of a deflated file, which is inflated at once
+
+
+class Head(NamedTuple):
+    """The head of a DICOM file; texts are "" where it states none.
+
+    ``refers`` are the UIDs of the series or instances that a mask was drawn on. ``is_placed`` says whether the file is
+    one slice at a stated position, as those of a volume are.
+    """
+
+    patient: str = ""
+    study: str = ""
+    series: str = ""
+    description: str = ""
+    number: str = ""
+    modality: str = ""
+    instance: str = ""
+    frame: str = ""  # of reference
+    is_image: bool = False
+    is_placed: bool = False
+    refers: tuple[str, ...] = ()
+
+
+def is_dicom_file(path: Path) -> bool:
+    """Return whether the first bytes of a file are those of DICOM, with the preamble or without."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(PREAMBLE + len(MAGIC))
+    except OSError:
+        return False
+    return first[PREAMBLE:] == MAGIC or (first[:2] in FIRST_GROUPS and first[3:4] == b"\0" and _has_class(path))
+
+
+def _has_class(path: Path) -> bool:
+    try:
+        tags = ["SOPClassUID", "SOPInstanceUID"]
+        file = pydicom.dcmread(path, force=True, specific_tags=tags, stop_before_pixels=True)
+        return all(str(file.get(tag) or "").startswith("1.2.") or file.get(tag) for tag in tags)
+    except Exception:  # any error of a file that is not DICOM
+        return False
+
+
+def read_head(path: Path) -> Head | None:
+    """Return the head of a DICOM file; `None` if the file is not DICOM, or is damaged: the reader says why."""
+    if not is_dicom_file(path):
+        return None
+    try:
+        _require_small(path)
+        file = pydicom.dcmread(path, force=True, specific_tags=TAGS, stop_before_pixels=True)
+        modality = str(file.get("Modality") or "")
+        frame, frames = file.get("FrameOfReferenceUID"), int(file.get("NumberOfFrames") or 1)
+        if modality == "RTSTRUCT" and not frame:
+            frame = next(
+                (roi.get("ReferencedFrameOfReferenceUID") for roi in _items(file, "StructureSetROISequence")), ""
+            )
+        refers = tuple(dict.fromkeys(_referred(file))) if modality in MASKS else ()
+        if modality == "RTSTRUCT" and not refers:
+            refers = tuple(dict.fromkeys(_drawn_on(path)))
+        texts = (_text(file, tag) for tag in ("PatientID", *TAGS[1:6], "SOPInstanceUID"))
+        patient, study, series, description, number, _, instance = texts
+        is_image = "Rows" in file and modality not in MASKS and modality not in ("RTDOSE", "PR")
+        return Head(patient, study, series, description, number, modality, instance, str(frame or ""), is_image,
+                    is_image and frames == 1 and "ImagePositionPatient" in file, refers)  # fmt: skip
+    except Exception:  # any error of pydicom over a damaged file
+        return Head()
+
+
+def _require_small(path: Path) -> None:
+    """Raise `ValueError` if a deflated file inflates beyond `MOST_INFLATED`."""
+    stated = read_file_meta_info(path)
+    if stated.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
+        return
+    inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+    with path.open("rb") as file:
+        file.seek(PREAMBLE + 16 + stated.FileMetaInformationGroupLength)
+        inflating.decompress(file.read(), MOST_INFLATED)
+    if not inflating.eof:
+        raise ValueError("inflates beyond any file")
+
+
+def _text(file: Any, tag: str) -> str:
+    return str(file.get(tag) or "").strip()
+
+
+def _items(file: Any, name: str) -> Iterable[Any]:
+    return file.get(name) or ()
+
+
+def _referred(file: Any) -> Iterator[str]:
+    """Yield the series that a segmentation or a structure set names."""
+    for series in _items(file, "ReferencedSeriesSequence"):
+        yield str(series.SeriesInstanceUID)
+    for frame in _items(file, "ReferencedFrameOfReferenceSequence"):
+        for study in _items(frame, "RTReferencedStudySequence"):
+            for series in _items(study, "RTReferencedSeriesSequence"):
+                yield str(series.SeriesInstanceUID)
+
+
+def _drawn_on(path: Path) -> Iterator[str]:
+    """Yield the slices that the contours of a structure set name."""
+    for region in _items(pydicom.dcmread(path, specific_tags=["ROIContourSequence"], force=True), "ROIContourSequence"):
+        for contour in _items(region, "ContourSequence"):
+            for image in _items(contour, "ContourImageSequence"):
+                yield str(image.ReferencedSOPInstanceUID)
+
+
+def main() -> None:
+    """Answer each line of standard input, the JSON text of a path, with its head as a line of JSON."""
+    for line in sys.stdin:
+        print(json.dumps(read_head(Path(json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
