@@ -1,4 +1,4 @@
-"""Reader of your own images: lists (`lists`), a table of pairs, or folders of any of the `layouts`."""
+"""Reader of your own images: lists, a table of pairs, or folders of any layout."""
 
 import re
 from functools import partial

@@ -1,6 +1,6 @@
 """Inventory of a folder: every file at any depth by its head, the slices of DICOM as series.
 
-Layouts (`layouts`), lists and `fedmerit predict` choose among its items; what a file is says its content for DICOM, and
+Layouts, lists and `fedmerit predict` choose among its items; what a file is says its content for DICOM, and
 its ending for other formats. Heads of DICOM are kept in the user's cache folder, readable only by that user.
 """
 

@@ -22,7 +22,7 @@ from fedmerit_data.spatial.heads import Head
 FURTHER = r"(?:[_ -]?(?:tr|ts|va|train\w*|test\w*|val\w*|c?\d+|png|nii|dicom|class))?"
 IMAGE_FOLDER = re.compile(rf"(?:jpeg)?(?:images?|imgs?|imaging|scans?|volumes?|inputs?|photos?|pictures?){FURTHER}")
 MASK_FOLDER = re.compile(
-    rf"(?:masks?|labels?|segs?|segmentations?|segmentation_?masks?|annotations?|annots?|ground[_ -]?truths?|gts?"
+    rf"(?:masks?|labels?|segs?|segmentations?|segmentation_?masks?|annotations?|annots?|ground[_ -]?t\w+|gts?"
     rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?){FURTHER}"
 )
 SPLIT_FOLDER = re.compile(r"train\w*|test\w*|val\w*")
@@ -31,7 +31,7 @@ SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
 # Words in names of files, between separators.
 SEPARATOR = re.compile(r"[_\-. ]+")
 MASK_WORD = re.compile(
-    r"masks?|segs?|dseg|segmentations?|labels?|gts?|groundtruth|truth|annotations?|rois?|contours?|manual\d*"
+    r"masks?|segs?|dseg|segmentations?|labels?|gts?|groundt\w+|annotations?|rois?|contours?|manual\d*"
 )
 IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
 READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*", re.IGNORECASE)
@@ -130,7 +130,7 @@ def _kind_of_folder(name: str) -> str:
 
 
 class Images:
-    """Images by all that a mask may find them by."""
+    """An index of images by all that a mask may find them by."""
 
     def __init__(self, images: Sequence[Placed], masks: Sequence[Placed], inventory: Inventory) -> None:
         self.inventory = inventory
@@ -265,11 +265,11 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
         organs: Names of masks, and of the regions in them, that labels ask for.
         one_site: Whether ``site`` names all of it.
     """
-    placed = _told_apart([place_item(item, organs) for item in inventory.items])
+    placed = _with_masks_beside([place_item(item, organs) for item in inventory.items])
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
     groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
     used = {id(image) for group in groups for image in group.images}
-    left_out, alone = list[tuple[str, str]](), list[Placed]()
+    left_out, single = list[tuple[str, str]](), list[Placed]()
     by_reference_only = any(mask.item.is_region for mask in masks)
     patients = {group.folder for group in groups}
     for image in images:
@@ -280,7 +280,7 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
         elif image.above is None and PATIENT_FOLDER.fullmatch("/".join(image.folders)) and image.folders in patients:
             left_out.append((_relative(inventory, image.item.path), "no mask is named for it"))
         else:
-            alone.append(image)
+            single.append(image)
     left_out += [(_relative(inventory, path), reason) for path, reason in inventory.others]
     _find_patients(groups)
     _shorten_sites(groups, one_site)
@@ -296,11 +296,13 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
         sites[0] = replace(sites[0], left_out=tuple(sorted(left_out)))
     rules = Counter(group.rule for group in groups)
     faults += [f"{mask.item.path}: its image is missing" for mask in unpaired if not mask.item.is_region]
-    faults += [f"{image.item.path}: its mask is missing" for image in alone]
-    return Arrangement(tuple(sites), (*unpaired, *alone), tuple(faults), tuple(rule for rule, _ in rules.most_common()))
+    faults += [f"{image.item.path}: its mask is missing" for image in single]
+    return Arrangement(
+        tuple(sites), (*unpaired, *single), tuple(faults), tuple(rule for rule, _ in rules.most_common())
+    )
 
 
-def _told_apart(placed: Sequence[Placed]) -> list[Placed]:
+def _with_masks_beside(placed: Sequence[Placed]) -> list[Placed]:
     """Return the items, with masks beside their images in a folder of images as masks."""
     images = {(one.folders, _words(one.stem)) for one in placed if not one.is_mask}
     found = []

@@ -131,7 +131,7 @@ def read_dicom(path: Path, slices: Sequence[Path] = ()) -> Volume:
 def read_colours(path: Path, slices: Sequence[Path] = ()) -> NDArray[np.float32] | None:
     """Return the picture (height, width, 3) of a DICOM file in colours, such as ultrasound, as red, green and blue.
 
-    The file may be alone in its folder. `None` if there are several files, or grey levels.
+    The file may be the only one of its folder. `None` if there are several files, or grey levels.
 
     Raises:
         BadInput: it is unreadable, or holds several pictures.
