@@ -25,7 +25,7 @@ def write_page(out: Path, package: str, template: str, **content: Any) -> None:
         content: the values that the template shows.
     """
     environment = template_environment(package, autoescape=True)
-    style, script = (environment.get_template(name).render() for name in ("style.css", "sort.js"))
+    style, script = (environment.get_template(name).render() for name in ("style.css", "page.js"))
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src {_digest(style)}; script-src {_digest(script)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 DICE = "Dice"
 METRIC = re.compile(r"\w[\w .:/@%()+\-]{0,59}")  # a metric's name: nothing that a page or a table could read as markup
-_WRITTEN = re.compile(r"data:image[^\"]*|(?<!surface )\bDice\b")  # not in the bytes of pictures
+_WRITTEN = re.compile(r"data:[a-z]+/[^\"]*|(?<!surface )\bDice\b")  # not in the bytes of data addresses
 _shown = [DICE]  # of this process, whose threads show what one command opened
 
 

@@ -36,16 +36,10 @@ def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, SavedFigur
     shown = {}
     for name, one in drawn.items():
         save_png(folder / f"{name}.png", png(one.figure))
-        wide = _address(svg(one.figure), "svg+xml")
-        narrow = _address(svg(one.figure), "svg+xml") if for_phone(one.figure) else ""
+        wide = address_of(svg(one.figure), "svg+xml")
+        narrow = address_of(svg(one.figure), "svg+xml") if for_phone(one.figure) else ""
         shown[name] = SavedFigure(name, one.caption, wide, one.seen or one.caption, narrow)
     return shown
-
-
-def photograph(content: bytes, caption: str, seen: str, file: Path) -> SavedFigure:
-    """Save a PNG as a file, and return it for the page."""
-    save_png(file, content)
-    return SavedFigure(file.stem, caption, _address(content, "png"), seen)
 
 
 def save_png(path: Path, content: bytes) -> None:
@@ -53,5 +47,6 @@ def save_png(path: Path, content: bytes) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def _address(content: bytes, kind: str) -> str:
+def address_of(content: bytes, kind: str) -> str:
+    """Return a data address with an image of a kind such as ``png``."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

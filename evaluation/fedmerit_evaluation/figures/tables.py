@@ -1,5 +1,6 @@
 """Tables as text, CSV, LaTeX and on a terminal. Dice is a percentage with one decimal."""
 
+import base64
 import math
 import re
 from collections.abc import Iterable
@@ -157,6 +158,11 @@ class Table:
     def file(self) -> str:
         """The name of the files of the table, without an ending."""
         return file_name(self.name)
+
+    @property
+    def address(self) -> str:
+        """The CSV as a data address, so a page needs no file beside it."""
+        return f"data:text/csv;charset=utf-8;base64,{base64.b64encode(csv_text(self).encode()).decode()}"
 
     @property
     def shape(self) -> tuple[int, int]:

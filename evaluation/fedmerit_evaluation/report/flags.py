@@ -1,12 +1,13 @@
 """Sites that the method, the server or the guard flags, with rounds, effects, reasons and amounts."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
+from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR, GuardSettings
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.results.runs import Run, read_rounds
 
@@ -47,6 +48,16 @@ class Attacked:
     flagged: Mapping[str, list[str]]  # by site, honest ones too: who flagged it
 
 
+@dataclass(frozen=True)
+class GuardEvidence:
+    """The highest evidence in any round of any run that a site did not train."""
+
+    site: str
+    percent: float  # of the bound at which a verdict begins
+    is_flagged: bool  # whether there was a verdict against it
+    is_simulated: bool  # whether it is a simulated attacker
+
+
 def is_guarded(run: Run) -> bool:
     """Return whether the guard checked the replies of a run. With local training it does nothing."""
     setting = run.info.get("plan", {}).get("guard", {}).get("guard") == "on"
@@ -81,6 +92,7 @@ class Flags:
     bounds: pd.DataFrame  # a row per bound by the guard: Method, Seed, Site, What, Rounds, Least [%]
     attacked: Sequence[Attacked]
     verdicts: Sequence[GuardVerdict] | None  # in runs without simulated attacks; None: none of them was guarded
+    evidence: Sequence[GuardEvidence] = ()  # of the sites of runs without attacks, then of simulated attackers
 
     def of(self, method: str, site: str) -> tuple[tuple[Flag, ...], tuple[GuardVerdict, ...]]:
         """Return the flags of the method and the server, and the verdicts of the guard, for a site with a method."""
@@ -109,7 +121,26 @@ def collect_flags(runs: Sequence[Run]) -> Flags:
         for run in guarded
         for verdict in list_verdicts(run)
     ]
-    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), verdicts if guarded else None)
+    evidence = list_evidence(runs)
+    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), verdicts if guarded else None, evidence)
+
+
+def list_evidence(runs: Sequence[Run]) -> list[GuardEvidence]:
+    """Return the highest evidence against each site in guarded runs, and against simulated attackers."""
+    highest: dict[tuple[bool, str], GuardEvidence] = {}
+    for run in filter(is_guarded, runs):
+        rows = run.results.rows
+        recorded = rows[rows["quantity"] == "evidence"].groupby("site")["value"].max()
+        rate = float(run.info["plan"]["guard"].get("false_alarms", GuardSettings().false_alarms))
+        bound = math.log(len(run.sites) * run.rounds / rate)  # `fedmerit.guard.work.Evidence`
+        flagged = {one.site for one in list_verdicts(run)}
+        for site in run.attacks or run.sites:
+            percent = 100 * max(0.0, float(recorded.get(site, 0.0))) / bound
+            key = (bool(run.attacks), site)
+            before = highest.get(key, GuardEvidence(site, 0.0, False, bool(run.attacks)))
+            is_flagged = before.is_flagged or site in flagged
+            highest[key] = replace(before, percent=max(percent, before.percent), is_flagged=is_flagged)
+    return [one for _, one in sorted(highest.items())]
 
 
 FLAGS = ("flagged", "rejected", "expelled")

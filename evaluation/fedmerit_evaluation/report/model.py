@@ -214,6 +214,33 @@ class ReportModel:
         return min((one.share_seeds for one in self.hospitals), default=0)
 
     @property
+    def shown_gain(self) -> Estimate:
+        """The gain that the page's first answer is about: that of the one hospital, or the mean over hospitals."""
+        return self.hospitals[0].gain if self.site and self.hospitals else self.mean_gain
+
+    @property
+    def detectable_shown_gain(self) -> float:
+        """The gain that four of five such studies would show, for `shown_gain`; NaN: not tested."""
+        return self.hospitals[0].detectable if self.site and self.hospitals else self.detectable_mean_gain
+
+    @property
+    def sample_of_shown_gain(self) -> SampleSize:
+        """The sample behind `shown_gain`."""
+        return self.hospitals[0].sample if self.site and self.hospitals else self.sample_of_gain
+
+    @property
+    def benefit(self) -> Comparison:
+        """The comparison that the page's first answer is about."""
+        return compare_training(self.shown_gain, self.sample_of_shown_gain)
+
+    @property
+    def number_of_patients(self) -> int:
+        """The number of test patients of all hospitals, in the run with the fewest; 0 if none is tested."""
+        if self.tested.empty:
+            return 0
+        return int(self.tested["fewest_patients"].groupby(level="site").min().sum())
+
+    @property
     def patients(self) -> int:
         """The number of test patients of the hospital with the fewest; 0 if none is tested."""
         return 0 if self.tested.empty else int(self.tested["fewest_patients"].min())

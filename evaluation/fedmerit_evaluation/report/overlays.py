@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trust import allowed_place
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE, png
-from fedmerit_evaluation.figures.pages import SavedFigure, photograph
+from fedmerit_evaluation.figures.pages import SavedFigure, address_of, save_png
 from fedmerit_evaluation.report.words import join_words, say
 from fedmerit_evaluation.results.runs import Run
+from fedmerit_evaluation.results.views import STANDALONE
 
 REFERENCE = "#F0E442"
 PREDICTION = "#FF4FA3"
+LOCAL = "local"  # the name of local training
 KEPT = {1: {"worst"}, 2: {"best", "worst"}, 3: {"best", "median", "worst"}}  # by how many cases every site has
 WHICH = {"only": "only case", "best": "best case", "median": "median case", "worst": "worst case"}
 
@@ -42,41 +45,50 @@ class Overlay:
     prediction: NDArray[np.bool_]  # (labels, h, w)
 
 
-def overlay_picture(
+def overlay_pictures(
     runs: Sequence[Run], sites: Path | None, file: Path, *, images: bool, only: str | None = None
-) -> tuple[SavedFigure | None, str]:
-    """Return the overlays of runs, or why there are none; an older file is then removed.
+) -> tuple[dict[str, SavedFigure], str]:
+    """Return the worst case of each site, by its name, or why there is none; all overlays are written to a PNG.
+
+    Args:
+        runs: with models; the first chooses the cases.
+        sites: the prepared site folders; None: those of the first run, if they are on this machine.
+        file: the PNG. An older one is removed if there are no overlays.
+        images: whether images may be shown at all.
+        only: the site to show; None: all.
 
     Raises:
         BadInput: ``sites`` is given and cannot be shown; or a run's model is of code that nobody trusts.
     """
     file.unlink(missing_ok=True)
     if not images:
-        return None, "Images were left out of this report on request. It holds no image, file name or patient."
+        return {}, "Images were left out of this report on request. It holds no image, file name or patient."
     place = sites or allowed_place(runs[0].info.get("sites_folder"))
     if place is None or (sites is None and not place.is_dir()):
-        return None, (
-            "The sites' images are not on this machine, or nobody named them here: no segmentation is shown. "
-            "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
-        )
+        return {}, "The images are not on this machine. A hospital sees its own in a report made there."
     tested = [run for run in runs if run.tested]
     if not tested:
-        return None, "No segmentation is shown: the run has no test Dice yet."
+        return {}, "No segmentation is shown: the run has no test Dice yet."
     try:
         shown = without_blanks(make_overlays(tested, place, only))
-        content = png(draw_overlays(shown))
+        save_png(file, png(draw_overlays(shown)))
     except BadInput as error:
         if sites is not None or isinstance(error, Untrusted):
             raise
-        return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
-    labels = list(dict.fromkeys(run.label for run in tested))
+        return {}, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
     in_volumes = any(run.info.get("plan", {}).get("network", {}).get("patch") for run in tested)
     planes = ", and the sagittal and coronal plane through its middle" if in_volumes else ""
     caption = (
-        f"The {describe_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
-        f"in the slice where the organ is largest{planes}. The Dice is that of the whole case."
+        f"The {{}} by the Dice of {tested[0].label}, seed {tested[0].seed}, in the slice where the organ is "
+        f"largest{planes}. Reference yellow, prediction pink."
     )
-    return photograph(content, caption, say("seen_overlays", shown), file), ""
+    return {site: _worst_case(shown, site, caption) for site in dict.fromkeys(one.site for one in shown)}, ""
+
+
+def _worst_case(shown: Sequence[Overlay], site: str, caption: str) -> SavedFigure:
+    worst = [one for one in shown if one.site == site and one.which in ("worst", "only")]
+    address = address_of(png(draw_worst(worst)), "png")
+    return SavedFigure(site, caption.format(WHICH[worst[0].which]), address, say("seen_overlays", worst))
 
 
 def chosen_cases(dice: pd.Series) -> dict[str, str]:
@@ -176,10 +188,26 @@ def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
     return [one for one in shown if one.which in kept or one.which == "only"]
 
 
-def describe_cases(shown: Sequence[Overlay]) -> str:
-    """Return the kinds of cases shown, in words."""
-    found = {one.which for one in shown}
-    return join_words([which for which in WHICH if which in found])
+def draw_worst(shown: Sequence[Overlay]) -> Figure:
+    """Draw the worst case of one site, the methods side by side, to be shown small."""
+    with style.context(STYLE):
+        figure = Figure(figsize=(1.3 * len(shown), 1.6), dpi=150, layout="constrained")
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for panel, overlay in zip(panels, shown, strict=True):
+            _outline(panel, overlay)
+            name = LOCAL if overlay.method == STANDALONE else overlay.method
+            panel.set_title(f"{name}\n{100 * overlay.dice:.1f} %", fontsize=8, fontweight="normal")
+    return figure
+
+
+def _outline(panel: Axes, overlay: Overlay) -> None:
+    """Draw an image with the outlines of reference and prediction."""
+    panel.set_axis_off()
+    panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
+    for masks, colour, width in ((overlay.reference, REFERENCE, 1.7), (overlay.prediction, PREDICTION, 1.0)):
+        for mask in masks:
+            if mask.any():
+                panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
 
 
 def draw_overlays(shown: Sequence[Overlay]) -> Figure:
@@ -198,15 +226,7 @@ def draw_overlays(shown: Sequence[Overlay]) -> Figure:
             own = [one for one in shown if one.site == site]
             own.sort(key=lambda one: (list(WHICH).index(one.which), methods.index(one.method)))
             for panel, overlay in zip(panels[row], own, strict=True):
-                panel.set_axis_off()
-                panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
-                for masks, colour, width in (
-                    (overlay.reference, REFERENCE, 1.7),
-                    (overlay.prediction, PREDICTION, 1.0),
-                ):
-                    for mask in masks:
-                        if mask.any():
-                            panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
+                _outline(panel, overlay)
                 title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
                 text = f"{title}\n{WHICH[overlay.which]}: {100 * overlay.dice:.1f} %"
                 panel.set_title(text, fontsize=8, fontweight="normal")

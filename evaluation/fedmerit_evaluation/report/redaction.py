@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, MISSING
-from fedmerit_evaluation.report.flags import Flags
+from fedmerit_evaluation.report.flags import Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import QUANTITIES, ReportModel, image_shares
 from fedmerit_evaluation.results.views import SURFACES, Results
@@ -107,7 +107,7 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         curves=model.curves[[site]] if site in model.curves else pd.DataFrame(),
         rounds={"weight": weights[[site]]} if site in weights else {},
         same_quantities={"weight": []} if site in weights else {},
-        flags=Flags(table.assign(Reason=reasons), bounds, (), None),
+        flags=Flags(table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site)),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
         verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],
@@ -194,6 +194,11 @@ def _beside(
         if third != MISSING or beside:
             rank = insufficient_data.partition(" (")[0] if insufficient_data and third != MISSING else third
             yield {"quantity": quantity, "method": method, "own": float(own), "third": rank, **beside}
+
+
+def _verdicts_of(flags: Flags, site: str) -> list[GuardVerdict] | None:
+    """Return the verdicts of the guard against one hospital; None: no run was guarded."""
+    return None if flags.verdicts is None else [one for one in flags.verdicts if one.site == site]
 
 
 def _rows_of(table: Rows, site: str) -> Rows:

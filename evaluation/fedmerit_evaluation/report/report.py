@@ -1,7 +1,7 @@
 """Write the report on finished runs, for all hospitals or for one: a page, with tables and figures beside it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +10,18 @@ from fedmerit.files import read_bytes
 from fedmerit_data.pages import write_page
 from fedmerit_evaluation.figures.pages import SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
+from fedmerit_evaluation.report.answers import answer
 from fedmerit_evaluation.report.figures import FIGURES, draw_figures
 from fedmerit_evaluation.report.model import ReportModel, align_local_only, build_model, honest_runs, model_of_results
-from fedmerit_evaluation.report.overlays import overlay_picture
+from fedmerit_evaluation.report.overlays import overlay_pictures
+from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
 from fedmerit_evaluation.report.tables import report_tables, settings_tables
 from fedmerit_evaluation.report.verdicts import FAILURE
-from fedmerit_evaluation.report.words import say
+from fedmerit_evaluation.report.words import p_text, say
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
+from fedmerit_evaluation.statistics.family import Question
 
 MOST_PAGE = 1 << 30  # bytes of an earlier report
 
@@ -73,8 +76,8 @@ def write_report(
     shown = honest_runs(opened)
     shown = [run for run in shown if run.label in (model.primary, STANDALONE)] if model.primary else shown
     shown.sort(key=lambda run: run.label != model.primary)
-    overlay = overlay_picture(shown, sites, files / "figures" / "overlays.png", images=images, only=site)
-    _write(page, model, tables, drawn, overlay, f"{files.name}/tables" if site else "tables")
+    worst, why_none = overlay_pictures(shown, sites, files / "figures" / "overlays.png", images=images, only=site)
+    _write(page, model, tables, drawn, draw_pictures(model, worst), why_none)
     return page
 
 
@@ -104,29 +107,54 @@ def _write(
     page: Path,
     model: ReportModel,
     tables: dict[str, Table],
-    drawn: dict[str, SavedFigure],
-    overlay: tuple[SavedFigure | None, str],
-    files: str,
+    figures: dict[str, SavedFigure],
+    drawn: Pictures,
+    why_none: str,
 ) -> None:
-    """Render the page of a model, its tables and its figures."""
+    """Render the page of a model, its tables, figures and pictures.
+
+    Args:
+        page: the file to write.
+        model: the content.
+        tables: by name.
+        figures: by name, for statisticians.
+        drawn: the pictures of the page.
+        why_none: why no test image is shown; "": some are.
+    """
     settings, differing = settings_tables(model)
-    picture, why_none = overlay
     write_page(
         page,
         "fedmerit_evaluation.report",
         "report.html.j2",
         model=model,
         say=say,
+        p_text=p_text,
+        answers=answer(model),
+        comparisons=list(_comparisons(model)),
+        agreements=list(_agreements(model)),
         tables=tables,
-        files=files,
-        pictures=drawn,
-        overlay=picture,
-        overlay_note=why_none,
+        figures=figures,
+        drawn=drawn,
+        why_no_images=why_none,
         settings_shared=settings,
         differing=differing,
         fewest=MIN_OTHERS,
         many=MANY_OTHERS,
     )
+
+
+def _comparisons(model: ReportModel) -> Iterator[str]:
+    """Yield what is known of the differences of methods."""
+    if model.comparison is not None and len(model.comparison[0]) > 1:
+        yield from filter(None, (say("lead", *model.leads), say("failures", model)))
+
+
+def _agreements(model: ReportModel) -> Iterator[str]:
+    """Yield what is known of the agreement with each ground truth."""
+    for one in model.agreements:
+        yield say("values", one, model.verdicts_on(Question.VALUE))
+        if model.primary in one.ranks:
+            yield say("agreement", one, model.primary, model.patients, model.verdicts_on(Question.AGREEMENT))
 
 
 def _default_page(runs: Sequence[Run], site: str | None) -> Path:
@@ -145,7 +173,7 @@ def _remove_earlier(page: Path, files: Path, *, is_own: bool) -> None:
     Args:
         page: the page.
         files: the folder of tables and figures.
-        is_own: whether the folder holds nothing else. Otherwise only tables that the page links to are removed, and
+        is_own: whether the folder holds nothing else. Otherwise only tables that the page holds are removed, and
             figures by their names.
 
     Raises:
@@ -155,7 +183,7 @@ def _remove_earlier(page: Path, files: Path, *, is_own: bool) -> None:
         if folder != page.parent and folder.is_symlink():
             raise BadInput(f"{folder}: is a symbolic link, through which no report is written; name another --out")
     earlier = read_bytes(page, MOST_PAGE).decode(errors="replace") if page.is_file() and not is_own else ""
-    tables = {"*"} if is_own else set(re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier))
+    tables = {"*"} if is_own else set(re.findall(r'download="([\w.+-]+)\.csv"', earlier))
     for pattern in [*(f"tables/{name}.{kind}" for name in tables for kind in ("csv", "tex")),
                     *(f"figures/{name}.png" for name in FIGURES)]:  # fmt: skip
         for file in files.glob(pattern):

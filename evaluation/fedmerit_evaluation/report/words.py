@@ -12,7 +12,7 @@ from jinja2 import Template
 from fedmerit_data.pages import template_environment
 from fedmerit_evaluation.figures.tables import MINUS
 from fedmerit_evaluation.statistics.family import Verdict
-from fedmerit_evaluation.statistics.inference import Estimate, find_highest
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, Estimate, find_highest
 
 
 def say(sentence: str, *content: Any) -> str:
@@ -27,8 +27,8 @@ def _sentences() -> Template:
     environment.filters |= {
         one.__name__: one
         for one in (
-            join_words, percent, points, interval, correlation, begin, numbers, highest, lowest, keys_below, differ,
-            p_text, count_failures,
+            join_words, percent, points, points_apart, interval, correlation, begin, numbers, highest, lowest,
+            keys_below, differ, p_text, count_failures,
         )
     }  # fmt: skip
     environment.tests |= {"unknown": lambda estimate: isnan(estimate.mean)}
@@ -49,6 +49,11 @@ def percent(fraction: float, decimals: int = 1) -> str:
 def points(fraction: float) -> str:
     """Return a difference of fractions in points, such as ``+1.5``."""
     return f"{100 * fraction:+z.1f}".replace("-", MINUS)
+
+
+def points_apart(fraction: float) -> str:
+    """Return the size of a difference of fractions in points, without a sign, such as ``1.5``."""
+    return f"{100 * fraction:.1f}"
 
 
 def interval(estimate: Estimate) -> str:
@@ -93,8 +98,16 @@ def differ(verdicts: Sequence[Verdict], some: Sequence[str], others: Sequence[st
 
 
 def p_text(p: float) -> str:
-    """Return a p-value with two digits, such as ``0.12`` or ``< 0.001``; "" if it is not known."""
-    return "" if isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+    """Return a p-value with two digits, such as ``0.12`` or ``< 0.001``; "" if it is not known.
+
+    A p-value above 5 % is never printed as 5 %.
+    """
+    if isnan(p):
+        return ""
+    if p < 0.001:
+        return "< 0.001"
+    text = f"{p:.2g}"
+    return f"> {SIGNIFICANCE_LEVEL:g}" if p > SIGNIFICANCE_LEVEL >= float(text) else text
 
 
 def count_failures(row: "pd.Series[Any]") -> str:

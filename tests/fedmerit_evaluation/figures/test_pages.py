@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedmerit_evaluation.figures import pages
 from fedmerit_evaluation.figures.drawing import panels
-from fedmerit_evaluation.figures.pages import Drawing, photograph, pictures
+from fedmerit_evaluation.figures.pages import Drawing, pictures
 
 
 def _held(address: str, kind: str) -> bytes:
@@ -33,12 +33,6 @@ def test_figures_are_saved_as_png_and_held_as_svg(tmp_path: Path, monkeypatch: p
         ("w", "Weights.", "A line."),
     ]
     assert [_held(one.address, "svg+xml") for one in shown.values()] == [b"svg of dice", b"svg of weights"]
-
-
-def test_a_photograph_lies_in_its_file_and_in_the_page(tmp_path: Path) -> None:
-    shown = photograph(b"\x89PNG", "Cases.", "Outlines.", tmp_path / "figures" / "overlays.png")
-    assert (tmp_path / "figures" / "overlays.png").read_bytes() == _held(shown.address, "png") == b"\x89PNG"
-    assert (shown.name, shown.caption, shown.seen) == ("overlays", "Cases.", "Outlines.")
 
 
 def test_a_phone_gets_panels_below_each_other(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ def _ranking(*, measured: bool = True, told: bool = True) -> Ranking:
     """Birch is worth most; Alder and Cedar cannot be told apart, nor any two where nothing is told."""
     apart = np.array([[0, -1, 0], [1, 0, 1], [0, -1, 0]]) if told else np.zeros((3, 3), int)
     spread = 1.0 if measured else np.nan
-    return Ranking(SITES, WORTH, WORTH - spread, WORTH + spread, np.array([3, 1, 3]), np.array([2, 1, 2]), apart, 3)
+    ranks, untested = (np.array([3, 1, 3]), np.array([2, 1, 2])), np.full((3, 3), np.nan)
+    return Ranking(SITES, WORTH, WORTH - spread, WORTH + spread, *ranks, apart, untested, 3)
 
 
 def _bands(panel: Axes) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-PRINTED_WIDTH = 688  # CSS pixels of A4 without margins of 14 mm
+PRINTED_WIDTH = 703  # CSS pixels of A4 without margins of 12 mm
 
 
 @contextmanager
@@ -37,10 +37,23 @@ def chromium(profile: Path) -> Iterator[Any]:
         running.quit()
 
 
-def resize(driver: Any, width: int, *, mobile: bool = False) -> None:
-    """Lay the page out anew for a window of that width."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile}
+def resize(driver: Any, width: int, *, height: int = 900, mobile: bool = False) -> None:
+    """Lay the page out again for a window of that size."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def violations(driver: Any, width: int, scheme: str) -> list[str]:
+    """Open all parts of the page, and return what axe-core finds: rules and the elements that break them."""
+    axe = pytest.importorskip("axe_core_python", reason="axe-core is not installed")
+    resize(driver, width, mobile=width < 640)
+    emulate(driver, scheme=scheme)
+    driver.refresh()
+    driver.execute_script("document.querySelector('[data-open-all]')?.click()")
+    source = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    driver.execute_cdp_cmd("Runtime.evaluate", {"expression": source})  # as a tool of the browser, not of the page
+    found = driver.execute_async_script("axe.run().then(arguments[0])")["violations"]
+    return [f"{rule['id']}: {node['html'][:300]}" for rule in found for node in rule["nodes"]]
 
 
 def emulate(driver: Any, *, media: str = "", scheme: str = "light") -> None:

@@ -21,7 +21,7 @@ from fedmerit_evaluation.report.overlays import (
     draw_overlays,
     largest_slice,
     make_overlays,
-    overlay_picture,
+    overlay_pictures,
 )
 from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.results.runs import open_runs
@@ -119,9 +119,9 @@ def test_why_there_is_no_overlay(tmp_path: Path) -> None:
         (tmp_path, True, "the run has no test Dice yet"),
     ):
         file.write_bytes(b"an older one")
-        picture, said = overlay_picture([run], sites, file, images=images)
-        assert picture is None
-        assert why in said
+        worst, reason = overlay_pictures([run], sites, file, images=images)
+        assert worst == {}
+        assert why in reason
         assert not file.exists()
 
 
@@ -132,6 +132,8 @@ def test_overlays_name_no_patient_and_a_note_stands_where_the_images_are_not(tmp
     page = write_report([run]).read_text()
     assert "it must not leave the hospital" in Page(page).text
     assert (run / "figures" / "overlays.png").exists()
+    seen = [value for tag, name, value in Page(page).attributes if (tag, name) == ("img", "alt")]
+    assert all(any(f"{site}, fedce, worst case" in text for text in seen) for site in SITES)
     for site in sites.iterdir():
         for entry in json.loads((site / "datalist.json").read_text())["testing"]:
             assert entry["case"] not in page
@@ -145,7 +147,7 @@ def test_overlays_name_no_patient_and_a_note_stands_where_the_images_are_not(tmp
     shutil.move(sites, tmp_path / "handed")
     info = read_json(run / "run.json")
     write_json(run / "run.json", info | {"sites_folder": str(tmp_path / "handed")})
-    assert "or nobody named them here" in Page(write_report([run]).read_text()).text
+    assert "The images are not on this machine" in Page(write_report([run]).read_text()).text
     assert not (run / "figures" / "overlays.png").exists(), "images that only a record names are not opened"
     write_json(run / "run.json", info)
     assert "not on this machine" in Page(write_report([run]).read_text()).text

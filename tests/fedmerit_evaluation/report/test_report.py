@@ -1,5 +1,7 @@
 """The HTML report: its page, and what lies beside it."""
 
+import base64
+import math
 import re
 from pathlib import Path
 
@@ -87,10 +89,9 @@ def test_nothing_is_fetched(compared: Path) -> None:
     page = Page(compared.read_text())
     addresses = [value for tag, name, value in page.attributes if name in ("src", "href", "srcset", "data", "action")]
     assert addresses
-    assert all(value.startswith(("data:", "#", "tables/")) for value in addresses)
+    assert all(value.startswith(("data:", "#")) for value in addresses)
     inside = {value for _, name, value in page.attributes if name == "id"}
     assert {value[1:] for value in addresses if value.startswith("#")} <= inside
-    assert all((compared.parent / value).is_file() for value in addresses if value.startswith("tables/"))
     policy = next(value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -130,25 +131,75 @@ def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: P
     assert "fedmerit run --method standalone" in page.text
 
 
-def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
+def test_first_screen_asks_and_answers_four_questions(compared: Path) -> None:
     page = Page(compared.read_text())
-    heading, *rows = page.tables["table-benefit"]
-    failed = ["Local, Dice [%]", "Local, failed", "Federated, Dice [%]", "Federated, failed"]
-    assert heading == ["Hospital", *failed, "Gain [points]", "p", "Result"]
-    assert [row[0] for row in rows] == list(SITES)
-    assert page.tables["table-contribution"][0][-2:] == ["Flagged", "Result"]
-    lines = ("Federated training", "Payment: not supported, because", "Benefit: test Dice", "Contribution: share of")
-    places = [page.text.index(line) for line in (*lines, "Methods compared", "For statisticians")]
+    assert "Four hospitals, prostate: did federated training help?" in page.text
+    questions = (
+        "1 · Did it help?",
+        "2 · Who contributed?",
+        "3 · Does anyone free-ride?",
+        "4 · Can anyone be paid by it?",
+    )
+    places = [
+        page.text.index(text) for text in (*questions, "Hospital by hospital", "Methods compared", "For statisticians")
+    ]
     assert places == sorted(places)
-    assert "confidence interval" in page.text
+    assert "points of Dice above local training" in page.text
+
+
+def test_pictures_are_tables_with_a_row_per_hospital(compared: Path) -> None:
+    page = Page(compared.read_text())
+    heading, *rows = page.tables["table-hospitals"]
+    assert heading[:5] == ["Hospital", "Patients", "Local Dice", "Federated Dice", "Gain [points]"]
+    assert [row[0] for row in rows if len(row) > 1] == list(SITES)
+    seen = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
+    for site in SITES:
+        assert any(text.startswith(f"{site}: local ") for text in seen)
+        assert any(text.startswith(f"{site}: gain ") and "% interval" in text for text in seen)
+        assert any(text.startswith(f"{site}: share ") for text in seen)
+
+
+def test_tables_are_in_the_page_as_csv(compared: Path) -> None:
+    page = Page(compared.read_text())
+    links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href") if "text/csv" in value]
+    files = [value for tag, name, value in page.attributes if (tag, name) == ("a", "download")]
+    assert len(links) == len(files)
+    assert {"benefit.csv", "contribution.csv", "comparison.csv", "cases-Alder.csv"} <= {*files}
+    for file, link in zip(files, links, strict=True):
+        content = base64.b64decode(link.partition("base64,")[2]).decode()
+        beside = compared.parent / "tables" / file
+        assert content == beside.read_text() if beside.exists() else content.startswith("case,local,")
+
+
+def test_numbers_of_a_picture_are_those_of_the_table(compared: Path) -> None:
+    table = pd.read_csv(compared.parent / "tables" / "benefit.csv").set_index("Hospital")
+    seen = [value for tag, name, value in Page(compared.read_text()).attributes if (tag, name) == ("svg", "aria-label")]
+    for site, row in table.iterrows():
+        assert f"{site}: local {row['Local, Dice [%]']:.1f}, fedavg {row['Federated, Dice [%]']:.1f}" in seen
 
 
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:
     page = Page(compared.read_text())
     seen = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt")]
-    assert len(seen) >= 5
+    assert len(seen) >= 3
     assert all(re.search(r"\d", text) for text in seen)
     assert sum(any(site in text for site in SITES) for text in seen) >= len(seen) - 1  # one is of means of all
+
+
+def test_simulated_free_rider_is_named_on_the_first_screen(tmp_path: Path) -> None:
+    guarded = {"plan": {"guard": {"guard": "on"}}}
+    honest = make_run(tmp_path / "honest", rounds=2, **guarded)
+    attacked = make_run(tmp_path / "attacked", rounds=2, attacks={"Birch": "zero:from=0"}, **guarded)
+    for run in (honest, attacked):
+        add_rows(run, [Row(run.name, "fedce", 0, 1, site, "verdict", float(run == attacked and site == "Birch"))
+                       for site in SITES])  # fmt: skip
+    add_rows(attacked, [Row("attacked", "fedce", 0, 1, "Birch", "evidence", 8.0)])
+    text = Page(write_report([honest, attacked], tmp_path / "report.html").read_text()).text
+    first = " ".join(text[: text.index("Hospital by hospital")].split())
+    assert "The guard flagged nobody in runs without a simulated attack; it cannot see every free rider." in first
+    assert "it flagged the simulated free rider: Birch" in first
+    percent = 100 * 8 / math.log(4 * 2 / 0.01)
+    assert re.search(rf"Birch simulated\s*{percent:.0f}\s%\s*⚑ flagged", first)
 
 
 def test_runs_without_tests_and_with_attackers_render(tmp_path: Path) -> None:

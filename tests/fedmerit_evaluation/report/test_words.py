@@ -10,11 +10,12 @@ import pytest
 
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.agreement import Agreement
+from fedmerit_evaluation.report.answers import NEEDED, Answer, answer
 from fedmerit_evaluation.report.flags import Attacked, Flag, Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import Condition, Hospital, Payment, ReportModel, Study
 from fedmerit_evaluation.report.verdicts import CHANCE, ONE_SPLIT
-from fedmerit_evaluation.report.words import correlation, join_words, percent, points, say
+from fedmerit_evaluation.report.words import correlation, join_words, p_text, percent, points, say
 from fedmerit_evaluation.statistics.family import Question, Verdict
 from fedmerit_evaluation.statistics.inference import Estimate, SampleSize
 
@@ -74,50 +75,59 @@ def test_gain_of_hospital_unknown_says_why(lacking: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("gain", "sample", "sentence"),
     [
-        (GAIN, ENOUGH, "significant mean gain, +5.0"),
-        (LOSS, ENOUGH, f"significant mean loss, {MINUS}5.0"),
-        (TIE, ENOUGH, "no significant mean gain, +1.0"),
-        (GAIN, ONE, "mean gain not tested, only one seed; +5.0"),
+        (GAIN, ENOUGH, "Shown. fedce is 5.0 points of Dice above"),
+        (LOSS, ENOUGH, "Harm shown. fedce is 5.0 points of Dice below"),
+        (TIE, ENOUGH, "Not shown. fedce is 1.0 points of Dice above"),
+        (GAIN, ONE, "Not tested: only one seed. fedce is 5.0 points of Dice above"),
     ],
 )
-def test_benefit(gain: Estimate, sample: SampleSize, sentence: str) -> None:
-    ends = f"{points(gain.low)}, {points(gain.high)}"
+def test_answer_on_benefit_begins_with_its_state(gain: Estimate, sample: SampleSize, sentence: str) -> None:
+    model = replace(MODEL, mean_gain=gain, sample_of_gain=sample)
+    ends = f"[{points(gain.low)}, {points(gain.high)}], adjusted p {gain.p:g}."
+    assert say("answer_benefit", model) == f"{sentence} local training {ends}"
+    assert answer(model)[0].state == sentence.partition(" fedce")[0].partition(".")[0].partition(":")[0].lower()
+
+
+def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
     verdict = Verdict(
         Question.MEAN_GAIN, "fedce", "standalone", Estimate(0.01, p=0.4, error=0.01, freedom=4), level=0.05
     )
-    text = say("benefit", replace(MODEL, mean_gain=gain, sample_of_gain=sample, verdicts=[verdict]))
-    end = "; four of five such studies would show +3.8" if gain is TIE else ""
-    begin = f"Federated training: {sentence} points of Dice over local training [95 % CI {ends}], p = {gain.p:g}"
-    assert text == f"{begin}{end}."
+    model = replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH, verdicts=[verdict])
+    assert "Four of five such studies would show a gain of 3.8 points" in say("limit_of_benefit", model)
+    assert "Four of five" not in say("limit_of_benefit", replace(model, mean_gain=GAIN))
+    apart = replace(model, mean_gain=replace(GAIN, p=0.06))
+    assert "The interval excludes 0, yet p, corrected" in say("limit_of_benefit", apart)
 
 
 def test_benefit_without_local_or_federated_training() -> None:
-    assert "no local training to compare with" in say("benefit", MODEL)
-    assert say("benefit", replace(MODEL, primary=None)).startswith("No run trains the hospitals together")
+    unknown = replace(MODEL, hospitals=(replace(HOSPITAL, gain=UNKNOWN, lacking="no_local"),))
+    assert say("answer_benefit", unknown) == "Not known: there is no local training to compare with."
+    assert say("answer_benefit", replace(MODEL, primary=None)).startswith("No run trains the hospitals together")
 
 
-def test_payment() -> None:
-    def text(*conditions: Condition) -> str:
-        return say("payment", Payment(conditions))
+def test_payment_says_the_first_reason_and_every_condition() -> None:
+    def judged(*conditions: Condition) -> Answer:
+        return answer(replace(MODEL, payment=Payment(conditions)))[-1]
 
-    assert text().startswith("Payment: the estimate agrees significantly")
-    codes = (
-        "no_estimate",
-        "one_seed",
-        "one_split",
-        "no_order",
-        "no_ground_truth",
-        "chance",
-        "no_agreement",
-        "disagreement",
-    )
-    texts = [text(Condition(code, "Shapley")) for code in codes]
-    assert len(set(texts)) == len(codes)
-    assert all(one.startswith("Payment: not supported, because ") for one in texts)
-    assert text(Condition("one_seed"), Condition("chance", "Shapley")) == (
-        "Payment: not supported, because one seed does not show what is chance and its agreement with Shapley values "
-        "may be chance."
-    )
+    assert (judged().kind, judged().state) == ("yes", "supported")
+    codes = [code for codes in NEEDED.values() for code in codes]
+    sentences = [judged(Condition(code, "Shapley")).sentence for code in codes]
+    assert len({*sentences}) == len(codes)
+    assert all(one.startswith("No: ") and one.endswith(".") for one in sentences)
+    both = judged(Condition("one_seed"), Condition("chance", "Shapley"))
+    assert both.sentence == "No: one seed does not show what is chance."
+    assert [(one.is_met, one.reason) for one in both.needed] == [
+        (True, ""),
+        (False, "one seed does not show what is chance"),
+        (False, "its agreement with Shapley values may be chance"),
+    ]
+    assert len(judged(Condition("no_estimate")).needed) == 1  # the others are not judged
+
+
+def test_every_reason_against_payment_has_a_sentence() -> None:
+    source = Path(say.__code__.co_filename).with_name("model.py").read_text()
+    codes = set(re.findall(r'Condition\("(\w+)"', source)) | {"no_agreement", "disagreement"}
+    assert codes <= {code for codes in NEEDED.values() for code in codes}
 
 
 @pytest.mark.parametrize(
@@ -142,44 +152,32 @@ def test_share_of_one_split_is_not_tested() -> None:
     assert say("share", replace(HOSPITAL, share_untested=ONE_SPLIT)) == "Not tested: the patients of one split."
 
 
-def test_hospitals_counts_states() -> None:
-    def text(*hospitals: Hospital) -> str:
-        named = [replace(one, name=name) for name, one in zip("ABCDE", hospitals, strict=False)]
-        return say("hospitals", replace(MODEL, hospitals=tuple(named)))
+@pytest.mark.parametrize(
+    ("p", "untested", "state", "sentence"),
+    [
+        (0.01, "", "shown", "Shown: A more, B less than an equal share, by the estimate of fedce."),
+        (
+            0.2,
+            "",
+            "not shown",
+            "No hospital's share differs significantly from an equal one; their order may be chance.",
+        ),
+        (math.nan, ONE_SPLIT, "not tested", f"Not tested: {ONE_SPLIT}. The order of the shares may be chance."),
+    ],
+)
+def test_answer_on_contribution(p: float, untested: str, state: str, sentence: str) -> None:
+    hospitals = [
+        replace(HOSPITAL, name=name, share=Estimate(share, p=p), share_untested=untested, equal=0.5)
+        for name, share in {"A": 0.7, "B": 0.3}.items()
+    ]
+    shown = answer(replace(MODEL, hospitals=tuple(hospitals)))[1]
+    assert (shown.state, shown.sentence) == (state, sentence)
 
-    better, tie = HOSPITAL, replace(HOSPITAL, gain=TIE)
-    unjudged, unknown = replace(HOSPITAL, sample=FEW), replace(HOSPITAL, gain=UNKNOWN)
-    assert text(better, better, tie, unjudged, unknown) == (
-        "Of 5 hospitals, method fedce: 2 significantly better with federated training (A, B); 1 without significant "
-        "difference (C); 1 with too few cases or seeds (D); 1 with unknown gain (E)."
-    )
-    assert text(unknown, unknown) == "Gain of the hospitals with fedce: not known."
-    assert "training (A); none better with local training; 1 without significant difference (B)." in text(better, tie)
-    assert text(better, replace(HOSPITAL, gain=LOSS)).endswith("1 significantly better with local training (B).")
 
-
-def test_largest_share() -> None:
-    def text(shares: dict[str, float], seeds: int = 2, images: bool = False, p: float = math.nan) -> str:
-        hospitals = [replace(HOSPITAL, name=name, share=Estimate(share, p=p), share_seeds=seeds, equal=1 / len(shares))
-                     for name, share in shares.items()]  # fmt: skip
-        study = STUDY if math.isnan(p) else replace(STUDY, repeats="folds")
-        model = replace(MODEL, hospitals=tuple(hospitals), counts_images=images, study=study)
-        return say("largest_share", model)
-
-    shares = {"A": 0.7, "B": 0.3}
-    begin = "largest for A (70.0 %), smallest for B (30.0 %); an equal share is 50.0 %."
-    end = "Mean over 2 seeds; not tested: shares rest on the patients of one split."
-    assert text(shares) == f"Estimated contribution: {begin} {end}"
-    assert text(shares, 5, p=0.01).endswith(
-        f"{begin} Significantly more than an equal share: A; significantly less than an equal share: B. Over 5 folds."
-    )
-    assert text(shares, 5, p=0.2).endswith(f"{begin} No share differs significantly from an equal one. Over 5 folds.")
-    assert text(shares, seeds=1).endswith("One seed: the order may be chance.")
-    images = f"Share of images: {begin} The method weighs by images and makes no estimate of contributions."
-    assert text(shares, images=True) == images
-    assert text({"A": 0.5, "B": 0.5}) == "Estimated contribution: the same for all hospitals, 50.0 % each."
-    assert "A and B (50.0 % each), smallest for C (1.0 %)" in text({"A": 0.5, "B": 0.5, "C": 0.01})
-    assert text({"A": math.nan, "B": math.nan}) == ""
+def test_shares_of_images_are_no_estimate() -> None:
+    shown = answer(replace(MODEL, hospitals=(HOSPITAL,), counts_images=True))[1]
+    assert shown.state == "not estimated"
+    assert shown.sentence == "fedce weighs by images and makes no estimate of contributions."
 
 
 def _agreement(values: dict[str, float], ranks: Estimate = GAIN, p: float = 0.05) -> Agreement:
@@ -232,13 +230,6 @@ def test_agreement_of_few_patients_may_be_chance() -> None:
     assert say("agreement", _agreement({"A": 0.1, "B": 0.2}, UNKNOWN), "fedce", 5, [verdict]) == ""
 
 
-def test_methods_names_the_highest_mean() -> None:
-    table = pd.DataFrame({"mean": [0.8, 0.7], "worst": [0.5, 0.6], "std": [0.1, 0.05]}, ["a", "b"])
-    assert say("methods", table) == "Of 2 methods, a has the highest mean test Dice (80.0 %)."
-    tied = say("methods", pd.DataFrame({"mean": [0.8, 0.8]}, ["a", "b"]))
-    assert tied == "Of 2 methods, a and b have the highest mean test Dice (80.0 %)."
-
-
 def test_lead() -> None:
     def text(**leads: Estimate) -> str:
         return say("lead", "a", {name: Verdict(Question.METHODS, "a", name, one) for name, one in leads.items()})
@@ -268,27 +259,39 @@ def test_failures() -> None:
     )
 
 
-def test_flags_verdicts_and_attacks() -> None:
-    assert say("server_flags", [], []) == "The server flagged no hospital and rejected no reply."
-    assert say("server_flags", ["A"], ["A", "B"]) == (
-        "Look at these first: A flagged in at least one round; A and B with a reply missing or rejected in at least "
-        "one round."
-    )
+def test_flags_and_attacks() -> None:
     attacked = Attacked("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["the server (flagged)"], "C": ["x"]})
     assert say("attacks", attacked) == (
         "fedce (attacked), simulated attacks: A (zero) was flagged by the server (flagged) and B (noise) was not "
         "flagged. False positives: C."
     )
     assert say("attacks", Attacked("x", {"A": "zero"}, {})).endswith("No false positive.")
-    assert say("verdicts", {}) == "The guard detected no free rider in any round."
-    withheld, lifted = GuardVerdict("A", "withheld", 4, None), GuardVerdict("A", "withheld", 3, 7, seed=1)
-    assert say("verdicts", {"A": [withheld, lifted]}) == (
-        "Free riders that the guard detected: A: contribution, weight and reward withheld since round 4 and seed 1: "
-        "contribution, weight and reward withheld from round 3 to 6; lifted in round 7, and rewarded again."
-    )
     flagged = replace(HOSPITAL, flags=(Flag("flagged", "1"),), verdicts=(GuardVerdict("A", "detected", 2, None),))
     assert say("flagged", flagged) == "flagged, rounds 1; detected since round 2; nothing was withheld"
     assert say("flagged", HOSPITAL) == ""
+
+
+def test_answer_on_free_riders_names_whom_to_look_at() -> None:
+    guarded = replace(NO_FLAGS, verdicts=[])
+    assert answer(MODEL)[2].state == "not checked"
+    nobody = answer(replace(MODEL, flags=guarded, hospitals=(HOSPITAL,)))[2]
+    assert (nobody.state, nobody.sentence) == (
+        "nobody flagged", "The guard flagged nobody; it cannot see every free rider.",
+    )  # fmt: skip
+    named = answer(replace(MODEL, flags=guarded, hospitals=(replace(HOSPITAL, needs_review=True),)))[2]
+    assert (named.kind, named.state) == ("flag", "1 flagged")
+    assert named.sentence.startswith("Flagged: A. Look there first;")
+    attacks = [Attacked("x", {"B": "zero", "C": "noise"}, {"B": ["the guard (withheld)"]})]
+    tested = answer(replace(MODEL, flags=replace(guarded, attacked=attacks), hospitals=(HOSPITAL,)))[2]
+    assert tested.sentence.endswith(
+        "In a test, it flagged the simulated free rider: B. In a test, it did not flag the simulated free rider: C."
+    )
+
+
+def test_p_value_is_never_printed_as_a_significant_one() -> None:
+    assert [p_text(p) for p in (0.0004, 0.0123, 0.05, 0.0502, 0.0506, 0.234, 1.0, math.nan)] == [
+        "< 0.001", "0.012", "0.05", "> 0.05", "0.051", "0.23", "1", "",
+    ]  # fmt: skip
 
 
 VALUES = {

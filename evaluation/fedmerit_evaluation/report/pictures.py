@@ -1,0 +1,293 @@
+"""The pictures that the page of a report draws itself, from the report's model: numbers, axes and marks.
+
+All numbers are in percent or points, rounded as the page prints them: a picture has no digit that its text lacks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+
+import pandas as pd
+
+from fedmerit_evaluation.figures.axes import FEDERATED, Axis, Mark, axis_of, mark_trainings
+from fedmerit_evaluation.figures.pages import SavedFigure
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.report.flags import GuardEvidence
+from fedmerit_evaluation.report.model import Hospital, ReportModel, Training, surface_columns
+from fedmerit_evaluation.results.views import STANDALONE
+from fedmerit_evaluation.statistics.inference import Estimate
+from fedmerit_evaluation.statistics.intervals import select_methods, select_sites
+
+MEAN = "Mean"
+EVIDENCE_AXIS = Axis((0.0, 50.0, 100.0, 150.0))  # percent of the bound
+CASE_AXIS = Axis((0.0, 25.0, 50.0, 75.0, 100.0))
+UNKNOWN = Estimate(nan)
+
+
+@dataclass(frozen=True)
+class GainRow:
+    """A row of the picture of gains: a hospital, or the mean over hospitals."""
+
+    name: str
+    patients: int  # tested; 0: unknown
+    local: float  # test Dice
+    dice: Mapping[str, float]  # by label of a training
+    gain: Mapping[str, Estimate]  # likewise, over local training
+
+
+@dataclass(frozen=True)
+class GainPicture:
+    """The picture of what each hospital gained."""
+
+    rows: Sequence[GainRow]  # hospitals; the mean, if it is shown, is the last
+    dice_axis: Axis
+    gain_axis: Axis
+    has_mean: bool
+
+
+@dataclass(frozen=True)
+class SharePicture:
+    """The picture of what each hospital contributed."""
+
+    rows: Sequence[tuple[Hospital, Estimate]]
+    equal: float
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class HospitalPanel:
+    """The details of a hospital: its test cases, its failures, its images, its rounds."""
+
+    name: str
+    cases: Mapping[str, "pd.DataFrame"]  # by label: a row per case, columns local and federated
+    curves: Mapping[str, Sequence[float]]  # by label: validation Dice by round
+    first_round: int = 0
+    images: SavedFigure | None = None
+
+    @property
+    def table(self) -> Table:
+        """The test cases as a table: a row per case."""
+        local = [one["local"] for one in self.cases.values()][:1]
+        federated = [one["federated"].rename(label) for label, one in self.cases.items()]
+        frame = pd.concat([*local, *federated], axis=1).rename_axis("case").reset_index()
+        return Table(f"cases-{self.name}", "", frame)
+
+    @property
+    def rounds(self) -> int:
+        """The last round of the curves."""
+        return self.first_round + max((len(line) for line in self.curves.values()), default=1) - 1
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A row of the picture of methods."""
+
+    mark: Mark | None
+    label: str
+    dice: Mapping[str, float]  # by hospital
+    mean: float
+    gain: Estimate
+    worst: float
+    surfaces: Mapping[str, float] = field(default_factory=dict)  # by heading
+
+
+@dataclass(frozen=True)
+class MethodsPicture:
+    """The picture of all trainings: their Dice by hospital, and their mean gains."""
+
+    rows: Sequence[MethodRow]
+    dice_axis: Axis
+    gain_axis: Axis
+    unknown: float = nan
+
+
+@dataclass(frozen=True)
+class OthersRow:
+    """A number of the hospital beside the median of the others, in percent."""
+
+    name: str
+    own: float
+    median: float
+    rank: str  # the third of all hospitals
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A set of the pictures that the page draws itself; None: the model cannot fill one."""
+
+    marks: Mapping[str, Mark]  # by label of the trainings that are drawn
+    chosen: Sequence[str]  # labels of the trainings that a reader can choose, the report's first
+    gains: GainPicture | None
+    shares: SharePicture | None
+    evidence: Sequence[GuardEvidence]  # the highest of the hospitals, and every simulated attacker
+    panels: Mapping[str, HospitalPanel]
+    methods: MethodsPicture | None
+    others: Sequence[OthersRow] = ()  # in a report for one hospital
+    evidence_axis: Axis = EVIDENCE_AXIS
+    case_axis: Axis = CASE_AXIS
+
+    @property
+    def has_images(self) -> bool:
+        """Whether a hospital's test images are shown."""
+        return any(panel.images for panel in self.panels.values())
+
+
+def draw_pictures(model: ReportModel, images: Mapping[str, SavedFigure]) -> Pictures:
+    """Return the pictures of a model.
+
+    Args:
+        model: the report's content.
+        images: by hospital, test images with outlines; none in a report to share.
+    """
+    federated = [one.label for one in _shown(model, "federated")]
+    federated.sort(key=lambda label: label != model.primary)
+    pooled = [one.label for one in _shown(model, "pooled")][:1]
+    marks = mark_trainings(STANDALONE, federated[: len(FEDERATED)], pooled)
+    gains = _gain_picture(model, [label for label in marks if label != STANDALONE])
+    tested = {label for row in gains.rows for label, dice in row.dice.items() if not isnan(dice)} if gains else set()
+    return Pictures(
+        marks=marks,
+        chosen=[label for label in marks if label in tested] or federated[:1],
+        gains=gains,
+        shares=_share_picture(model),
+        evidence=_strongest(model.flags.evidence),
+        panels={one.name: _panel(model, one.name, marks, images.get(one.name)) for one in model.hospitals},
+        methods=_methods_picture(model, marks),
+        others=list(_others(model)),
+    )
+
+
+def _others(model: ReportModel) -> Iterator[OthersRow]:
+    """Yield Dice and share with the report's method where a median of the others is shown."""
+    for row in model.others.to_dict("records"):
+        if row["method"] == model.primary and not isnan(row.get("median", nan)):
+            name = str(row["quantity"]).removesuffix(" [%]").partition(" of ")[0]
+            own, median = (round(100 * float(row[key]), 1) for key in ("own", "median"))
+            yield OthersRow(name, own, median, str(row["third"]))
+
+
+def _strongest(evidence: Sequence[GuardEvidence]) -> list[GuardEvidence]:
+    """Return the hospital with the highest evidence, those with a verdict, and every simulated attacker."""
+    honest = sorted((one for one in evidence if not one.is_simulated), key=lambda one: -one.percent)
+    return [*honest[:1], *(one for one in honest[1:] if one.is_flagged), *(one for one in evidence if one.is_simulated)]
+
+
+def _shown(model: ReportModel, kind: str) -> list[Training]:
+    return [one for one in model.trainings if one.kind == kind and not one.attacked]
+
+
+def _gain_picture(model: ReportModel, labels: Sequence[str]) -> GainPicture | None:
+    """Return the Dice and gains of hospitals and, of several, of their mean."""
+    if model.tested.empty:
+        return None
+    dice, gain = model.tested["dice"], select_sites(model.intervals, "gain")
+    means, mean_gains = select_methods(model.intervals, "mean"), select_methods(model.intervals, "mean_gain")
+
+    def of(table: "pd.Series[float]", *key: str) -> float:
+        return round(100 * float(table.get(key if len(key) > 1 else key[0], nan)), 1)
+
+    rows = [
+        GainRow(
+            one.name,
+            _patients(model, one.name),
+            of(dice, STANDALONE, one.name),
+            {label: of(dice, label, one.name) for label in labels},
+            {label: _estimate(gain, (label, one.name)) for label in labels},
+        )
+        for one in model.hospitals
+    ]
+    if not rows:
+        return None
+    if has_mean := len(rows) > 1:
+        total = sum(row.patients for row in rows)
+        local = of(means["mean"], STANDALONE) if STANDALONE in means.index else nan
+        mean_dice = {label: of(means["mean"], label) for label in labels}
+        rows.append(GainRow(MEAN, total, local, mean_dice, {label: _estimate(mean_gains, label) for label in labels}))
+    known = [estimate for row in rows for estimate in row.gain.values()]
+    return GainPicture(
+        rows,
+        axis_of([value for row in rows for value in (row.local, *row.dice.values())]),
+        axis_of([one.mean for one in known], [end for one in known for end in (one.low, one.high)], zero=True),
+        has_mean,
+    )
+
+
+def _patients(model: ReportModel, site: str) -> int:
+    """Return how many patients of a hospital were tested, in the run with the fewest; of folds all."""
+    tested = model.tested.xs(site, level="site") if site in model.tested.index.get_level_values("site") else None
+    return 0 if tested is None else int(tested["fewest_patients"].min())
+
+
+def _estimate(table: pd.DataFrame, key: object) -> Estimate:
+    """Return the estimate of a row in points, with the decimals that are shown."""
+    if key not in table.index:
+        return UNKNOWN
+    row = table.loc[[key]].iloc[0]
+    return Estimate(*(round(100 * float(row[name]), 1) for name in ("mean", "low", "high")))
+
+
+def _share_picture(model: ReportModel) -> SharePicture | None:
+    rows = [
+        (one, Estimate(*(round(100 * end, 1) for end in (one.share.mean, one.share.low, one.share.high))))
+        for one in model.hospitals
+        if not isnan(one.share.mean)
+    ]
+    if not rows:
+        return None
+    equal = 100 / model.number_of_sites
+    values = [share.mean for _, share in rows]
+    axis = axis_of([*values, equal], [end for _, share in rows for end in (share.low, share.high)], zero=True)
+    return SharePicture(rows, equal, axis)
+
+
+def _panel(model: ReportModel, site: str, marks: Mapping[str, Mark], images: SavedFigure | None) -> HospitalPanel:
+    """Return the details of a hospital: means over seeds by case and by round."""
+    cases: dict[str, pd.DataFrame] = {}
+    if not model.cases.empty and site in model.cases.index.get_level_values("site"):
+        table = (100 * model.cases.xs(site, level="site")).groupby(level=["method", "case"], observed=True).mean()
+        by_case = table.unstack("method").round(1)
+        for label in marks:
+            if label != STANDALONE and label in by_case:
+                local = by_case.get(STANDALONE, pd.Series(nan, by_case.index))
+                cases[label] = pd.DataFrame({"local": local, "federated": by_case[label]}).dropna(subset="federated")
+    curves, first = dict[str, Sequence[float]](), 0
+    if site in model.curves:
+        rounds = (100 * model.curves[site]).groupby(level=["method", "round"], observed=True).mean().unstack("method")
+        rounds = rounds.dropna(how="all")
+        first = int(rounds.index.min()) if len(rounds) else 0
+        curves = {label: rounds[label].dropna().round(1).to_list() for label in marks if label in rounds}
+        curves = {label: line for label, line in curves.items() if len(line) > 1}
+    return HospitalPanel(site, cases, curves, first, images)
+
+
+def _methods_picture(model: ReportModel, marks: Mapping[str, Mark]) -> MethodsPicture | None:
+    if model.site or model.comparison is None:
+        return None
+    means, gains = select_methods(model.intervals, "mean"), select_methods(model.intervals, "mean_gain")
+    by_site = (100 * model.comparison[0]["site"]).round(1)
+    surfaces = model.surface_means
+    rows = [
+        MethodRow(
+            marks.get(label),
+            label,
+            {str(site): float(value) for site, value in by_site.loc[label].dropna().items()},
+            _estimate(means, label).mean,
+            _estimate(gains, label),
+            round(100 * float(model.comparison[0]["sites"].loc[label, "worst"]), 1),
+            dict(_surfaces(surfaces, label)),
+        )
+        for label in sorted(by_site.index, key=lambda label: (label != STANDALONE, model.methods.index(label)))
+    ]
+    return MethodsPicture(
+        rows,
+        axis_of([value for row in rows for value in row.dice.values()], ticks=6),
+        axis_of(
+            [row.gain.mean for row in rows], [end for row in rows for end in (row.gain.low, row.gain.high)], zero=True
+        ),
+    )
+
+
+def _surfaces(means: pd.DataFrame, label: str) -> Iterator[tuple[str, float]]:
+    if label in means.index:
+        for heading, column in surface_columns(means).items():
+            yield heading, round(float(column.loc[label]), 1)
