@@ -56,10 +56,23 @@ def run(
     if not resume and asked.sites and asked.fold is None:
         for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):
             console.print(line)
-    if "tensorboard" in given.get("track", ()):
-        console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
+    for spec in read_run(folder).get("track", ()):
+        console.print(f"live: {_where_to_look(spec, folder)}", soft_wrap=True)
     run_with_progress(folder)
     print_runs([folder])
+
+
+def _where_to_look(spec: str, folder: Path) -> str:
+    """Return how to see the live curves of a run, by the spec of its tracker."""
+    from fedmerit.schema.configuration.specs import MLflow, parse_tracker
+
+    tracker = parse_tracker(spec)
+    if not isinstance(tracker, MLflow):
+        return f"tensorboard --logdir {folder / 'nvflare'}"
+    if tracker.uri.startswith(("http://", "https://")):
+        return f"{tracker.uri}, experiment FedMerit"
+    store = f" --backend-store-uri {tracker.uri}" if tracker.uri else ""
+    return f"mlflow ui{store}, experiment FedMerit"
 
 
 @commands.add(

@@ -166,8 +166,8 @@ def judge_sites(
 
 
 def in_words(when: float) -> str:
-    """Return seconds since 1970 as a date and time of this machine's zone."""
-    return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M")
+    """Return seconds since 1970 as a date and time, such as ``2027-01-15 08:00 UTC``."""
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _remember(kit: Path, silent: Mapping[str, float], now: float) -> dict[str, float]:

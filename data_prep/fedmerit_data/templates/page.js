@@ -59,3 +59,5 @@ all("[data-open-all]").forEach(button => button.addEventListener("click", () => 
   const to = button.getAttribute("aria-pressed") !== "true"; button.setAttribute("aria-pressed", to);
   all("details").forEach(part => { part.open = to; }); rows.forEach(row => open(row, to));
 }));
+// a page of something at work loads itself again
+for (const part of all("[data-every]")) setTimeout(() => location.reload(), 1000 * part.dataset.every);

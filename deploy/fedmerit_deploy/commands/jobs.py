@@ -15,10 +15,18 @@ from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
     from fedmerit.schema.configuration.run import RunConfiguration
+    from fedmerit_deploy.alerts import Receivers
     from fedmerit_deploy.status import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
+
+Webhook = Annotated[
+    str, typer.Option(metavar="URL", help='Address to which alerts are posted as {"text": ...}, as Slack takes it.')
+]
+Mail = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Address to which alerts are sent by this machine's sendmail.")
+]
 
 commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
 SHORT_ID = 8  # characters of a job's id that tell it from others
@@ -126,17 +134,26 @@ def status(
         Path | None,
         typer.Option(metavar="FILE.prom", help="Write it for Prometheus, whose node exporter reads it, until Ctrl-C."),
     ] = None,
-    every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
+    webhook: Webhook = "",
+    mail: Mail = "",
+    every: Annotated[
+        int, typer.Option(min=0, help="Seconds between looks of --html, --metrics and alerts; 0: once.")
+    ] = 15,
 ) -> None:
-    """Show sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
+    """Show sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended.
+
+    With --webhook or --mail it looks until Ctrl-C, and alerts when a site falls silent or is back, and when a job ends.
+    """
     from fedmerit_deploy import session
+    from fedmerit_deploy.alerts import Receivers
     from fedmerit_deploy.commands.status_output import print_federation
     from fedmerit_deploy.job_ends import explain_end
     from fedmerit_deploy.status import read_federation
 
+    receivers = Receivers(webhook, mail)
     state = read_federation(kit, job)
-    if html is not None or metrics is not None:
-        _keep_showing(kit, job, state, html, metrics, every)
+    if html is not None or metrics is not None or receivers:
+        _keep_showing(kit, job, state, html, metrics, every, receivers)
     elif as_json:
         console.print_json(data=state.to_dict(), default=str)
     else:
@@ -146,16 +163,29 @@ def status(
 
 
 def _keep_showing(
-    kit: Path, job: str | None, state: "FederationState", html: Path | None, metrics: Path | None, every: int
+    kit: Path,
+    job: str | None,
+    state: "FederationState",
+    html: Path | None,
+    metrics: Path | None,
+    every: int,
+    receivers: "Receivers",
 ) -> None:
-    """Write page and metrics again and again; while the server does not answer, with the last state."""
+    """Write page and metrics again and again, with the last state while the server does not answer; send alerts."""
     from fedmerit.errors import RunFailed
     from fedmerit.files import write_text
-    from fedmerit_deploy.commands.status_output import describe_metrics, write_status_page
+    from fedmerit_deploy.alerts import Changes
+    from fedmerit_deploy.commands.status_output import describe_metrics
+    from fedmerit_deploy.commands.status_page import write_status_page
     from fedmerit_deploy.status import read_federation
 
-    problem = ""
+    problem, changes = "", Changes()
     while True:
+        news = changes.without_answer(problem, time.time()) if problem else changes.of(state)
+        for text in news if receivers else ():
+            print_line(text)
+            for failure in receivers.send(text):
+                print_line(failure)
         if html is not None:
             write_status_page(html, state, every, problem)
         if metrics is not None:
@@ -166,7 +196,7 @@ def _keep_showing(
         try:
             state, problem = read_federation(kit, job), ""
         except (BadInput, RunFailed) as error:
-            problem = f"not of now: {error}"
+            problem = str(error)
 
 
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
@@ -234,18 +264,26 @@ def watch(
     site_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the last round's sites; then --min-sites do.")
     ] = 600.0,
+    webhook: Webhook = "",
+    mail: Mail = "",
 ) -> None:
     """Keep a run at work: resume its job whenever it ended early, until it has come to its end.
 
-    Not against an admin who stopped it, and not after an error that would repeat; then it exits with 1.
+    Not against an admin who stopped it, and not after an error that would repeat; then it exits with 1. With --webhook
+    or --mail, an alert tells of each resumption and of the end.
     """
-    from fedmerit_deploy.watch import Decision, Supervisor
+    from fedmerit_deploy.alerts import Receivers
+    from fedmerit_deploy.watch import Action, Decision, Supervisor
     from fedmerit_deploy.watch import watch as keep_at_work
+
+    receivers = Receivers(webhook, mail)
 
     def show(job_id: str, decision: Decision) -> None:
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         line = printable(f"{when} {job_id} {decision.action}: {decision.reason}")
         print_line(line)
+        for failure in receivers.send(line) if decision.action is not Action.wait else ():
+            print_line(failure)
         if log is not None:
             with log.open("a") as file:
                 file.write(line + "\n")

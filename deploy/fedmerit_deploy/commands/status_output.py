@@ -5,7 +5,6 @@ NVFlare's metric publishers count its own events and send them to a StatsD serve
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmerit_cli.terminal import console, last_round, plain_table, print_line
@@ -94,29 +93,6 @@ def describe_progress(state: "FederationState") -> list[str]:
             done = last_round(record, is_weighted)
             lines.append(f"{name}: round {record['round'] + 1} of {progress['rounds']}, {done}")
     return lines
-
-
-def write_status_page(out: Path, state: "FederationState", every: int, problem: str = "") -> None:
-    """Write a page that loads itself again every so many seconds.
-
-    Args:
-        out: the page.
-        state: what the server last said.
-        every: seconds between two looks; 0: the page does not load itself again.
-        problem: why the state is an old one; "": it is not.
-    """
-    import pandas as pd
-
-    from fedmerit_data.pages import write_page
-    from fedmerit_deploy.status import in_words
-    from fedmerit_evaluation.figures.tables import Table
-
-    sites = pd.DataFrame([site_cells(site, one) for site, one in state.sites.items()])
-    jobs = pd.DataFrame([job_cells(job) for job in state.jobs], columns=[*JOB_COLUMNS], dtype=object)
-    tables = [Table("sites", "Sites", sites), Table("jobs", "Jobs", jobs)]
-    notes = ([problem] if problem else []) + list_flags(state)
-    shown = {"every": every, "when": in_words(state.when), "tables": [one for one in tables if len(one.frame)]}
-    write_page(out, "fedmerit_deploy", "status.html.j2", notes=notes, progress=describe_progress(state), **shown)
 
 
 def describe_metrics(state: "FederationState") -> str:

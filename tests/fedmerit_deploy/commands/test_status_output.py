@@ -28,6 +28,11 @@ JOB = {"job_id": "3f2a", "name": "<i>fedce</i>", "status": "RUNNING", "submit_ti
 def state():
     progress = {"method": "fedavg", "rounds": 40, "record": RECORD, "absent": {}, "silent": [], "at_work": []}
     progress["undefined"] = []
+    progress["recent"] = {
+        "first": 0,
+        "dice": {"A": [0.5, 0.6, 0.7, 0.8], "B": [0.4, None, None, 0.5]},
+        "seconds": {"A": [2.0, 1.0, 1.0, 1.5], "B": [3.0, None, None, 4.0]},
+    }
     sites = judge_sites({"B": NOW - 700}, {"A": 3.0}, {"A": FACTS}, {}, NOW, {"A": "round 5 of 40: answered"})
     return FederationState(NOW, sites, [JOB], {"3f2a": progress})
 
@@ -50,7 +55,7 @@ def status(fedmerit, state, monkeypatch, tmp_path):
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("fedmerit_deploy.status.read_federation", read)
-        monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep, time=lambda: NOW))
         monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
         return fedmerit("job", "status", "--kit", tmp_path, *options)
 
@@ -69,8 +74,6 @@ def test_status_page_refreshes_itself(status, tmp_path):
     assert status("--html", page, "--every", 0).exit_code == 0
     once = page.read_text()
     assert 'http-equiv="refresh"' not in once
-    assert "prostate: 10 to 19 patients" in once
-    assert "round 5 of 40: answered, batch 3 of 80" in once
     assert "&lt;i&gt;fedce" in once
     looks = iter([True, True, False])
     status("--html", page, ends=lambda: next(looks))
@@ -78,10 +81,35 @@ def test_status_page_refreshes_itself(status, tmp_path):
     assert "gave no answer" not in page.read_text()
 
 
-def test_status_page_says_that_server_is_away(status, tmp_path):
+def test_status_page_shows_course_of_sites_and_facts_once(status, tmp_path):
+    page = tmp_path / "status.html"
+    status("--html", page, "--every", 0)
+    text = page.read_text()
+    assert "A run is at work; B is away" in text
+    assert "Round 4 of 40" in text
+    assert "Validation Dice of A in rounds 0 to 3: last 80.0&nbsp;%" in text
+    assert "Seconds of B in rounds 0 to 3: last 4.0 s, absent in 2" in text
+    assert text.count("torch 2.1") == 1
+    assert "As of 2027-01-15 08:00 UTC" in text
+    for words in ("0.2 GiB of disk free", "its clock is +90 s", "round 5 of 40: answered, batch 3 of 80"):
+        assert words in text
+
+
+def test_status_page_says_since_when_it_is_out_of_date(status, tmp_path):
     looks = iter([True, False])
     status("--html", tmp_path / "status.html", ends=lambda: next(looks))
-    assert "not of now: server fl: gave no answer" in (tmp_path / "status.html").read_text()
+    text = (tmp_path / "status.html").read_text()
+    assert "<strong>Out of date since 08:00 UTC.</strong> server fl: gave no answer" in text
+    assert "The server does not answer" in text
+    assert "</span> unknown</span>" in text
+
+
+def test_status_page_shows_error_of_ended_job_in_full(status, state, tmp_path):
+    error = "RunFailed: " + 60 * "long "
+    end = {"round": 3, "error": error, "cause": "failure"}
+    state.jobs.append(JOB | {"job_id": "77aa", "status": "FINISHED:EXECUTION_EXCEPTION", "fedmerit_end": end})
+    status("--html", tmp_path / "status.html", "--every", 0)
+    assert error.strip() in (tmp_path / "status.html").read_text()
 
 
 def test_metrics_file_has_all_that_dashboard_shows(status, tmp_path):
@@ -98,7 +126,7 @@ def test_metrics_file_has_all_that_dashboard_shows(status, tmp_path):
 
 @pytest.mark.slow
 def test_status_page_works_offline_in_browser(status, tmp_path):
-    from browser import chromium, requested, resize
+    from browser import chromium, requested, resize, violations
 
     page = tmp_path / "status.html"
     status("--html", page, "--every", 600)
@@ -106,10 +134,14 @@ def test_status_page_works_offline_in_browser(status, tmp_path):
         driver.get("about:blank")
         requested(driver)
         driver.get_log("browser")
-        for width, mobile in ((1100, False), (390, True)):
+        for width, mobile in ((1280, False), (1100, False), (390, True)):
             resize(driver, width, mobile=mobile)
             driver.get(page.as_uri())
             assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+            cut = "return [...document.querySelectorAll('.boxed')].some(box => box.scrollWidth > box.clientWidth)"
+            assert not driver.execute_script(cut)
+            assert violations(driver, width, "light") == []
+        assert violations(driver, 1100, "dark") == []
         assert driver.execute_script("return document.querySelectorAll('#table-sites tbody tr').length") == 2
         assert requested(driver) == {driver.current_url}
         assert driver.get_log("browser") == []

@@ -1,10 +1,11 @@
 """The server's workflow on NVFlare: send each site its model, collect replies, round by round."""
 
+import csv
 import os
 import shutil
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -75,19 +76,45 @@ def default_timeout(size: int, took: float | None) -> float:
     return work + 2 * size / SLOWEST_LINE
 
 
+RECENT = 200  # rounds whose course an admin's page shows
+
+
 def progress(
     run: Path, config: RunConfiguration, silent: Collection[str] = (), at_work: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return what an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last one.
 
     ``undefined`` are the quantities that the method leaves so. Also ``absent``, as of `absences`, the sites that did
-    not answer yet when they were last asked, ``silent``, and
-    those of them that took the task at hand, ``at_work``.
+    not answer yet when they were last asked, ``silent``, those of them that took the task at hand, ``at_work``, and
+    ``recent``, as of `recent_rounds`.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
     named = {"method": config.method, "undefined": undefined_quantities(config.method), "rounds": config.rounds}
-    return named | {"record": last, "absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
+    state = {"record": last, "absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
+    return named | state | {"recent": recent_rounds(run, records)}
+
+
+def recent_rounds(run: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the course of the last `RECENT` rounds, by site: validation Dice and seconds, null where it was absent.
+
+    ``first`` is the number of the first of these rounds; ``dice`` and ``seconds`` have a list by site.
+    """
+    shown = records[-RECENT:]
+    sites = sorted({site for record in shown for site in record["participants"]})
+    took = dict[tuple[str, int], float]()
+    if shown and (results := run / "results.csv").exists():
+        with results.open(newline="") as file:
+            heading = next(csv.reader(file), [])
+            lines = (line for line in file if ",seconds," in line)
+            for row in csv.DictReader(lines, heading):
+                if row["quantity"] == "seconds" and not row["split"]:
+                    took[row["site"], int(row["round"])] = float(row["value"])
+    return {
+        "first": shown[0]["round"] if shown else 0,
+        "dice": {site: [one["validation_dice"].get(site) for one in shown] for site in sites},
+        "seconds": {site: [took.get((site, one["round"])) for one in shown] for site in sites},
+    }
 
 
 class MeritController(ModelController):
