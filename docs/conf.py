@@ -18,8 +18,9 @@ root_doc = "index"
 html_theme = "furo"
 myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
-exclude_patterns = ["site", "README.md"]  # index.md includes the first README
+exclude_patterns = ["site", "example", "README.md"]  # index.md includes the first README
 html_static_path: list[str] = []
+html_extra_path = ["example"]  # the report of the demonstration, which opens in the site
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 

@@ -56,7 +56,7 @@ def run(
     if not resume and asked.sites and asked.fold is None:
         for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):
             console.print(line)
-    for spec in read_run(folder).get("track", ()):
+    for spec in read_run(folder).get("track", ()) if resume else given.get("track", ()):
         console.print(f"live: {_where_to_look(spec, folder)}", soft_wrap=True)
     run_with_progress(folder)
     print_runs([folder])
@@ -69,10 +69,9 @@ def _where_to_look(spec: str, folder: Path) -> str:
     tracker = parse_tracker(spec)
     if not isinstance(tracker, MLflow):
         return f"tensorboard --logdir {folder / 'nvflare'}"
-    if tracker.uri.startswith(("http://", "https://")):
+    if tracker.uri:
         return f"{tracker.uri}, experiment FedMerit"
-    store = f" --backend-store-uri {tracker.uri}" if tracker.uri else ""
-    return f"mlflow ui{store}, experiment FedMerit"
+    return f"mlflow ui --backend-store-uri sqlite:///FILE, with the mlflow.db below {folder / 'nvflare'}"
 
 
 @commands.add(

@@ -16,6 +16,7 @@ from refusals import contents, refused
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
+from fedmerit_cli import runs
 
 
 @pytest.fixture
@@ -253,6 +254,18 @@ def test_ctrl_c_says_how_to_resume(fedmerit, options, run, monkeypatch):
     result = fedmerit("run", "--out", run, *options())
     assert result.exit_code == 130
     assert f"resume with: fedmerit run --resume --out {run}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ("tensorboard", f"tensorboard --logdir {Path('run/nvflare')}"),
+        ("mlflow:uri=http://server:5000", "http://server:5000, experiment FedMerit"),
+        ("mlflow", f"with the mlflow.db below {Path('run/nvflare')}"),
+    ],
+)
+def test_tracker_says_where_to_look(spec, place):
+    assert place in runs._where_to_look(spec, Path("run"))
 
 
 def test_tensorboard_has_its_line(fedmerit, options, run, asked):
