@@ -87,6 +87,21 @@ def record_table(*names: str) -> str:
     return "\n\n".join(sections)
 
 
+def reasons_table() -> str:
+    """Return the reasons of `Failure`, and what the supervision of a run makes of each."""
+    from fedmerit.reasons import FAILED, LISTED, SCRIPT_ENDED, SCRIPT_RAISED, Remedy, remedy
+    from fedmerit.schema.messages import REASONS
+
+    words = {
+        Remedy.again: "tries again",
+        Remedy.room: "waits for room, with growing pauses",
+        Remedy.hospital: "waits for the hospital",
+    }
+    others = [reason for reason in REASONS if reason not in LISTED]
+    reasons = [*LISTED, *(one.format("...") for one in (SCRIPT_ENDED, SCRIPT_RAISED, FAILED)), *others]
+    return _table(["reason", "`job watch`"], [[reason, words[remedy(reason)]] for reason in reasons])
+
+
 def egress_table() -> str:
     """Return the fields of messages that may leave a site, as `fedmerit.schema.messages` declares them."""
     from fedmerit.ciphertexts import Ciphertexts
@@ -114,6 +129,7 @@ LEDGER = ("RoundRecord", "InputsRecord", "RatingRecord", "GuardRecord", "Enrolme
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by name: the page that holds a table, and what makes it
     "methods": ("methods.md", methods_table),
     "egress": ("privacy.md", egress_table),
+    "reasons": ("privacy.md", reasons_table),
     "ledger": ("files.md", lambda: record_table(*LEDGER)),
     "site log": ("files.md", lambda: record_table("LogEntry")),
     "closing record": ("files.md", lambda: record_table("ClosingRecord")),

@@ -18,7 +18,7 @@ OPERATIONS = ROOT / "deploy" / "fedmerit_deploy"
 BASE = ("client", "machine", "seeds", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors", "fedmerit.child_processes"},
-    {"fedmerit.plugin_references", "fedmerit.trust"},
+    {"fedmerit.plugin_references", "fedmerit.trust", "fedmerit.reasons"},
     {"fedmerit.plugins"},
     {"fedmerit.schema.rules"},
     {"fedmerit.schema.declarations", *(f"fedmerit.{name}" for name in BASE)},

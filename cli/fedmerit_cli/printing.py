@@ -186,6 +186,8 @@ class RunBars:
         for site, reason in record["rejected"].items():
             log.warning("%s: %s rejected: %s", head, site, reason)
             self._bars.console.print(printable(f"{head}: {site} rejected: {reason}"))
+        for text in record.get("notes", ()):
+            self._bars.console.print(printable(f"{head}: {text}"))
         for site in record["flagged"]:
             self._bars.console.print(printable(f"{head}: {site} flagged by the method"))
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed, printable
-from fedmerit.files import is_full
+from fedmerit.reasons import is_full
 from fedmerit.schema.score_name import with_score_name
 from fedmerit.trust import allow, trust_records
 
@@ -183,12 +183,13 @@ def plain_table(*headings: str) -> Table:
 
 
 def last_round(record: Mapping[str, Any], is_weighted: bool = True) -> str:
-    """Return a ledger record in at most 28 characters: mean validation Dice, and the range of weights if there are
-    any.
-    """
-    dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
-    text = with_score_name(f"Dice {sum(dice) / len(dice):.1%}")
-    return f"{text}, weights {100 * min(weights):.0f}-{max(weights):.0%}" if is_weighted else text
+    """Return a ledger record in at most 28 characters: mean validation Dice, and the range of weights, if known."""
+    dice, weights = (
+        [value for value in record[name].values() if value is not None] for name in ("validation_dice", "weights")
+    )
+    texts = [with_score_name(f"Dice {sum(dice) / len(dice):.1%}")] if dice else []
+    texts += [f"weights {100 * min(weights):.0f}-{max(weights):.0%}"] if is_weighted else []
+    return ", ".join(texts)
 
 
 ours = logging.getLogger("fedmerit")

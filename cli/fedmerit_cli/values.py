@@ -170,6 +170,35 @@ def estimate(
     console.print(f"tables and figure: {folder}", soft_wrap=True)
 
 
+@commands.add("value replay ws/fedavg/server/simulate_job/kept_updates --out replayed", reads_records=True)
+def replay(
+    kept: Annotated[Path, typer.Argument(metavar="FOLDER", help="Updates that fedmerit.keep_updates kept of a job.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: a run a rule, replay.html, tables.")],
+    rules: Annotated[str, typer.Option(metavar="NAME,...", help="Some of these.")] = "fedavg,cgsv,shapfed,fedce",
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME", help="Function of a state_dict that returns its score, 0 to 1: one-round values."
+        ),
+    ] = None,
+) -> None:
+    """Replay the kept updates of any NVFlare job: contributions, duplicates, free riders, weights by other rules."""
+    from fedmerit.engines.script_sites import load_named
+    from fedmerit_cli.printing import show
+    from fedmerit_data.pages import write_page
+    from fedmerit_evaluation.valuation.kept_updates import find_kept, one_round_values, replay_rules, replay_tables
+
+    job = find_kept(kept)
+    function = load_named(score, "--score") if score else None
+    folders = replay_rules(job, split_specs(rules), out)
+    tables = replay_tables(job, folders, one_round_values(job, function) if function else None)
+    show(tables, out)
+    content = {"sites": len(job.sites), "rounds": len(job.rounds), "folder": str(job.folder), "notes": []}
+    page = out / "replay.html"
+    write_page(page, "fedmerit_evaluation.report", "replay.html.j2", tables=tables, **content)
+    console.print(f"report: {page}; by round: fedmerit report {' '.join(map(str, folders.values()))}", soft_wrap=True)
+
+
 @commands.add("value payout runs/fedavg-seed0 runs/fedavg-seed1 runs/fedavg-seed2 --budget 100000", reads_records=True)
 def payout(
     runs: Runs,

@@ -1,3 +1,4 @@
+from fedmerit.engines.nvflare.keep_updates import keep_updates as keep_updates
 from fedmerit.engines.nvflare.script_recipe import FedMeritRecipe as FedMeritRecipe
 from fedmerit.plugins import register as register
 from fedmerit_cli.api import compare as compare

@@ -3,7 +3,6 @@
 Tensors are read by `fedmerit.tensor_files`, tables by `fedmerit.schema.results`, images by `fedmerit_data`.
 """
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.reasons import is_full
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
-DISK_FULL = "its disk is full; the site continues when there is room"  # what others learn of it
 UNFINISHED = ".tmp"  # ends the name of what is being written
 MOST_TEXT = 1 << 25  # bytes of a file of text or JSON
 BESIDE = 160_000_000  # bytes of memory that what a text holds may take, beside as many as three times the text has
@@ -29,11 +27,6 @@ COSTS = {b"{": 200, b"[": 100, b":": 80, b",": 36, b'"': 30}  # bytes of memory 
 DEEPEST = 50  # of lists and objects in each other
 IMPORTABLE = tuple(all_suffixes())  # ends of the names of files that Python imports
 LONGEST_NAME = 100  # characters of what becomes a file's name
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
-    return any(isinstance(one, OSError) and one.errno in FULL for one in (error, error.__context__))
 
 
 @contextmanager

@@ -5,11 +5,13 @@ policy, nor the egress filter, and names no cause, so the checks here are FedMer
 """
 
 import os
+import re
 import shutil
 import socket
 import ssl
 import stat
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -47,6 +49,9 @@ from fedmerit_deploy.provisioning import VERSIONS_FILE
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends a check warns
 EGRESS_DOCS = "docs/privacy.md, what enforces the list"
+LET_IN, NO_LOGIN = "Successfully registered client", "Login failed"  # NVFlare's words in a site's log
+REJECTED = ("registration rejected", "is disabled")
+LOGIN_SECONDS, LOG_TAIL = 120.0, 200_000  # since the last try; bytes of the log
 TIMEOUT_SECONDS = 5.0  # to connect to the server
 POLICY, EGRESS, PARTS, RULES = "policy", "egress filter", "parts of others", "rules for jobs"
 LOOSENING = ("kit", POLICY, EGRESS, PARTS, RULES)  # checks of what an operator decides
@@ -370,10 +375,15 @@ def _check_server(kit: Path, offline: bool) -> Findings:
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
         context.set_alpn_protocols(["h2"])
         with connect(host, port, TIMEOUT_SECONDS) as line, context.wrap_socket(line, server_hostname=host) as secure:
-            if secure.recv(1):
-                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
-            else:
+            if not secure.recv(1):
                 yield fail(f"{host}:{port} hangs up: it does not accept the certificate of this kit; ask for a new one")
+            elif when := refused_login(kit):
+                yield fail(
+                    f"{host}:{port} refuses this site, at {when} last: the coordinator has removed it, or revoked its "
+                    "certificate; ask the coordinator"
+                )
+            else:
+                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
     except ssl.SSLCertVerificationError as error:
         yield fail(
             f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); "
@@ -391,6 +401,27 @@ def _check_server(kit: Path, offline: bool) -> Findings:
         else:
             reason = error.strerror or error
             yield bad(f"{host}:{port} cannot be reached ({reason}); is the server started, is the port right?")
+
+
+def refused_login(kit: Path) -> str:
+    """Return when the server, which answers now, last refused the login of the site, by NVFlare's log in the kit.
+
+    "": it let the site in since then, or the log says nothing of it.
+    """
+    log = kit / "log.txt"
+    if not log.exists():
+        return ""
+    is_recent = time.time() - log.stat().st_mtime < LOGIN_SECONDS
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL))
+        lines = file.read().decode(errors="replace").splitlines()
+    for line in reversed(lines):
+        if LET_IN in line:
+            return ""
+        if any(words in line for words in REJECTED) or (is_recent and NO_LOGIN in line):
+            when = re.match(r"[\d-]+ [\d:]+", line)
+            return when[0] if when else "its start"
+    return ""
 
 
 def _check_ports(kit: Path) -> Findings:

@@ -18,11 +18,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput
-from fedmerit.files import DISK_FULL, is_full, read_json, write_json
+from fedmerit.files import read_json, write_json
+from fedmerit.reasons import Remedy, is_full, remedy
 from fedmerit_deploy.revocation import REASON, Revocations
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # in NVFlare's description of a job
+OUTCOME_SECONDS = 60.0  # for the sites' reports on a job that is over at the server
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
 
@@ -31,7 +33,8 @@ class Cause(StrEnum):
     """A kind of cause that ended a job: what a new try is good for."""
 
     nothing = ""  # it came to its end, or was stopped
-    passing = "passing"  # sites or room on a disk lack: it will work when they are back
+    passing = "passing"  # sites, or room on a disk or in memory, lack: it will work when they are back
+    hospital = "hospital"  # sites refuse it, or have to mend something
     failure = "failure"  # once more may help
     input = "input"  # it would end in the same way
 
@@ -65,14 +68,16 @@ class JobEnd:
             error: the error, or the lack of sites, that ended it; "": nothing did.
             finished: whether the run is complete.
         """
-        text = " ".join(str(error).split())[:LONGEST]
+        text, what = " ".join(str(error).split()), remedy(str(error))
         if isinstance(error, BadInput):
             cause = Cause.input
-        elif isinstance(error, BaseException) and not is_full(error) and DISK_FULL not in text:
+        elif what is Remedy.hospital:
+            cause = Cause.hospital
+        elif isinstance(error, BaseException) and not is_full(error) and what is not Remedy.room:
             cause = Cause.failure
         else:
             cause = Cause.passing if text else Cause.nothing
-        return cls(len(records), finished, text, cause, absences(records))
+        return cls(len(records), finished, text[:LONGEST], cause, absences(records))
 
     def write(self, kit: Path, job_id: str) -> None:
         """Leave it in the server's kit for `JobEnds`."""
@@ -98,7 +103,10 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
     if end.finished:  # NVFlare calls it abnormal if a site, lost before, did not report its own end
         because = "" if status == RunStatus.FINISHED_COMPLETED else f"the run is complete: `fedmerit job fetch {job}`"
     elif end.error and status != RunStatus.FINISHED_ABORTED:
-        advice = "; mend that, then submit a job again" if end.cause is Cause.input else resume
+        advice = {
+            Cause.input: "; mend that, then submit a job again",
+            Cause.hospital: f"; have those sites mend it{resume.replace('; `', ', then `')}",
+        }.get(end.cause, resume)
         because = f"after {end.round} complete rounds: {end.error}{advice}"
     lines = [f"{job}: ended, {because}"] if because else []
     return lines + [f"{job}: {site} was {why}" for site, why in end.absent.items()]
@@ -129,6 +137,8 @@ class JobEnds(FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """End, before the first job, those that an earlier process left as running; after a job, note its end."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
+            # NVFlare waits 15 minutes for the last word of a site that was revoked, or whose machine is off
+            fl_ctx.get_engine().job_runner.client_outcome_wait_timeout = OUTCOME_SECONDS
             fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)  # of NVFlare, which nothing else calls
         elif event_type == EventType.JOB_COMPLETED:
             self._keep(str(fl_ctx.get_prop(FLContextKey.EVENT_DATA)[JobMetaKey.JOB_ID.value]), fl_ctx)

@@ -258,7 +258,8 @@ def parts_each_round(job: Job, config: RunConfiguration) -> Iterator[tuple[str, 
         yield "images", ""
     if can.loss_bins:
         yield "losses", "histogram"
-    yield from ((name, "") for name in ("train_loss", "seconds", "log"))
+    of_script = ("metric", "restarts") if config.script else ()
+    yield from ((name, "") for name in ("train_loss", "seconds", "log", *of_script))
     yield "failure", "instead, if there is an error"
 
 

@@ -41,7 +41,8 @@ from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.signatures import MOST_PEM
-from fedmerit.files import FULL, read_bytes, read_json, write_atomically, write_json, write_text
+from fedmerit.files import read_bytes, read_json, write_atomically, write_json, write_text
+from fedmerit.reasons import FULL
 from fedmerit.schema.site_folder import LONGEST_SITE, require_name
 from fedmerit.version import installed_versions
 from fedmerit_deploy.revocation import REVOKED

@@ -18,7 +18,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit_deploy import session
 from fedmerit_deploy.facts import VERSIONS, clear_facts
 
-SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
+SILENCE = session.FRESH  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's
 LONGEST = 10_000  # characters of a site's report
 LEAST = {"disk": 1.0, "memory": 0.5}  # GiB, below which a site's rounds fail soon

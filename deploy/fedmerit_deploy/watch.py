@@ -23,6 +23,7 @@ LOOK = 30.0  # seconds between looks
 SOON = 2.0  # seconds to the next look while a note waits for its job
 SETTLING = 3.0  # seconds after which the server has noted how a job ended
 REJOINS = 3  # resumptions for a site that then took part in no round
+REMINDER = 240.0  # seconds after which an outage is reported again
 LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reached
 
 
@@ -79,6 +80,8 @@ class Supervisor:
         if (final := self._final(look.description, end)) is not None:
             return final
         why = "; ".join(explain_end(look.description, advise=False)) or str(look.description["status"])
+        if end.cause is Cause.hospital:  # it is tried now and then, without an end
+            return self._resume(look, now, why, len(PAUSES), is_limited=False)
         return self._resume(look, now, why, self.fruitless)
 
     def _rejoin(self, look: Look, now: float) -> Decision:
@@ -110,9 +113,9 @@ class Supervisor:
             return Decision(Action.give_up, f"ended twice in the same way after {self.round} rounds: {end.error}")
         return None
 
-    def _resume(self, look: Look, now: float, why: str, tries: int) -> Decision:
+    def _resume(self, look: Look, now: float, why: str, tries: int, is_limited: bool = True) -> Decision:
         """Resume, or wait until the pause is over and the needed sites are there."""
-        if self.fruitless >= self.limit:
+        if is_limited and self.fruitless >= self.limit:
             return Decision(Action.give_up, f"resumed {self.fruitless} times without a complete round; {why}")
         if self.since is None:
             self.since = now
@@ -182,10 +185,11 @@ def watch(
         BadInput: the kit is no admin's, or the server does not know it or the job.
         RunFailed: the run is given up; the message says why.
     """
-    last, pause = None, LOOK
+    last, pause, quiet = None, LOOK, 0.0  # seconds to the next look, and since the last line
     notes: list[str] = []  # that no complete round's record has yet
     sent: int | None = None  # complete rounds as the job at hand got them; None: it has not
     while True:
+        is_outage = False
         try:
             with session.session(kit) as opened:
                 job_id, look = look_at(opened, job_id)
@@ -200,13 +204,14 @@ def watch(
                     sent = supervisor.round
                 pause = SOON if notes and sent is None else LOOK  # before the next record
         except (session.Unreachable, RunFailed) as error:  # the server's machine may be starting again
-            decision = Decision(Action.wait, str(error))
+            decision, is_outage = Decision(Action.wait, str(error)), True
             pause = min(2 * pause, LONGEST_PAUSE)
-        if (job_id, decision) != last:
-            last = job_id, decision
+        if (job_id, decision) != last or (is_outage and quiet >= REMINDER):
+            last, quiet = (job_id, decision), 0.0
             on_decision(job_id, decision)
         if decision.action is Action.finish:
             return
         if decision.action is Action.give_up:
             raise RunFailed(f"job {job_id}: given up: {decision.reason}")
         sleep(pause)
+        quiet += pause

@@ -10,7 +10,7 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import DISK_FULL
+from fedmerit.reasons import DISK_FULL
 from fedmerit_deploy.job_ends import META, Cause, JobEnd, JobEnds, explain_end
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, OWN
-from fedmerit.schema.configuration.run import make_configuration
+from fedmerit.schema.configuration.run import configure_script, make_configuration
+from fedmerit.schema.configuration.script import NamedTensor, Script
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import ANSWERS, ClosingReceipt, Enrolment, Evaluated, Failure, Importance, Reply
 from fedmerit.schema.rules import parts_of
@@ -40,6 +41,8 @@ def test_describe_job_names_every_part_of_egress_list():
                 assert dict(describe_job(job, config))["never leaves"]
     peers = plan("cycle", exchange="peer", warmup_by="own")
     named |= {name for name, _ in parts_each_round(Job("j", {}), peers)}
+    script = Script(tensors=(NamedTensor("weight", (2,)),), metric="dice")
+    named |= {name for name, _ in parts_each_round(Job("j", {}), configure_script("fedavg", 3, script))}
     whole = {Enrolment: "enrolment", ClosingReceipt: "countersigned", Failure: "failure"}
     fields = {part.name for kind in (Reply, Evaluated, Importance) for part in parts_of(kind)} - {"round"}
     assert set(ANSWERS) == {Reply, Evaluated, Importance, Surveyed, *whole}

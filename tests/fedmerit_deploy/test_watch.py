@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.reasons import DISK_FULL, REFUSED
 from fedmerit_deploy import session, watch
 from fedmerit_deploy.job_ends import META, JobEnd
 from fedmerit_deploy.watch import REJOINS, Action, Look, Supervisor
@@ -167,6 +168,26 @@ def test_watch_shows_each_decision_once(watched):
     assert server.resumed == ["j"]
     ((job, note),) = server.notes
     assert (job, note.startswith("resumed after 2 rounds: j: ended, the server was started again")) == ("j+", True)
+
+
+def test_watch_repeats_an_outage_every_few_minutes(watched):
+    away = session.Unreachable("server cannot be reached")  # looks after 60, 120, 240, 300 and 300 seconds
+    shown = watched(Server(*[away] * 6, look(session.COMPLETED)))
+    assert [action for _, action, _ in shown] == [WAIT, WAIT, WAIT, WAIT, Action.finish]
+
+
+def test_supervisor_waits_for_hospitals_without_limit():
+    refused = look(EXCEPTION, error(RunFailed, f"round 0: no site sent a usable reply (A: {REFUSED})"))
+    supervisor, now = Supervisor(limit=2), 0.0
+    for _ in range(5):
+        assert decisions(supervisor, (refused, now), (refused, now + 3599), (refused, now + 3600)) == [
+            WAIT,
+            WAIT,
+            RESUME,
+        ]
+        now += 4000.0
+    full = look(EXCEPTION, error(RunFailed, f"round 0: no site sent a usable reply (A: {DISK_FULL})"))
+    assert decisions(Supervisor(), (full, 0), (full, 60), (full, 120)) == [RESUME, WAIT, RESUME]  # no failure twice
 
 
 def test_watch_repeats_note_until_recorded(watched):

@@ -242,7 +242,8 @@ class OwnUpdate:
     previous: Tensor  # (d,) w_{t-1}
     trained: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
     weight: float  # ρ_i, its weight in the aggregation that made w_t, in [0, 1)
-    validation_dice: Callable[[Tensor], float]  # of (d,) on its validation split, with the others' BatchNorm statistics
+    # of (d,) on its validation split, with the others' BatchNorm statistics; None: not known
+    validation_dice: Callable[[Tensor], float | None]
 
 
 class MeasuresLeaveOneOut:

@@ -124,7 +124,7 @@ class SiteView:
 
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
-    validation_dice: float = 0.0  # of w_t on its validation split
+    validation_dice: float | None = None  # of w_t on its validation split; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)

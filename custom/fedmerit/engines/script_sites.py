@@ -21,9 +21,10 @@ from fedmerit.child_processes import python_command
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract import flat
 from fedmerit.engines.engine import AskPeer
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.machine import cores
+from fedmerit.reasons import SCRIPT_LATE, ScriptAnswer
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script, read_plan
 from fedmerit.schema.configuration.script import Script
@@ -38,12 +39,16 @@ from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.description import describe_script, plain_weights, require_args
-from fedmerit.trainers.script.named_tensors import load_weights
+from fedmerit.trainers.script.model_forms import to_model
+from fedmerit.trainers.script.named_tensors import Model, load_weights
+from fedmerit.trainers.script.restarts import RestartedScript, ScriptEnded, explain_output
 from fedmerit.trainers.script.trainer import Question, Said, ScriptTrainer
 from fedmerit.trust import allow_script, require_trusted_script
 
 OF_IMAGES = ("sites", "fold", "server_sites", "recipe", "preset", "final_model", "device")  # options of prepared images
+MOST_OUTPUT = 20_000  # bytes of a script's output, from its end, in which its traceback is looked for
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # variable that says which GPUs a process sees
 SERVE = "import sys; from fedmerit.engines.nvflare.client_script import serve; serve(*sys.argv[1:])"
 
 
@@ -123,7 +128,7 @@ class ScriptSites:
             raise BadInput(f"--only: no client is called {unknown[0]}; there are {', '.join(launch.sites)}")
         allow_script(launch.sha256)
         names = [name for name in launch.sites if name in (options.only or launch.sites)]
-        return cls(launch, names, describe_script(model, file, options.metric or None), plain_weights(model))
+        return cls(launch, names, describe_script(model, file, options.metric), plain_weights(model))
 
     @classmethod
     def recorded(cls, run: Path, info: Mapping[str, Any]) -> Self:
@@ -176,7 +181,7 @@ class ScriptSites:
     ) -> Iterator[Site]:
         """Start the script of a site, and end it when the context is left."""
         with closing(ScriptProcess(name, self.launch, memory / OUTPUT)) as process:
-            trainer = ScriptTrainer(name, config, memory, process.ask)
+            trainer = ScriptTrainer(name, config, memory, RestartedScript(process.ask, process.start))
             yield ScriptSite(self.failures, trainer, memory, ask_peer, key, self.names)
 
 
@@ -193,9 +198,18 @@ class ScriptSite(Site):
             return super().answer(task)
         except Exception as error:
             self._failures[self.name] = str(error)
-            with self._log.open("a") as log:
+            with suppress(OSError), self._log.open("a") as log:  # such as that the disk is full
                 traceback.print_exception(error, file=log)
             return describe_failure(error)
+
+
+def choose_gpu(row: int) -> dict[str, str]:
+    """Return the variable that gives the site in a row one of several GPUs of this machine, in turn; {} without them.
+
+    A person who set the variable has chosen.
+    """
+    count = 0 if VISIBLE in os.environ else torch.cuda.device_count()
+    return {VISIBLE: str(row % count)} if count > 1 else {}
 
 
 class ScriptProcess:
@@ -208,11 +222,18 @@ class ScriptProcess:
     """
 
     def __init__(self, site: str, launch: Launch, log: Path):
-        self.site, self.log, self.timeout = site, log, launch.timeout
+        self.site, self.log, self.timeout, self.launch = site, log, launch.timeout, launch
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; it may be another after one that ended."""
+        launch, log = self.launch, self.log
         self._connection, its = Pipe()
         (place := log.with_suffix("")).mkdir(parents=True, exist_ok=True)
-        arguments = [str(its.fileno()), site, launch.file, launch.args, launch.transfer]
+        self._begin = log.stat().st_size if log.exists() else 0  # of what it prints
+        arguments = [str(its.fileno()), self.site, launch.file, launch.args, launch.transfer]
         paths = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+        paths |= choose_gpu(launch.sites.index(self.site))
         with its, log.open("ab") as output:  # no multiprocessing, which would run the caller's own script again
             self._process = subprocess.Popen(
                 python_command("-u", "-c", SERVE, *arguments),
@@ -228,56 +249,68 @@ class ScriptProcess:
         """Return the script's answer.
 
         Raises:
-            RunFailed: it ended, or gave no answer in time and so was ended; the message names its log.
+            ScriptEnded: it ended, or gave no answer in time and so was ended; the message has its last lines.
         """
         answer = None
         with suppress(EOFError, BrokenPipeError, ConnectionResetError):
             self._connection.send_bytes(pickle.dumps(question))
             if not self._connection.poll(self.timeout or None):
-                self._process.kill()
-                raise RunFailed(
+                self.close(0.0)
+                raise ScriptEnded(
                     f"site {self.site}: its script gave no answer in {self.timeout:g} seconds, and was ended; "
-                    f"{self.log} says how far it came; raise script_timeout if it takes longer"
+                    f"{self.log} says how far it came; raise script_timeout if it takes longer",
+                    SCRIPT_LATE,
+                    is_late=True,
                 )
             answer = self._read(self._connection.recv_bytes())
-        if not isinstance(answer, Said):
-            raise RunFailed(
-                f"site {self.site}: its script ended{self._code()}; {self.log} says why; mend that, then --resume, or "
-                "begin again if the script changed; --min-sites lets the others go on"
-            )
-        return answer
+        if isinstance(answer, Said):
+            return answer
+        self.close(5.0)
+        code = self._process.returncode
+        with self.log.open("rb") as output:
+            output.seek(self._begin)
+            last, reason = explain_output(output.read()[-MOST_OUTPUT:].decode(errors="replace"), code)
+        raise ScriptEnded(
+            f"site {self.site}: its script ended{f' (exit code {code})' if code else ''}; mend that, then --resume, or "
+            f"begin again if the script changed; --min-sites lets the others go on; {self.log} ends with:\n{last}",
+            reason,
+        )
 
     def _read(self, sent: bytes) -> Any:
         try:
             return pickle.loads(sent)
         except (AttributeError, ImportError) as error:
-            raise RunFailed(
+            raise ScriptAnswer(
                 f"site {self.site}: its script sent an object of a class that only it has ({error!s:.100}); send "
                 "numbers, texts, tensors or arrays"
             ) from None
 
-    def _code(self) -> str:
-        """Return how the process ended, if not by itself."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        return f" (exit code {code})" if (code := self._process.returncode) else ""
-
-    def close(self) -> None:
-        """End the process."""
+    def close(self, seconds: float = 5.0) -> None:
+        """End the process; after so many seconds by force."""
         self._connection.close()
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
-def load_model(text: str) -> nn.Module | Mapping[str, Tensor]:
-    """Return the model of "FILE.py:NAME"; `BadInput` if there is none."""
+def load_model(text: str) -> Model:
+    """Return the model of "FILE.py:NAME", of a class without arguments; `BadInput` if there is none."""
+    made = load_named(text, "--model")
+    try:
+        model = made() if callable(made) and not isinstance(made, nn.Module) else made
+    except Exception as error:  # whatever another's code raises
+        raise BadInput(f"--model {text}: cannot be made ({type(error).__name__}: {error!s:.200})") from error
+    return to_model(model)
+
+
+def load_named(text: str, option: str) -> Any:
+    """Return what "FILE.py:NAME" names; `BadInput` with the ``option`` if there is none."""
     file, _, name = text.rpartition(":")
     path = Path(file).resolve()
     if not name.isidentifier() or not path.is_file():
-        raise BadInput(f"--model {text}: expected FILE.py:NAME, of a class without arguments")
+        raise BadInput(f"{option} {text}: expected FILE.py:NAME")
     sys.path.insert(0, str(path.parent))  # of modules beside it, which it imports
     try:
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -285,15 +318,11 @@ def load_model(text: str) -> nn.Module | Mapping[str, Tensor]:
         assert spec.loader
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        made = getattr(module, name)
-        model = made() if callable(made) and not isinstance(made, nn.Module) else made
+        return getattr(module, name)
     except Exception as error:  # whatever another's code raises
-        raise BadInput(f"--model {text}: cannot be made ({type(error).__name__}: {error!s:.200})") from error
+        raise BadInput(f"{option} {text}: cannot be loaded ({type(error).__name__}: {error!s:.200})") from error
     finally:
         sys.path.remove(str(path.parent))
-    if not isinstance(model, nn.Module | Mapping):
-        raise BadInput(f"--model {text}: made {type(model).__name__}; expected a torch.nn.Module")
-    return model
 
 
 def score_everywhere(run: Path, model: Path) -> dict[str, tuple[Overlap, ...]]:

@@ -154,6 +154,11 @@ def _require_readable(certificate: Certificate) -> None:
     _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.signature_hash_algorithm
 
 
+def days_left(file: Path) -> int:
+    """Return the days until a certificate in a file ends, negative since it ended; `BadInput` if it is none."""
+    return (read_certificate(file).not_valid_after_utc - datetime.now(UTC)).days
+
+
 def subject(certificate: Certificate) -> str:
     """Describe a certificate's owner and validity in words."""
     until = certificate.not_valid_after_utc.astimezone(UTC)

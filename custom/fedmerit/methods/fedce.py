@@ -123,7 +123,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         gamma_cos = share_known((1 - cosine.clamp(min=self.least_cosine)).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
-        known = present & cosine.isfinite() & minus_error.isfinite()
+        known = present & cosine.isfinite() & (minus_error.isfinite() | (self.combine == "cosine"))
         accumulated, weights = state.gamma_accumulated, reports.data_share
         if known.any():  # in round 0 no site has an update in w_t yet
             accumulated = accumulated + gamma.where(present, 0.0)
@@ -148,13 +148,20 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
 
     def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
-        """Return what a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
+        """Return what a site computes when it receives w_t: both leave-one-outs of the aggregation that made it.
+
+        An error that is not known is left out.
+        """
+        without, received = (
+            own.validation_dice(minus_model(view.received, own.trained, own.weight)),
+            view.validation_dice,
+        )
         measured = {
             "cosine": cosine_to_others_mean(view.received, own.previous, own.trained, own.weight),
-            "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
-            "error": 1 - view.validation_dice,
+            "minus_error": None if without is None else 1 - without,
+            "error": None if received is None else 1 - received,
         }
-        return {name: measured[name] for name in self.asks}
+        return {name: value for name in self.asks if (value := measured[name]) is not None}
 
 
 def average_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:

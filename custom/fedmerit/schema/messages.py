@@ -21,9 +21,10 @@ from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.evidence.ledger import GENESIS, texts_digest
-from fedmerit.files import DISK_FULL, is_full
 from fedmerit.methods.registry import asked_quantities
+from fedmerit.reasons import LISTED, PATTERNS, reason_of
 from fedmerit.schema.rules import About, Choice, Count, Declared, Message, Number, Part, Rule, Text, fault, parts_of
+from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import TOO_FEW, Question, Surveyed
 from fedmerit.schema.tensors import (
@@ -67,12 +68,9 @@ NOT_NEEDED = "asked for losses or neurons that the run's method does not need; t
 NOT_SHARED = "sent models of other sites, which this run's plan does not share; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
-REFUSED = "refuses the job; the site's own log says why"
-FAILED = "failed with {}; the site's own log says more"
 OTHER_REASON = "the site has no answer; its own log says why"
 REASONS = (
-    REFUSED,
-    DISK_FULL,
+    *LISTED,
     LOST_MEMORY,
     OTHER_MEMORY,
     OVER_BUDGET,
@@ -277,6 +275,15 @@ class Reply(Message):
     ] = field(default_factory=dict)
     ciphertexts: Encrypted = None
     log: LogHead = ""
+    metric: Annotated[
+        str,
+        Choice(("", ONLY_ONE, *NAMES)),
+        Instead(ONLY_ONE),
+        About("Metric that the site took from its script's answers; empty: none."),
+    ] = ""
+    restarts: Annotated[
+        int, Count(0, 1000), About("Times that the site's script was started again since its last answer.")
+    ] = 0
 
     def judge(self, expected: Expected) -> None:
         """Raise a `fault` if the results of both models are not of the same references."""
@@ -397,7 +404,7 @@ class Failure(Message):
 
     reason: Annotated[
         str,
-        Text("|".join([*map(re.escape, REASONS), FAILED.format("[A-Za-z]{1,60}")]), "a listed reason"),
+        Text("|".join([*map(re.escape, REASONS), *PATTERNS]), "a listed reason"),
         Instead(OTHER_REASON),
         About("One of a list, or the kind of an error: no text of the site's own leaves it."),
     ]
@@ -513,8 +520,8 @@ ANSWERS: tuple[type[Message], ...] = (Reply, Evaluated, Importance, Enrolment, C
 
 
 def describe_failure(error: Exception) -> Failure:
-    """Return what the server learns of an error at a site: its kind, or that the disk is full."""
-    return Failure(DISK_FULL if is_full(error) else FAILED.format(type(error).__name__))
+    """Return what the server learns of an error at a site: a reason of the closed list."""
+    return Failure(reason_of(error))
 
 
 def rounded(value: T) -> T:

@@ -46,7 +46,9 @@ class RatingRecord(Record):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    dice: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="Mean Dice of each model, 0 to 1.")
+    dice: list[Annotated[float, Field(ge=0, le=1)] | None] = Field(
+        description="Mean Dice of each model, 0 to 1; null: of no case."
+    )
     cases: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(description="Cases behind each mean.")
     losses: list[list[FiniteFloat]] = Field([], description="Histogram of the images' losses of each model.")
 
@@ -114,6 +116,7 @@ class RoundRecord(ChainedRecord):
     of: Whole = Field(description="Rounds of the run.")
     participants: list[str] = Field(description="Sites whose update counted.")
     rejected: dict[str, str] = Field(description="Why nothing of a site counted.")
+    failed: list[str] = Field([], description="Of the rejected: sites that sent no answer, as something failed there.")
     flagged: list[str] = Field(description="Participants that the method itself flagged.")
     began: dict[str, str] = Field(description="SHA-256 of the model that each participant received.")
     updates: dict[str, str] = Field(description="SHA-256 of each update.")
@@ -123,13 +126,16 @@ class RoundRecord(ChainedRecord):
     contributions: dict[str, Number | None] = Field(description="Estimated contributions of this round.")
     reputations: dict[str, Number] = Field(description="Contributions remembered over rounds.")
     quotas: dict[str, Number] = Field({}, description="Share of the reward that each site earned.")
-    validation_dice: dict[str, Number] = Field(description="Mean Dice of the received model on the site's cases.")
+    validation_dice: dict[str, Number | None] = Field(
+        description="Mean Dice of the received model on the site's cases; null: not known."
+    )
     inputs: InputsRecord = Field(description="What the outcome follows from.")
     guard: GuardRecord = Field(GuardRecord.model_validate({}), description="What the guard bounded and decided.")
     rows: str = Field(description="SHA-256 of the round's rows in results.csv.")
     evaluated: dict[str, list[str]] = Field(description="SHA-256 of each evaluation of other models.")
     logs: dict[str, str] = Field(description="How each site's log ended, signed by the site.")
     plan: str = Field("", description="SHA-256 of the plan; in the first record.")
+    metric: str = Field("", description="Metric that the sites took, if the plan names none; in its first record.")
     saved: dict[str, str] = Field({}, description="SHA-256 of each saved model by file; in the last record.")
     joined: list[str] = Field([], description="Sites that joined with this round.")
     left: dict[str, DepartureRecord] = Field({}, description="Sites that left, with what they had contributed.")
@@ -153,7 +159,9 @@ class LogEntry(ChainedRecord):
     sealed: str = Field("", description="The server's signature of the closing record.")
     model: str | None = Field(None, description="SHA-256 of a peer's model; null if none arrived.")
     overlaps: list[str] | None = Field(None, description="SHA-256 of the reported overlaps of each model.")
-    dice: list[Number] | None = Field(None, description="Reported mean Dice of each model, 0 to 1.")
+    dice: list[Number | None] | None = Field(
+        None, description="Reported mean Dice of each model, 0 to 1; null: of no case."
+    )
     images: Whole | None = Field(None, description="Training images that the site reported.")
     values: dict[str, Number] = Field({}, description="Reported values, by quantity.")
     pairs: dict[str, dict[str, Number]] = Field({}, description="Reports about other sites, by quantity.")

@@ -31,6 +31,7 @@ class _Recorded(BaseModel):
     task: str = ""
     engine: str = ""
     seed: int = 0
+    metric: str = ""
     fold: int | None = None
     rounds: int = Field(0, ge=0, le=1_000_000)
     sites: list[Name] = []

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 DICE = "Dice"
+AUTO = "auto"  # instead of a metric's name: each site takes it from the first answer of its script
 METRIC = re.compile(r"\w[\w .:/@%()+\-]{0,59}")  # a metric's name: nothing that a page or a table could read as markup
+ONLY_ONE = "another"  # what leaves a site of a metric of another name, which its script's author chose
+NAMES = (  # of metrics that leave a site
+    *(f"{name}{percent}" for name in ("dice", "accuracy") for percent in ("", " %")),
+    *("acc", "auc", "auroc", "balanced_accuracy", "f1", "iou", "jaccard", "kappa", "mcc", "precision", "r2", "recall"),
+    *("sensitivity", "specificity", "val_acc", "val_accuracy", "val_dice"),
+)
 _WRITTEN = re.compile(r"data:[a-z]+/[^\"]*|(?<!surface )\bDice\b")  # not in the bytes of data addresses
 _shown = [DICE]  # of this process, whose threads show what one command opened
 
@@ -14,6 +21,9 @@ def name_score(info: Mapping[str, Any]) -> str:
     """Return Dice, or the metric of the sites' script of a run.json; with "score" if it was scaled to 0 to 1."""
     script = info.get("plan", {}).get("script")
     metric = script.get("metric") if isinstance(script, Mapping) else DICE.lower()
+    if metric == AUTO:
+        metric = str(info.get("metric", "")).removesuffix(" %")
+        return DICE if metric == DICE.lower() else metric if metric in NAMES else "score"
     if metric == DICE.lower():
         return DICE
     if not (isinstance(metric, str) and METRIC.fullmatch(metric)):

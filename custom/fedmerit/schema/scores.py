@@ -92,18 +92,19 @@ class Overlap(Declared):
         return {**self.scores, **{name: getattr(self, name) for name in COUNTS}}
 
 
-def mean_dice(*sites: Iterable[Overlap]) -> float:
+def mean_dice(*sites: Iterable[Overlap]) -> float | None:
     """Return the mean over cases of the mean Dice over labels, as MONAI's reduction "mean" does.
 
     Args:
         sites: the overlaps of each site; equal case numbers at two sites are two cases.
 
     Returns:
-        Mean Dice in [0, 1]. Cases and labels that are empty in prediction and reference are left out; 0 if all are.
+        Mean Dice in [0, 1]. Cases and labels that are empty in prediction and reference are left out; None if all are,
+        or there are none.
     """
     cases: dict[tuple[int, str], list[float]] = {}
     for site, overlaps in enumerate(sites):
         for overlap in overlaps:
             if overlap.dice is not None:
                 cases.setdefault((site, overlap.case), []).append(overlap.dice)
-    return sum(sum(labels) / len(labels) for labels in cases.values()) / len(cases) if cases else 0.0
+    return sum(sum(labels) / len(labels) for labels in cases.values()) / len(cases) if cases else None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedmerit.errors import RunFailed, printable
-from fedmerit.schema.messages import EVALUATE, TRAIN, Answer, Task, Work
+from fedmerit.schema.messages import EVALUATE, TRAIN, Answer, Failure, Task, Work
 
 
 class Clock:
@@ -64,6 +64,7 @@ class Exchange:
         self._check, self._when, self._earlier = check_message, when, earlier
         self._usable: dict[str, Answer] = {}
         self._refused: dict[str, str] = {}
+        self._failed: set[str] = set()  # of the refused: who sent no answer, but why there is none
 
     @property
     def work(self) -> str:
@@ -76,13 +77,23 @@ class Exchange:
         if site in self._usable:
             fault = fault or "a second answer"
         if fault:
-            self.refuse(site, fault)
+            self.refuse(site, fault, failed=isinstance(answer, Failure))
         else:
             self._usable[site] = answer
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Note that a message under a name cannot be used; of several, the first reason."""
-        self._refused.setdefault(printable(name[:LONGEST_NAME]), printable(reason[:LONGEST_REASON]))
+    def refuse(self, name: str, reason: str, failed: bool = False) -> None:
+        """Note that a message under a name cannot be used; of several, the first reason.
+
+        ``failed``: the site sent no answer at all, which shows nothing of what it would have sent.
+        """
+        shown = printable(name[:LONGEST_NAME])
+        self._failed |= {shown} if failed and shown not in self._refused else set()
+        self._refused.setdefault(shown, printable(reason[:LONGEST_REASON]))
+
+    @property
+    def failed(self) -> set[str]:
+        """The sites that sent no answer: something failed there, or on the way."""
+        return self._failed | {site for site in self.tasks if not self.has_reply(site)}
 
     def has_reply(self, site: str) -> bool:
         """Return whether ``site`` sent anything, usable or not."""

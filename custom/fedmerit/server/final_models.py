@@ -39,14 +39,17 @@ class BestRound:
         self.dice: dict[int, float] = {}  # their mean validation Dice, by the site's row
 
     def consider(self, round: int, replies: Replies, models: Models) -> None:
-        """Keep the models that ``round`` sent out, if they are better by the sites' replies, none of which may lack.
+        """Keep the models that ``round`` sent out, if they are better by the sites' replies.
+
+        No reply may lack, nor its Dice.
 
         Separate sites, whose reward is withheld, do not count: no other site has their model.
         """
         if not (models.are_visible and self._can_evaluate) or models.tests_own_only:
             return
         counted = {row: reply for row, reply in enumerate(replies) if row not in models.separate}
-        dice = {row: mean_dice(reply.overlaps) for row, reply in counted.items() if reply}
+        found = {row: mean_dice(reply.overlaps) for row, reply in counted.items() if reply}
+        dice = {row: value for row, value in found.items() if value is not None}
         if len(dice) == len(counted) and self._is_better(dice):
             separate = list(models.separate)
             content = {"models": models.parameters, "buffers": models.buffers, "separate": separate, "round": round}
@@ -141,8 +144,9 @@ class RunClosure:
         answers = [[evaluated[row] for row in rows] for evaluated in (ones, last)]
         if any(None in one for one in answers):
             return False
-        dice = [sum(mean_dice(one.overlaps[0]) for one in models if one) for models in answers]
-        return dice[0] >= dice[1]
+        dice = [[mean_dice(one.overlaps[0]) for one in models if one] for models in answers]
+        sums = [sum(value for value in of_models if value is not None) for of_models in dice]
+        return not any(None in of_models for of_models in dice) and sums[0] >= sums[1]
 
     def record(self) -> dict[str, Any]:
         """Return the part of the last round's ledger record.

@@ -189,7 +189,7 @@ class Recorder:
 
     def _cross_site(
         self, tests: Sequence[Evaluated | None], tests_own_only: bool, separate: Collection[int]
-    ) -> dict[str, dict[str, dict[str, float]]]:
+    ) -> dict[str, dict[str, dict[str, float | None]]]:
         """Return mean test Dice by the site of the images and of the model, as ``cross_val_results.json`` has it."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
@@ -279,6 +279,7 @@ class Recorder:
             **({"plan": self.config.digest} if round == 0 else {}),
             "participants": list(present),
             "rejected": dict(replies.rejected),
+            **({"failed": failed} if (failed := sorted({*replies.failed} & {*replies.rejected})) else {}),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
             "began": {site: began[row] for site, (row, _) in present.items()},
             "updates": dict(digests),

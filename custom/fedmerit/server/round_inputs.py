@@ -3,6 +3,7 @@
 Vectors are not there, only their inner products: no weight, contribution or verdict depends on more of them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,9 +25,14 @@ CANDIDATES, LEAVE_ONE_OUT = "candidates", "leave_one_out"  # what is rated
 class Rating:
     """A rater's evaluation of k models."""
 
-    dice: tuple[float, ...]  # (k,) mean Dice, 0 to 1
+    dice: tuple[float | None, ...]  # (k,) mean Dice, 0 to 1; None: of no case
     cases: tuple[int, ...]  # (k,) of how many cases
     losses: Tensor  # (k, bins) images by soft Dice loss
+
+    @property
+    def scores(self) -> Tensor:
+        """The mean Dice (k,), float64; NaN: of no case."""
+        return torch.tensor([math.nan if one is None else one for one in self.dice], dtype=torch.float64)
 
     @classmethod
     def of(cls, answer: Evaluated) -> "Rating":
@@ -48,7 +54,7 @@ Ratings = Mapping[str, Rating]  # by who gave it: a site, or `SERVER`
 
 def pool_ratings(ratings: Ratings) -> CandidateResults:
     """Pool the images of all raters into one validation set; a model without a Dice gets 0."""
-    dice = torch.tensor([one.dice for one in ratings.values()], dtype=torch.float64)
+    dice = torch.stack([one.scores.nan_to_num(nan=0.0) for one in ratings.values()])  # of no case: without weight
     cases = torch.tensor([one.cases for one in ratings.values()], dtype=torch.float64)
     losses = torch.stack([one.losses for one in ratings.values()]).sum(dim=0)
     return CandidateResults((dice * cases).sum(dim=0) / cases.sum(dim=0).clamp(min=1), losses)

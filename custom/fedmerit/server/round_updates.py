@@ -30,6 +30,7 @@ class RoundReplies:
     evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
     ratings: Mapping[str, Ratings] = field(default_factory=dict)  # what they say, and the server, by what is rated
     left: Collection[str] = ()  # sites that were not asked, as they left the run
+    failed: Collection[str] = ()  # of the rejected: sites that sent no answer to the training task
 
     @classmethod
     def collect(
@@ -45,7 +46,7 @@ class RoundReplies:
         asked = training.tasks
         received = [payload_bytes(asked[site]) + size if site in asked else 0 for site in sites]
         left = [site for site in sites if site not in asked]
-        return cls(replies, {**faults, **training.faults()}, received, left=left)  # type: ignore[arg-type]
+        return cls(replies, {**faults, **training.faults()}, received, left=left, failed=training.failed)  # type: ignore[arg-type]
 
     def num_samples(self, sites: Sequence[str]) -> dict[str, int]:
         """Return, by site with a reply, its training images."""

@@ -222,7 +222,7 @@ class RunGuard:
         count = int(there.sum())
         if SERVER in rated:
             errors = torch.full((n,), torch.nan, dtype=torch.float64)
-            dice = torch.tensor(rated[SERVER].dice, dtype=torch.float64)
+            dice = rated[SERVER].scores
             errors[there] = (dice[count:] if self.needs_increase else 1) - dice[:count]
         else:
             scores = torch.full((n, n), torch.nan, dtype=torch.float64)
@@ -246,7 +246,7 @@ class RunGuard:
         ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
             if site in rated:
-                ratings[row] = torch.tensor(rated[site].dice, dtype=torch.float64)
+                ratings[row] = rated[site].scores
         return ratings
 
     def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:

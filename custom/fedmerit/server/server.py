@@ -11,12 +11,14 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import part_products
-from fedmerit.errors import BadInput, printable
+from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.evidence.signatures import Signer
+from fedmerit.files import read_object, write_json
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
 from fedmerit.schema.expected import check_countersigned, check_reply
 from fedmerit.schema.messages import ClosingTask, Evaluated, Evaluation, Reply
+from fedmerit.schema.score_name import AUTO
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.checkpoint import read_checkpoint, write_checkpoint
 from fedmerit.server.evaluator import Evaluator
@@ -28,11 +30,12 @@ from fedmerit.server.observation import RoundObservation, RunObservers
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.requirements import require_finite, require_sites
 from fedmerit.server.round_inputs import RoundInputs
-from fedmerit.server.round_updates import RoundReplies, measure_updates, stack_replies
+from fedmerit.server.round_updates import Replies, RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.server.submodels import Submodels
 from fedmerit.trainers.factory import build_server_images, first_network, read_layout
 
+NAME_ONE = "name one as key_metric, with its key_metric_range"
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
 
@@ -97,6 +100,7 @@ class Federation:
         self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self._notes = [cannot_join] if cannot_join else []  # of the operator's, for the next record
+        self.metric = ""  # that the sites took from their scripts' answers; "": none yet, or the plan names it
         self.joined: list[str] = []  # sites that joined after round 0, for the next record
         self.gone: frozenset[str] = frozenset()  # sites that left: they are not asked to train, and their record ends
         self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
@@ -183,15 +187,50 @@ class Federation:
             return fault
         if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
             return fault
+        if fault := self._check_metric(answer.metric):
+            return fault
         first = self.num_samples.get(site, answer.num_samples)
         if may_train_on(answer.num_samples, first):
             return None
         return f"num_samples {answer.num_samples}, at first it was {first}"
 
+    def _check_metric(self, metric: str) -> str | None:
+        """Return why the metric that a site took cannot be used beside the others', or None."""
+        if metric and not (self.config.script and self.config.script.metric == AUTO):
+            return "a metric that the run did not ask for"
+        if metric and self.metric and metric != self.metric:
+            return f"its script measures {metric}, the others' {self.metric}; name one as key_metric"
+        return None
+
+    def _take_metric(self, replies: Replies) -> dict[str, str]:
+        """Return the entry of the record that names the metric which the sites took, if no record has it yet.
+
+        Raises:
+            RunFailed: the sites took different metrics.
+        """
+        answers = {site: reply for site, reply in zip(self.sites, replies, strict=True) if reply}
+        for site in (site for site, reply in answers.items() if reply.restarts):
+            self.take_note(f"{site}: its script was started again, without what it held in memory")
+        taken = {site: reply.metric for site, reply in answers.items() if reply.metric}
+        if self.metric or self.config.script is None or self.config.script.metric != AUTO:
+            return {}
+        if len({*taken.values()}) > 1:
+            found = ", ".join(f"{site}: {metric}" for site, metric in taken.items())
+            raise RunFailed(f"round {self.round}: the sites' scripts measure different things ({found}); {NAME_ONE}")
+        for self.metric in {*taken.values()}:
+            self.take_note(f"scores are of {self.metric}, which the scripts report; no key_metric was named")
+            if (file := self.run / "run.json").exists():
+                write_json(file, read_object(file) | {"metric": self.metric})
+            return {"metric": self.metric}
+        if not self.config.script.evaluates:
+            self.take_note(f"no scores: the scripts report no dice, no accuracy and no other one to take; {NAME_ONE}")
+        return {}
+
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """Yield a round after training: replies, guard, method, models, record."""
         clock, models, number = Clock(), self.models, self.round
         replies = RoundReplies.collect(training, self.sites, self.submodels.take_cost())
+        metric = self._take_metric(replies.replies)
         self.num_samples = replies.num_samples(self.sites) | self.num_samples
         self.best.consider(number, replies.replies, models)
         size = models.parameters.shape[-1]
@@ -229,7 +268,7 @@ class Federation:
         inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.take_importance())
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
         notes, self._notes = self._notes, []
-        more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        more: dict[str, Any] = metric | {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
         more |= {"notes": notes} if notes else {}
         more |= {"joined": self.joined} if self.joined else {}
         gone = self.gone - {site for site, reply in zip(self.sites, replies.replies, strict=True) if reply}
@@ -293,6 +332,7 @@ class Federation:
         for part in self._parts:
             part.restore(content)
         for record in self.recorder.ledger.records:
+            self.metric = self.metric or record.get("metric", "")
             self.on_round(record)
 
     @property

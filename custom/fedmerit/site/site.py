@@ -142,6 +142,8 @@ class Site:
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
             log=said,
+            metric=trained.metric,
+            restarts=trained.restarts,
         )
 
     def _remember(

@@ -42,6 +42,8 @@ class Trained:
     overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
     trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
     values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
+    metric: str = ""  # what the overlaps are scores of, if the site took it from its script's answers
+    restarts: int = 0  # how often the site's script was started again since the answer before
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
         "seconds": seconds,
         "num_samples": trained.num_samples,
         "values": dict(trained.values),
+        "metric": trained.metric,
+        "restarts": trained.restarts,
         **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
         "update": None if is_difference else learned.update,
         "loss": learned.loss,
@@ -150,8 +154,9 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         kept=memory.kept,
         own=memory.own,
     )
-    overlaps = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
-    return Trained(learned, kept["num_samples"], **overlaps, values=kept["values"]), kept["seconds"]
+    parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
+    parts |= {name: kept[name] for name in ("values", "metric", "restarts")}
+    return Trained(learned, kept["num_samples"], **parts), kept["seconds"]
 
 
 def unfiltered_update(memory: Memory) -> Tensor:

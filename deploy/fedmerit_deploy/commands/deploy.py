@@ -283,6 +283,29 @@ def approve(
         console.print(f"approved: {part}, SHA-256 {part.digest}", soft_wrap=True)
 
 
+@commands.add("deploy prune --kit HK --days 90 --delete")
+def prune(
+    kit: AnyKit,
+    days: Annotated[int, typer.Option(min=1, help="Since the last change.")] = 90,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them; otherwise they are only listed.")] = False,
+) -> None:
+    """List, or delete, old jobs in a kit: NVFlare's folders, rotated logs, and a site's memory of runs.
+
+    Run folders at the server, and a site's signed log and errors, stay.
+    """
+    from fedmerit_deploy import pruning
+
+    paths = pruning.find_prunable(kit, days)
+    for path in paths:
+        console.print(str(path), soft_wrap=True, highlight=False)
+    if not paths:
+        console.print(f"nothing in {kit} is older than {days} days", soft_wrap=True)
+    elif delete:
+        console.print(f"deleted: {len(paths)}, {pruning.prune(paths) / 1e6:.0f} MB")
+    else:
+        console.print(f"{len(paths)} of more than {days} days; --delete deletes them")
+
+
 @commands.add("deploy check --kit HK", "check")
 def check_kit(
     kit: Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The startup kit, unpacked.")],

@@ -3,7 +3,7 @@
 NVFlare's metric publishers count its own events and send them to a StatsD server; how sites are is known only here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ from fedmerit_cli.terminal import console, last_round, plain_table, print_line
 if TYPE_CHECKING:
     from fedmerit_deploy.status import FederationState, SiteState
 
+MOST_WIDTH = 10_000  # columns, to measure a table that nothing narrows
+RUNNING = "RUNNING"  # NVFlare's status of a job at work
+CONNECTED = "connected"  # as `SiteState.connection` has it
 PRINTED = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the columns, on the terminal
 JOB_COLUMNS = ("job", "name", "status", "submitted", "by", "took")
 METRICS: Mapping[str, str] = {  # what each is, by its name
@@ -60,7 +63,7 @@ def job_cells(job: Mapping[str, Any]) -> list[str]:
 
 def print_federation(state: "FederationState") -> None:
     """Print a line for each site, then for each thing that needs a look, then the jobs."""
-    connected = ", ".join(site for site, one in state.sites.items() if one.silent is not None)
+    connected = ", ".join(site for site, one in state.sites.items() if one.connection == CONNECTED)
     console.print(f"connected sites: {connected or 'none'}", soft_wrap=True)
     table = plain_table(*PRINTED)
     for site, one in state.sites.items():
@@ -70,13 +73,27 @@ def print_federation(state: "FederationState") -> None:
         console.print(table)
     for text in list_flags(state):
         print_line(f"look at {text}")
-    table = plain_table(*JOB_COLUMNS)
-    table.columns[0].no_wrap = True
-    for job in state.jobs:
-        table.add_row(*job_cells(job))
-    console.print(table if state.jobs else "no jobs")
+    print_jobs(state.jobs)
     for text in describe_progress(state):
         console.print(text, soft_wrap=True)
+
+
+def print_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each job; on a narrow terminal two lines, so that no id is broken."""
+    table = plain_table(*JOB_COLUMNS)
+    for column in table.columns:
+        column.no_wrap = True
+    for job in jobs:
+        table.add_row(*job_cells(job))
+    if not jobs:
+        console.print("no jobs")
+    elif console.measure(table, options=console.options.update(max_width=MOST_WIDTH)).maximum <= console.width:
+        console.print(table)
+    else:
+        for job in jobs:
+            name, status, when, by, took = job_cells(job)[1:]
+            print_line(f"{job['job_id']} {status}")
+            print_line(f"    {name}, submitted {when} by {by}" + f", took {took}" * bool(took))
 
 
 def list_flags(state: "FederationState") -> list[str]:
@@ -85,13 +102,20 @@ def list_flags(state: "FederationState") -> list[str]:
 
 
 def describe_progress(state: "FederationState") -> list[str]:
-    """Return a sentence for each job at work."""
+    """Return a sentence for each job at work: how far it is, and for which sites it waits."""
     lines = []
     for name, progress in state.progress.items():
+        head, done = f"{name}: no round of {progress['rounds']} is complete", ""
         if record := progress["record"]:
-            is_weighted = "weight" not in progress["undefined"]
-            done = last_round(record, is_weighted)
-            lines.append(f"{name}: round {record['round'] + 1} of {progress['rounds']}, {done}")
+            head = f"{name}: round {record['round'] + 1} of {progress['rounds']}"
+            done = last_round(record, is_weighted="weight" not in progress["undefined"])
+        at_work, silent = (set(progress.get(part, ())) for part in ("at_work", "silent"))
+        waiting = [("at work", at_work), ("no answer yet", silent - at_work)]
+        more = [f"{what}: {', '.join(sorted(sites))}" for what, sites in waiting if sites]
+        lines.append("; ".join([", ".join(filter(None, [head, done])), *more]))
+    for job in state.jobs:
+        if job["status"] == RUNNING and job["job_id"] not in state.progress:
+            lines.append(f"{job['job_id']}: is being started, or its rounds are over and it waits for its sites to end")
     return lines
 
 
@@ -117,7 +141,7 @@ def describe_metrics(state: "FederationState") -> str:
 def _measure_site(state: "SiteState", now: float) -> dict[str, float]:
     """Return the numbers of a site that are known, by name."""
     numbers: dict[str, float | None] = {
-        "connected": float(state.connection == "connected"),
+        "connected": float(state.connection == CONNECTED),
         "silent_seconds": state.silent,
         "clock_offset_seconds": state.clock_offset,
         "disk_gib": state.facts.get("disk"),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -93,6 +93,7 @@ class Flags:
     attacked: Sequence[Attacked]
     verdicts: Sequence[GuardVerdict] | None  # in runs without simulated attacks; None: none of them was guarded
     evidence: Sequence[GuardEvidence] = ()  # of the sites of runs without attacks, then of simulated attackers
+    failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # as the table: sites that sent no answer, and why
 
     def of(self, method: str, site: str) -> tuple[tuple[Flag, ...], tuple[GuardVerdict, ...]]:
         """Return the flags of the method and the server, and the verdicts of the guard, for a site with a method."""
@@ -121,8 +122,9 @@ def collect_flags(runs: Sequence[Run]) -> Flags:
         for run in guarded
         for verdict in list_verdicts(run)
     ]
-    evidence = list_evidence(runs)
-    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), verdicts if guarded else None, evidence)
+    evidence, failures = list_evidence(runs), list_failures(runs)
+    known = verdicts if guarded else None
+    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), known, evidence, failures)
 
 
 def list_evidence(runs: Sequence[Run]) -> list[GuardEvidence]:
@@ -144,25 +146,40 @@ def list_evidence(runs: Sequence[Run]) -> list[GuardEvidence]:
 
 
 FLAGS = ("flagged", "rejected", "expelled")
+NO_ANSWER = "no answer"  # instead of "rejected": something failed at the site, which shows nothing of its updates
 
 
 def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return the flags of the method, the server and the guard, a row each, rounds joined."""
+    """Return the flags of the method, the server and the guard, a row each, rounds joined; no failures."""
+    return _list_findings(runs, failures=False)
+
+
+def list_failures(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the rounds in which sites sent no answer, with the reasons, a row each: nobody checked anything there."""
+    return _list_findings(runs, failures=True)
+
+
+def _list_findings(runs: Sequence[Run], failures: bool) -> pd.DataFrame:
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
         found = run.results.rows
         found = found[found["quantity"].isin(FLAGS) & (found["value"] > 0)]
-        reasons = rejection_reasons(run)
-        rows += [
-            (run.label, run.seed, site, what, number, _reason(run, str(site), str(what), int(number), split, reasons))
-            for site, what, split, number in found[columns].itertuples(index=False)
-        ]
-        rows += [
-            (run.label, run.seed, one.site, one.what, number, "the guard's verdict")
-            for one in list_verdicts(run)
-            for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
-        ]
+        reasons, failed = rejection_reasons(run), _failed_rounds(run)
+        for site, what, split, number in found[columns].itertuples(index=False):
+            is_failure = what == "rejected" and not split and (int(number), str(site)) in failed
+            if is_failure == failures:
+                reason = _reason(run, str(site), str(what), int(number), split, reasons)
+                rows.append((run.label, run.seed, site, NO_ANSWER if failures else what, number, reason))
+        rows += (
+            []
+            if failures
+            else [
+                (run.label, run.seed, one.site, one.what, number, "the guard's verdict")
+                for one in list_verdicts(run)
+                for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
+            ]
+        )
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
     keys = ["Method", "Seed", "Site", "What", "Reason"]
     grouped = table.groupby(keys, sort=False)["Rounds"].agg(format_ranges).reset_index()
@@ -214,6 +231,15 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
     if method in METHODS and issubclass(METHODS[method], FedCE):
         return f"the cosine it reported differs from the server's by more than {CLAIM_TOLERANCE:g}"
     return "the method's own rule"
+
+
+def _failed_rounds(run: Run) -> set[tuple[int, str]]:
+    """Return the rounds, with the site, in which a site sent no answer, by the ledger."""
+
+    def read(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], bool]]:
+        return [((record["round"], site), True) for site in record.get("failed", ())]
+
+    return set(read_rounds(run.path, read))
 
 
 def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:

@@ -67,6 +67,17 @@ def hide_image_shares(results: Results, others: int) -> tuple[Results, list[str]
     return Results(keep(results.rows), None if results.folds is None else keep(results.folds)), reasons
 
 
+def _failures(model: ReportModel, site: str) -> pd.DataFrame:
+    """Return the rounds in which the hospital itself sent no answer."""
+    failures = model.flags.failures
+    own = failures[failures["Site"] == site] if len(failures) else failures
+    return (
+        own.assign(Reason=[_hide_names(str(one), model.study.sites, site) for one in own["Reason"]])
+        if len(own)
+        else own
+    )
+
+
 def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> ReportModel:
     """Return the model for one hospital: what is not named here stays empty.
 
@@ -107,7 +118,9 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         curves=model.curves[[site]] if site in model.curves else pd.DataFrame(),
         rounds={"weight": weights[[site]]} if site in weights else {},
         same_quantities={"weight": []} if site in weights else {},
-        flags=Flags(table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site)),
+        flags=Flags(
+            table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site), failures=_failures(model, site)
+        ),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
         verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],

@@ -141,6 +141,9 @@ def _other_tables(model: ReportModel) -> Iterator[Table]:
     flags, bounds = model.flags.table.reset_index(drop=True), model.flags.bounds.reset_index(drop=True)
     if not flags.empty:
         yield Table("flags", "Flagged or excluded sites, and rejected replies", flags)
+    if len(failures := model.flags.failures):
+        caption = "Sites without an answer: what failed there shows nothing of their updates"
+        yield Table("failures", caption, failures.drop(columns="What").reset_index(drop=True))
     if not bounds.empty:
         kept = ", with the smallest fraction kept" if "Least [%]" in bounds else ""
         caption = f"What the guard clipped or capped{kept}{explain_bounds(bounds['What'])}"

@@ -18,7 +18,7 @@ from fedmerit.ciphertexts import Ciphertexts
 from fedmerit.engines import runs
 from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.files import DISK_FULL
+from fedmerit.reasons import DISK_FULL
 from fedmerit.schema.codec import decode, encode
 from fedmerit.schema.egress import LARGEST_MB, MOST_ENTRIES, Withheld, clear_message, list_fields
 from fedmerit.schema.messages import ANSWERS, OTHER_REASON, REASONS, Failure, PeerModel, describe_failure, rounded

@@ -1,13 +1,14 @@
 """What `job status` shows of a federation: on the terminal, as a page, to Prometheus. Sessions: tests of flare."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fedmerit.errors import RunFailed
-from fedmerit_deploy.commands.status_output import METRICS
+from fedmerit_deploy.commands.status_output import METRICS, describe_progress, print_jobs
 from fedmerit_deploy.status import FederationState, judge_sites
 
 NOW = 1.8e9
@@ -67,6 +68,28 @@ def test_status_names_flags_on_terminal(status):
     for text in ("connected sites: A", "look at A: 0.2 GiB of disk free", "its clock is +90 s", "3f2a: round 4 of 40"):
         assert text in shown
     assert "look at B: not connected since" in shown
+
+
+def test_job_rows_fit_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 80)
+    job = {
+        **JOB,
+        "job_id": "3f2a0b1c-0000-1111-2222-333344445555",
+        "status": "FINISHED:ABANDONED",
+        "duration": "1:02:03.5",
+    }
+    print_jobs([job | {"submitter_name": "admin@example.org"}])
+    shown = capsys.readouterr().out
+    assert "3f2a0b1c-0000-1111-2222-333344445555 FINISHED:ABANDONED" in shown
+    assert "by admin@example.org, took 1:02:03" in shown
+
+
+def test_progress_names_sites_that_a_job_waits_for(state):
+    waiting = {**state.progress["3f2a"], "record": None, "silent": ["A", "B"], "at_work": ["A"]}
+    (line,) = describe_progress(replace(state, progress={"3f2a": waiting}))
+    assert line == "3f2a: no round of 40 is complete; at work: A; no answer yet: B"
+    (line,) = describe_progress(replace(state, progress={}))
+    assert line == "3f2a: is being started, or its rounds are over and it waits for its sites to end"
 
 
 def test_status_page_refreshes_itself(status, tmp_path):

@@ -5,13 +5,16 @@ a process that `fedmerit.engines.script_sites` starts.
 """
 
 import hashlib
+import logging
 import os
 import pickle
+import re
 import shlex
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,27 +29,44 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.utils.task_utils import materialize_lazy_download_refs
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.executors.client_api import external_process_backend
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, ExecutionMode
 from nvflare.app_common.executors.task_script_runner import TaskScriptRunner
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.client import api as client_api
 from nvflare.client.api_spec import CLIENT_API_KEY
 from nvflare.client.config import ConfigKey, ExchangeFormat
 from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
+from nvflare.fuel.utils.log_utils import get_module_logger
 
 from fedmerit.child_processes import PATHS
 from fedmerit.errors import BadInput
+from fedmerit.reasons import REMEDIES, SCRIPT_LATE, reason_of, script_reason
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.site.policy import MANIFEST, SiteScript
+from fedmerit.trainers.script.restarts import TRACEBACK, ScriptEnded, explain_output
 from fedmerit.trainers.script.trainer import Question, Said
 
+crashes: deque[BaseException] = deque(maxlen=1)  # the last error that ended a script in this process
+SCRIPT_THREAD = "client_api_in_process_trainer"  # NVFlare's name of its thread
+OUTPUT = get_module_logger(external_process_backend.__name__, external_process_backend.ExternalProcessBackend.__name__)
+MOST_LINES = 200  # of a script's output that are kept
+ENDING = 5.0  # seconds for a script's thread to end
 POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
 CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
 WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION}  # as NVFlare calls it
 
 
 class ClientScript(ClientAPIExecutor):
-    """An executor of a script, whose log data stays at the site."""
+    """An executor of a script, whose log data stays at the site, and which can start the script again."""
+
+    def __init__(self, *args: Any, **more: Any):
+        super().__init__(*args, **more)
+        self.printed: deque[str] = deque(maxlen=MOST_LINES)  # the last lines of a process of the script's own
+        self.fault = ""  # the last error of NVFlare's about the script
+        watch_threads()
+        OUTPUT.addHandler(_Lines(self.printed))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Handle an event as NVFlare does; a script that runs in this process is handed its tasks at once."""
@@ -57,6 +77,87 @@ class ClientScript(ClientAPIExecutor):
 
     def fire_log_analytics(self, fl_ctx: FLContext, dxo: DXO) -> None:
         """Drop log data: NVFlare would send it to the server past all filters."""
+
+    def log_error(self, fl_ctx: FLContext, msg: str, fire_event: bool = True, *args: Any, **more: Any) -> None:
+        """Log an error as NVFlare does, and keep it."""
+        self.fault = msg
+        super().log_error(fl_ctx, msg, fire_event, *args, **more)
+
+    def system_panic(self, reason: str, fl_ctx: FLContext) -> None:
+        """Keep why the script cannot be started: the site's next answer says it, and the job continues."""
+        self.fault = reason
+        self.log_warning(fl_ctx, reason)
+
+    def start_again(self, fl_ctx: FLContext) -> None:
+        """Start the script again after it ended."""
+        self.handle_event(EventType.END_RUN, fl_ctx)
+        self.printed.clear()
+        crashes.clear()
+        self.fault = ""
+        with client_api.global_context_lock:  # it holds what connected the script that ended
+            client_api.context_dict.clear()
+            client_api.default_context = None
+        self.handle_event(EventType.START_RUN, fl_ctx)
+
+    def explain_end(self, code: str) -> ScriptEnded:
+        """Return why the script gave no answer, NVFlare having said ``code``."""
+        is_late = "timed out" in self.fault and "heartbeat" not in self.fault  # which a script that died lacks, too
+        found = re.search(r"rc=(-?\d+)", self.fault)
+        if self.execution_mode == ExecutionMode.EXTERNAL_PROCESS:
+            lines, reason = explain_output("\n".join(self.printed), int(found[1]) if found else None)
+        else:
+            for thread in threading.enumerate():  # its error comes after what it reports to NVFlare
+                if thread.name == SCRIPT_THREAD and not is_late:
+                    thread.join(ENDING)
+            lines, reason = explain_crash(crashes[-1] if crashes else None)
+        is_stuck = is_late and self.execution_mode == ExecutionMode.IN_PROCESS  # a thread cannot be ended
+        return ScriptEnded(
+            f"the script gave no answer ({(self.fault or code).splitlines()[0]:.200}); mend that and start the job "
+            f"again, or raise script_timeout; min_clients lets the others go on:\n{lines}",
+            SCRIPT_LATE if is_late else reason,
+            is_late,
+            can_start=not is_stuck,
+        )
+
+
+class _Lines(logging.Handler):
+    """A handler that keeps the last lines that a script's own process printed."""
+
+    def __init__(self, lines: deque[str]):
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(record.getMessage())
+
+
+def watch_threads() -> None:
+    """Have the errors that end a script in this process kept in `crashes`; NVFlare only logs some of them."""
+    before = threading.excepthook
+    if getattr(before, "keeps_crashes", False):
+        return
+
+    def keep(args: threading.ExceptHookArgs) -> None:
+        if args.thread is not None and args.thread.name == SCRIPT_THREAD and args.exc_value is not None:
+            crashes.append(args.exc_value)
+        before(args)
+
+    keep.keeps_crashes = True  # type: ignore[attr-defined]
+    threading.excepthook = keep
+
+
+def explain_crash(error: BaseException | None) -> tuple[str, str]:
+    """Return the last lines of the traceback of a script that ran in this process, and the reason that its end is."""
+    if isinstance(error, SystemExit):
+        number = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return f"it called sys.exit({error.code!r:.200})", script_reason(number)
+    if error is None:
+        return explain_output("")
+    text = "".join(traceback.format_exception(error))
+    lines, reason = explain_output(text if TRACEBACK in text else f"{TRACEBACK}\n{text}")
+    known = reason_of(error)
+    return lines, known if known in REMEDIES else reason
 
 
 def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
@@ -117,15 +218,15 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
     """Return what the script answers.
 
     Raises:
-        RuntimeError: it ended, raised, or took too long.
+        ScriptEnded: it ended, raised, or took too long.
+        RuntimeError: the job was aborted.
     """
     model = FLModelUtils.to_shareable(question_model(question))
     answer = script.execute(WORK[question.work], model, fl_ctx, abort_signal)
     if (code := answer.get_return_code()) != ReturnCode.OK:
-        raise RuntimeError(
-            f"the script ended, or gave no answer in time ({code}); the site's log says which; mend that and "
-            "start the job again, or raise script_timeout; min_clients lets the others go on"
-        )
+        if abort_signal.triggered:
+            raise RuntimeError("the job was aborted")
+        raise script.explain_end(str(code))
     return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
 
 
@@ -180,10 +281,16 @@ def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
     bus.put_data(CLIENT_API_KEY, api)
     runner = TaskScriptRunner(str(Path(file).parent), file, args, redirect_print_to_log=False)
 
+    code = 0  # with which the process ends
+
     def run() -> None:
+        nonlocal code
         try:
             runner.run()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:
+            code = 1
             traceback.print_exc()
         finally:
             arrived.set()
@@ -209,4 +316,4 @@ def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
         connection.send_bytes(pickle.dumps(read_answer(FLModelUtils.from_shareable(answers.pop()))))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # whatever threads the script left
+    os._exit(code)  # whatever threads the script left

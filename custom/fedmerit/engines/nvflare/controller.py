@@ -22,8 +22,8 @@ from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
-from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
+from fedmerit.engines.nvflare.own_errors import ERRORS
 from fedmerit.engines.nvflare.scalars import track
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
@@ -206,7 +206,7 @@ class MeritController(ModelController):
         federation = self.aggregator.open(
             sites,
             run,
-            on_round=partial(track, self.engine),
+            on_round=self._show_round,
             min_sites=self.min_sites,
             signer=self._signer(),
             context=context,
@@ -232,6 +232,14 @@ class MeritController(ModelController):
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
+    def _show_round(self, record: Mapping[str, Any]) -> None:
+        """Pass a round to NVFlare's trackers, and its notes and absent sites to the server's log."""
+        track(self.engine, record)
+        for text in record.get("notes", ()):
+            self.info(f"round {record['round']}: {text}")
+        for site, reason in record["rejected"].items():
+            self.warning(f"round {record['round']}: {site} rejected: {reason}")
+
     def _progress(self, run: Path) -> dict[str, Any]:
         waiting = self.at_work & self.awaited
         return progress(run, self.aggregator.federation.config, self.silent | self.awaited, waiting)
@@ -254,7 +262,7 @@ class MeritController(ModelController):
         """Note what came instead of an answer."""
         if not self.aggregator.exchange.has_reply(site):
             code = result and result.get_return_code()
-            self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})")
+            self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})", failed=True)
 
     def _exchange_messages(self, exchange: Exchange) -> None:
         """Send every site its message, and hand its answer to the exchange, until that may end."""

@@ -6,8 +6,7 @@ NVFlare may stream a site's logs to the server, and tracebacks name files. So er
 
 import sys
 import threading
-import traceback
-from contextlib import suppress
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.operations import site_policy
+from fedmerit.engines.nvflare.own_errors import ERRORS, keep_error
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
     message_to_model,
@@ -33,22 +33,24 @@ from fedmerit.engines.nvflare.translation import (
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.errors import printable
-from fedmerit.evidence.signatures import Signer
+from fedmerit.errors import BadInput, printable
+from fedmerit.evidence.signatures import Signer, days_left
 from fedmerit.machine import give_back_memory
+from fedmerit.reasons import REFUSED, OtherVersion
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, describe_failure
+from fedmerit.schema.messages import EVALUATE, TRAIN, Failure, PeerModel, Reply, Task, describe_failure
 from fedmerit.site.machine_settings import configured_device, follow_manifest, run_folder, site_folder
 from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
 from fedmerit.trainers.factory import build_network, build_trainer
+from fedmerit.trainers.script.restarts import RestartedScript
 from fedmerit.trainers.script.trainer import Question, Said, ScriptTrainer
 from fedmerit.trainers.trainer import Trainer
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
-ERRORS = "errors.log"  # in the site's own folder of the run
 SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)  # after START_RUN, with which a script is started, once
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
+DAY, WARNING_DAYS = 86400.0, 30  # seconds between warnings; days before a certificate ends
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
 
 
@@ -71,6 +73,7 @@ class MeritExecutor(Executor):
         self._refused: Exception | None = None  # why the site does not take the job; this stays here
         self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
+        self._next_warning = 0.0  # of the certificate, by the monotonic clock
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
     @cached_property
@@ -100,7 +103,10 @@ class MeritExecutor(Executor):
     def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
         """Return the plan, and the manifest that allows it; raise if it cannot run here, or the site refuses it."""
         manifest = self._follow_manifest(fl_ctx)  # first: it says what is imported
-        plan = RunConfiguration.from_dict(self.plan)
+        try:
+            plan = RunConfiguration.from_dict(self.plan)
+        except BadInput as error:
+            raise OtherVersion(f"{error}; is FedMerit here of another version than where the job was made?") from error
         if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
             # NVFlare's own policy let the job bring its code to this site, which FedMerit has not prepared
             brought = brought_script(self.script or {}, self._custom(fl_ctx))
@@ -136,7 +142,9 @@ class MeritExecutor(Executor):
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
         caps = manifest.jobs.caps if manifest else None
         if plan.script:
-            trainer: Trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
+            trainer: Trainer = ScriptTrainer(
+                str(name), plan, own, RestartedScript(self._ask_script, self._start_script)
+            )
             return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
         trainer = build_trainer(plan, site_folder(name), own, configured_device(name))
         return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
@@ -175,6 +183,23 @@ class MeritExecutor(Executor):
         assert self._at_work
         return ask_script(self._client_script, question, *self._at_work)
 
+    def _start_script(self) -> None:
+        assert self._client_script
+        assert self._at_work
+        self._client_script.start_again(self._at_work[0])
+
+    def _warn_of_certificate(self, fl_ctx: FLContext) -> None:
+        """Warn once a day, where the site's operator reads it, that the certificate of its kit ends soon."""
+        if (now := time.monotonic()) < self._next_warning:
+            return
+        self._next_warning = now + DAY
+        certificate = Path(fl_ctx.get_engine().get_workspace().get_startup_kit_dir()) / CERTIFICATE
+        if certificate.exists() and (left := days_left(certificate)) < WARNING_DAYS:
+            name, when = fl_ctx.get_identity_name(), f"ends in {left} days" if left > 0 else "has ended"
+            text = f"the certificate of {name} {when}; ask the coordinator to renew it (`fedmerit deploy renew`)"
+            print(f"WARNING: {text}", file=sys.stderr, flush=True)
+            self.log_warning(fl_ctx, text)
+
     def requires_materialized_task_result(self, task_name: str) -> bool:
         """Return True: the site works with the tensors of a script, so they have to be here."""
         return True
@@ -196,9 +221,11 @@ class MeritExecutor(Executor):
         if self._accepted is None:  # the hospital may have mended why
             self._begin(fl_ctx)
         if self._accepted is None:
-            return FLModelUtils.to_shareable(message_to_model(Failure(REFUSED), torch.nn.Identity()))
+            reason = getattr(self._refused, "reason", REFUSED)
+            return FLModelUtils.to_shareable(message_to_model(Failure(reason), torch.nn.Identity()))
         self._at_work = fl_ctx, abort_signal
         try:
+            self._warn_of_certificate(fl_ctx)
             if self._client_script:
                 shareable = materialized(shareable, fl_ctx, abort_signal)
             task = model_to_task(FLModelUtils.from_shareable(shareable), self._network)
@@ -217,11 +244,7 @@ def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLCont
     """Write why where only the site reads it, and to NVFlare's log that something went wrong."""
     message = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
     print(printable(message, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
-    folder = _site_workspace(fl_ctx)
-    with suppress(OSError):  # such as that the disk is full, which may be the error
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ERRORS).open("a") as log:
-            traceback.print_exception(error, file=log)
+    keep_error(_site_workspace(fl_ctx) / ERRORS, error)
     executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 

@@ -4,8 +4,7 @@ For methods with one model for all sites. The server's half of a run works insid
 results.csv and ledger lie in the folder ``fedmerit`` of the job at the server; models are NVFlare's to keep.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,11 @@ from torch import Tensor
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.evidence.digests import state_digest
-from fedmerit.files import RUN_NAME, write_json
-from fedmerit.schema.configuration.run import RunConfiguration, configure_script, describe
-from fedmerit.schema.configuration.script import NamedTensor, Script
-from fedmerit.schema.configuration.settings import guarded
-from fedmerit.schema.messages import Failure, Reply
-from fedmerit.server.exchange import Exchange
-from fedmerit.server.server import Federation
-from fedmerit.trainers.factory import FIRST_MODEL
+from fedmerit.files import RUN_NAME
+from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.messages import Failure
+from fedmerit.server.recorded_updates import SiteUpdate, UpdateFederation, configure_updates, name_tensor
 from fedmerit.trainers.script.trainer import STEPS
 
 UNKNOWN = 1_000_000  # rounds: the workflow counts them
@@ -45,15 +40,12 @@ class MethodAggregator(ModelAggregator):
     def __init__(self, method: str, settings: dict[str, Any] | None = None):
         super().__init__()
         self.method, self.settings = method, dict(settings or {})
-        require_one_model(self._configure(Script()))
+        require_one_model(self._configure(Script(metric="")))
         self._models: dict[str, FLModel] = {}
-        self._federation: Federation | None = None
-        self._exchanges: Iterator[Exchange] = iter(())
-        self._exchange: Exchange | None = None  # of this round
+        self._updates: UpdateFederation | None = None
 
     def _configure(self, script: Script) -> RunConfiguration:
-        shows = {} if self.settings.get("guard") == "off" else {"on_verdict": "show"}
-        return configure_script(self.method, UNKNOWN, script, settings=guarded({**shows, **self.settings}))
+        return configure_updates(self.method, UNKNOWN, script, self.settings)
 
     def accept_model(self, model: FLModel) -> None:
         """Keep one site's answer of this round."""
@@ -71,41 +63,27 @@ class MethodAggregator(ModelAggregator):
         Raises:
             RunFailed: no site sent what can be used.
         """
-        federation = self._federation or self._begin()
+        updates = self._updates or self._begin()
+        federation = updates.federation
         before = federation.models.parameters
-        assert self._exchange
-        for site in self._exchange.tasks:
-            self._exchange.take(site, self._read(site))
-        self._exchange = next(self._exchanges)
-        record = federation.recorder.ledger.last or {}
+        record = updates.take({site: _read(model) for site, model in self._models.items()})
         added = flat.named(federation.network, federation.models.parameters - before)
         there = {site: one for site, one in self._models.items() if site in record["participants"]}
         shares = [federation.num_samples[site] for site in there]
         params = {name: value.numpy() for name, value in (added | _statistics(there, shares)).items()}
         return FLModel(params=params, params_type=ParamsType.DIFF, meta={"weights": record["weights"]})
 
-    def _begin(self) -> Federation:
+    def _begin(self) -> UpdateFederation:
         """Begin the server's half with the tensors that the sites sent first; the model counts from zeros."""
         usable = {site: model for site, model in sorted(self._models.items()) if model.params}
         if not usable:
             raise RunFailed("no site sent parameters")
         first = {name: torch.as_tensor(value) for name, value in next(iter(usable.values())).params.items()}
-        trained = tuple(one for name, value in first.items() if not (one := _tensor(name, value)).is_statistic)
-        zeros = {one.name: torch.zeros(one.shape) for one in trained}
-        last = [one.name for one in trained if one.name.endswith(".weight") and len(one.shape) > 1][-1:]
-        output = last[0].removesuffix(".weight") if last else ""  # of a state_dict in the order of its modules
-        config = self._configure(Script(tensors=trained, start=state_digest(zeros), output=output))
-        run = self._folder()
-        run.mkdir(parents=True, exist_ok=True)
-        torch.save(zeros, run / FIRST_MODEL)
         assert self.fl_ctx
         joined = [client.name for client in self.fl_ctx.get_engine().get_clients() or ()]
         sites = sorted({*joined, *usable})  # also those that were late for the first round
-        write_json(run / "run.json", describe(run.name, config, sites, "sim") | {"privacy": []})
-        self._federation = Federation(config, sites, run)
-        self._exchanges = self._federation.exchanges()
-        self._exchange = next(self._exchanges)
-        return self._federation
+        self._updates = UpdateFederation(self.method, UNKNOWN, first, sites, self._folder(), self.settings)
+        return self._updates
 
     def _folder(self) -> Path:
         """Return the run folder, which lies in NVFlare's folder of the job."""
@@ -114,34 +92,23 @@ class MethodAggregator(ModelAggregator):
         workspace = self.fl_ctx.get_engine().get_workspace()
         return Path(workspace.get_run_dir(self.fl_ctx.get_job_id())) / RUN_NAME
 
-    def _read(self, site: str) -> Reply | Failure:
-        """Return a site's answer as the server's half takes it."""
-        model, federation = self._models.get(site), self._federation
-        assert federation
-        if model is None or not model.params:
-            return Failure("no reply")
-        if model.params_type != ParamsType.DIFF:
-            return Failure("a model instead of what changed in it; set params_transfer_type=TransferType.DIFF")
-        like = flat.trainable(federation.network)
-        params = {name: torch.as_tensor(value) for name, value in model.params.items()}
-        if wrong := [name for name in like if name not in params or params[name].shape != like[name].shape]:
-            return Failure(f"lacks {wrong[0]}, or has it of another shape")
-        steps = (model.meta or {}).get(STEPS, 1)
-        update = flat.flatten({name: value.float() for name, value in params.items()}, list(like))
-        count = federation.num_samples.get(site, steps)  # as of the first round
-        return Reply(federation.round, update, {}, count, (), train_loss=math.nan)
+
+def _read(model: FLModel) -> SiteUpdate | Failure:
+    """Return a site's answer as the server's half takes it."""
+    if not model.params:
+        return Failure("no reply")
+    if model.params_type != ParamsType.DIFF:
+        return Failure("a model instead of what changed in it; set params_transfer_type=TransferType.DIFF")
+    tensors = {name: torch.as_tensor(value) for name, value in model.params.items()}
+    return SiteUpdate(tensors, (model.meta or {}).get(STEPS, 1))
 
 
 def _statistics(models: Mapping[str, FLModel], counts: Sequence[int]) -> dict[str, Tensor]:
     """Return what sites add to BatchNorm statistics, the mean by ``counts`` of images, and counters, the maximum."""
     of_sites = [{name: torch.as_tensor(value) for name, value in one.params.items()} for one in models.values()]
-    kept = [{name: value for name, value in one.items() if _tensor(name, value).is_statistic} for one in of_sites]
+    kept = [{name: value for name, value in one.items() if name_tensor(name, value).is_statistic} for one in of_sites]
     shares = torch.tensor(counts, dtype=torch.float64)
     return flat.average_buffers(kept, shares / shares.sum())
-
-
-def _tensor(name: str, value: Tensor) -> NamedTensor:
-    return NamedTensor(name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
 
 
 def require_one_model(config: RunConfiguration) -> None:

@@ -68,17 +68,19 @@ def read_repeats(workspace: Path) -> str:
 def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return, by site, in how many rounds a run was without it, and why in the last of these.
 
-    Only sites that lack in the last round, or in more than half of all rounds, are named.
+    Only sites that lack in the last round, or in more than half of the rounds since they joined, are named.
     """
     absent = {}
     for site in sorted({site for record in records for site in (*record["participants"], *record["rejected"])}):
-        without = [record for record in records if site not in record["participants"]]
-        if without and (without[-1] is records[-1] or 2 * len(without) > len(records)):
+        first = max((place for place, one in enumerate(records) if site in one.get("joined", ())), default=0)
+        counted = records[first:]  # a joined site counts from its joining
+        without = [record for record in counted if site not in record["participants"]]
+        if without and (without[-1] is records[-1] or 2 * len(without) > len(counted)):
             why = without[-1]["rejected"].get(site, "not asked")
             mentions = (one for one in reversed(records) if site in {*one["participants"], *one.get("left", ())})
             if (last := next(mentions, None)) and site not in last["participants"]:
                 why = f"it left with round {last['round']}, before it took part in {last['left'][site]['rounds']}"
             absent[site] = (
-                f"absent in {len(without)} of {len(records)} rounds, last in round {without[-1]['round']}: {why}"
+                f"absent in {len(without)} of {len(counted)} rounds, last in round {without[-1]['round']}: {why}"
             )
     return absent

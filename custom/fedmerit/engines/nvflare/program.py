@@ -15,6 +15,7 @@ import psutil
 
 from fedmerit.child_processes import child_environment, python_command
 from fedmerit.engines.engine import OpenRun
+from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.server.checkpoint import is_finished
@@ -44,6 +45,7 @@ def execute_program(run: OpenRun, module: str, arguments: Sequence[str], environ
     if not is_finished(folder, rounds):
         log, workspace, tag = folder / "nvflare.log", folder / "nvflare", uuid4().hex
         here = {PROCESS_TAG: tag, machine_settings.RUN: str(folder.resolve()), **environment}
+        began = time.time()
         with log.open("ab") as output:
             begin = output.tell()
             process = subprocess.Popen(  # the program ends when its standard input does, however this process ends
@@ -62,7 +64,7 @@ def execute_program(run: OpenRun, module: str, arguments: Sequence[str], environ
             end_processes(tag)
             process.communicate()
         if not is_finished(folder, rounds):
-            raise RunFailed(_explain_failure(log, begin, workspace))
+            raise RunFailed(_explain_failure(log, begin, folder, began))
     follow()
 
 
@@ -106,10 +108,11 @@ def _is_python(process: psutil.Process) -> bool:
         return True
 
 
-def _explain_failure(log: Path, begin: int, workspace: Path) -> str:
-    """Return what the log says from byte ``begin`` on: the lines before are of an earlier try."""
+def _explain_failure(log: Path, begin: int, run: Path, began: float) -> str:
+    """Return what the sites' errors and the log say since ``began``, byte ``begin`` on: before was an earlier try."""
     text = log.read_bytes()[begin:].decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     faults = [line for line in lines if FAULT.search(line)]
-    last = "\n".join(faults[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
-    return f"NVFlare ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"
+    errors = describe_errors(read_errors(run, began))
+    last = "\n".join([*faults[-5:], *errors] or ["no error in its log, which ends with:", *lines[-5:]])
+    return f"NVFlare ended before the run did:\n{last}\nlogs: {log}, and by site below {run / 'nvflare'}"

@@ -139,7 +139,9 @@ def _round_values(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str]
     values = {(round, site, quantity): float(value) for round, site, quantity, value in zip(*columns, strict=True)}
     for (round, split, site), overlaps in table.overlaps.items():
         if split == "validation" and round < rounds:
-            values[round, site, "mean validation dice"] = mean_dice(overlaps)
+            values[round, site, "mean validation dice"] = (
+                mean if (mean := mean_dice(overlaps)) is not None else math.nan
+            )
     return values
 
 
@@ -267,7 +269,8 @@ def compare_matrix(table: ResultsTable, run: Path) -> None:
     for site, row in matrix.items():
         for model, cell in row.items():
             dice = mean_dice(tested[site]) if len(row) == 1 else cross_site.get((site, model), math.nan)
-            if not math.isclose(cell["dice"], dice, rel_tol=1e-9):
+            first, second = (math.nan if value is None else value for value in (cell["dice"], dice))
+            if not (math.isclose(first, second, rel_tol=1e-9) or (math.isnan(first) and math.isnan(second))):
                 raise Contradiction(
                     "matrix", path, site=site, model=model, found=cell["dice"], expected=dice, table=table.path
                 )
@@ -277,17 +280,20 @@ def _is_matrix(matrix: Any) -> bool:
     return isinstance(matrix, Mapping) and all(
         isinstance(row, Mapping)
         and len(row)
-        and all(isinstance(cell, Mapping) and isinstance(cell.get("dice"), float | int) for cell in row.values())
+        and all(
+            isinstance(cell, Mapping) and "dice" in cell and isinstance(cell["dice"], float | int | None)
+            for cell in row.values()
+        )
         for row in matrix.values()
     )
 
 
 def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
-    """Return mean Dice by tester and by model: over cases of the mean over labels; 0 if there is none."""
+    """Return mean Dice by tester and by model: over cases of the mean over labels; NaN if there is none."""
     rows = table.rows[(table.rows["split"] == UNION) & (table.rows["quantity"] == "dice")]
     rows = rows.assign(tester=rows["case"].str.rpartition("/")[0])
     by_case = rows.groupby(["tester", "site", "case"])["value"].mean()
-    means = by_case.groupby(level=["tester", "site"]).mean().fillna(0.0).reset_index()
+    means = by_case.groupby(level=["tester", "site"]).mean().reset_index()
     return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
 
 

@@ -16,6 +16,7 @@ from fedmerit.files import read_text
 from fedmerit.schema.configuration.settings import RECIPES, ROUNDS, FinalModel, GuardSwitch, OnVerdict
 from fedmerit.schema.declarations import Label, Shown, assignment, parameters, read
 from fedmerit.schema.rules import About, Choice, Count, Number, Switch, Text, fault
+from fedmerit.schema.score_name import AUTO
 from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
@@ -97,7 +98,7 @@ class RunOptions(BaseModel):
     script_args: Annotated[str, Text(), About("Its arguments."), Shown("TEXT")] = ""
     script_timeout: Annotated[float, Number(0), About("Longest wait for it."), Shown("SECONDS", "no limit")] = 0.0
     clients: Annotated[int, Count(1), About("Sites that run it."), Shown("NUMBER")] = 2
-    metric: Annotated[str, Text(), About("Its measure, 0 to 1."), Shown("NAME")] = "dice"
+    metric: Annotated[str, Text(), About("Its measure, 0 to 1."), Shown("NAME", "its own")] = AUTO
 
     recipe: Annotated[
         str | None,

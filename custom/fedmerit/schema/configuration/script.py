@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fedmerit.schema.declarations import Checked, read
 from fedmerit.schema.rules import About, Choice, Number, Switch, Text
-from fedmerit.schema.score_name import METRIC
+from fedmerit.schema.score_name import AUTO, METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -60,8 +60,13 @@ class Script(Checked):
         str, Text(), About("name of the output layer, whose weight's first axis are the labels; none: not known")
     ] = ""
     metric: Annotated[
-        str, Text(), About("that the script measures of the model it receives; none: it measures none")
-    ] = ""
+        str,
+        Text(),
+        About(
+            "that the script measures of the model it receives; empty: it measures none; auto: dice, accuracy or its "
+            "only one"
+        ),
+    ] = AUTO
     lowest: Annotated[float, Number(), About("value of the metric")] = 0.0
     highest: Annotated[float, Number(), About("value of the metric")] = 1.0
     better: Annotated[str, Choice(("higher", "lower")), About("which values of the metric are")] = "higher"
@@ -97,7 +102,7 @@ class Script(Checked):
     @property
     def label(self) -> str:
         """The metric's name as the label of scores, in the characters that a label may have."""
-        return re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
+        return "score" if self.metric == AUTO else re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
 
     def score(self, value: float) -> float:
         """Return the metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""

@@ -174,7 +174,7 @@ def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[
     found: dict[str, list[Overlap]] = {case.patient: [] for case in cases}
     for overlap in overlaps:
         found[cases[int(overlap.case)].patient].append(overlap)
-    return {patient: mean_dice(own) for patient, own in found.items()}
+    return {patient: mean_dice(own) or 0.0 for patient, own in found.items()}  # compared by patient
 
 
 def clearly_better(before: ByPatient, after: ByPatient) -> bool:

@@ -302,11 +302,12 @@ class LocalRound:
     samples: Samples  # training images
     device: torch.device
     training_seed_site: str  # seeds the random numbers, with the run's seed and the round
-    validation_dice: Callable[[nn.Module], float]  # mean, 0 to 1, of a network on the site's validation patients
+    # mean, 0 to 1, of a network on the site's validation patients; None: not known
+    validation_dice: Callable[[nn.Module], float | None]
     task: Task  # the server's, in the clear
     checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
 
-    def report(self, received: Tensor, memory: Memory | None, validation_dice: float) -> dict[str, float]:
+    def report(self, received: Tensor, memory: Memory | None, validation_dice: float | None) -> dict[str, float]:
         """Return the method's site half: the numbers that it asks for, of the model ``received`` (d,).
 
         ``memory`` is that of the round before, None if the site was away; ``validation_dice`` (0 to 1) is the model's.
@@ -336,7 +337,7 @@ class LocalRound:
             share = weight if rule == "weights" else data_share
             statistics = flat.leave_out_buffers(self.task.buffers, memory.buffers, share)
 
-        def validation_dice(parameters: Tensor) -> float:
+        def validation_dice(parameters: Tensor) -> float | None:
             flat.load(self.network, parameters, statistics)
             if estimates_statistics(self.config.training):
                 estimate_statistics(self.network, self.samples)

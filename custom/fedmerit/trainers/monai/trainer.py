@@ -159,8 +159,8 @@ class ImageTrainer:
         cases = self.folder.cases("validation")
         return self._evaluations.evaluate(self.network, parameters, buffers, cases).overlaps
 
-    def _validation_dice(self, network: torch.nn.Module) -> float:
-        """Return mean Dice of the network on the validation split."""
+    def _validation_dice(self, network: torch.nn.Module) -> float | None:
+        """Return mean Dice of the network on the validation split; None: all of it is empty in both."""
         return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
+from fedmerit.schema.score_name import AUTO
 from fedmerit.trainers.script.named_tensors import Model, describe, to_state
 
 EVALUATES = "is_evaluate"  # in a script that answers evaluations
@@ -19,12 +20,15 @@ EVALUATES = "is_evaluate"  # in a script that answers evaluations
 def describe_script(
     model: Model,
     file: Path,
-    metric: str | None = "dice",
+    metric: str | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     mode: str = "max",
     evaluates: bool | None = None,
 ) -> Script:
-    """Return what a run says of the script in ``file`` and its ``model``; `BadInput` if that cannot be sent."""
+    """Return what a run says of the script in ``file`` and its ``model``; `BadInput` if that cannot be sent.
+
+    ``metric``: None: each site takes it from its script's first answer; "": none counts.
+    """
     if mode not in ("max", "min"):
         raise BadInput(f"key_metric_mode={mode!r}: expected max or min")
     tensors, output = describe(model)
@@ -35,11 +39,11 @@ def describe_script(
             tensors=tensors,
             start=state_digest(plain_weights(model)),
             output=output,
-            metric=metric or "",
+            metric=AUTO if metric is None else metric,
             lowest=float(bounds[0]),
             highest=float(bounds[1]),
             better="higher" if mode == "max" else "lower",
-            evaluates=bool(answers and metric),
+            evaluates=bool(answers and metric != ""),
             uses=find_uses(text),
             arrays=isinstance(model, Mapping) and any(isinstance(one, np.ndarray) for one in model.values()),
         )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,11 +23,22 @@ from fedmerit.errors import BadInput, suggest
 from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
+from fedmerit.reasons import ScriptAnswer
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import EVALUATED, Overlap
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
 from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.script.metric import (
+    BY_CASE,
+    choose_metric,
+    describe_metric,
+    is_taken_at_sites,
+    read_metric,
+    require_in_range,
+    require_metric,
+)
 from fedmerit.trainers.script.named_tensors import NamedTensors
 from fedmerit.trainers.trainer import Holdings, Model
 
@@ -35,10 +46,11 @@ from fedmerit.trainers.trainer import Holdings, Model
 STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser
 FEDCE_WEIGHTS, FEDCE_ERROR, FEDPROX_MU = "fedce_coef", "fedce_minus_val", "fedprox_mu"
 SCAFFOLD_ALL, SCAFFOLD_CHANGE = "scaffold_c_global", "scaffold_c_diff"
-BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
 SPLIT = "split"  # in the meta that the script receives: what is evaluated
+CHOICE = "metric.json"  # in the site's memory: the metric, if the run names none
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
 MOST_CASES = 5_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Said:
     is_difference: bool = False  # whether they are what training changed
     metrics: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    restarts: int = 0  # how often the script was started again since the answer before
 
 
 Ask = Callable[[Question], Said]
@@ -81,6 +94,10 @@ class ScriptTrainer:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.network = NamedTensors(config.network.arguments)
+        self._label, self._is_checked, self._has_trained = self.script.label, False, False
+        self._takes_metric = is_taken_at_sites(self.script)
+        if is_taken_at_sites(self.script) and (file := memory / CHOICE).exists():
+            self.script = read_metric(self.script, read_json(file)["metric"])
 
     def train(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Have the script train from ``received`` (d,), and score that if it says how good it is.
@@ -90,6 +107,7 @@ class ScriptTrainer:
         """
         said = self._ask(TRAIN, (received, task.buffers), task.round, self._news(task))
         trained, buffers = self._model(said, received, task.buffers)
+        self._check_metric(said)
         controls = self._controls(said, task)
         learned = Learned(
             trained - received,
@@ -101,7 +119,12 @@ class ScriptTrainer:
             own=self._own_model(said, received, task.buffers) if self.can.keeps_own_model else None,
         )
         values = self._values(said, task, received, memory)
-        return Trained(learned, self._count(said), self._scores(said), values=values)
+        metric = describe_metric(self.script) if self._takes_metric and not is_taken_at_sites(self.script) else ""
+        metric = metric if metric in ("", *NAMES) else ONLY_ONE  # no other text of the script's leaves the site
+        is_continued = not self._has_trained and any(self.memory.glob("round_*.pt"))  # by another process of the site
+        self._has_trained = True
+        scores, restarts = self._scores(said), said.restarts + is_continued
+        return Trained(learned, self._count(said), scores, values=values, metric=metric, restarts=restarts)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Return scores of every model of ``task``, equal ones once.
@@ -129,15 +152,16 @@ class ScriptTrainer:
     def _evaluated(self, model: Model, round: int, split: str) -> Said:
         said = self._ask(EVALUATE, model, round, {SPLIT: split})
         if said.params:
-            raise BadInput(
+            raise ScriptAnswer(
                 f"site {self.name}: the script trained when it was asked to evaluate; have its loop branch on "
                 "flare.is_evaluate(), or set evaluates=False"
             )
+        self._take_metric(said)
         if not self._scores(said):
-            metric, found = self.script.metric, ", ".join(map(str, said.metrics)) or "no metrics"
+            metric, found = self.script.metric or "metric", ", ".join(map(str, said.metrics)) or "no metrics"
             if {metric, metric + BY_CASE} & {*said.metrics}:
-                raise BadInput(f"site {self.name}: the script evaluates no case, or {metric!r} of each is NaN")
-            raise BadInput(
+                raise ScriptAnswer(f"site {self.name}: the script evaluates no case, or {metric!r} of each is NaN")
+            raise ScriptAnswer(
                 f"site {self.name}: the script's evaluation has no {metric!r}; it has {found:.200}; name one of "
                 "them as key_metric"
             )
@@ -170,13 +194,15 @@ class ScriptTrainer:
             return {}
         changes = said.meta.get(SCAFFOLD_CHANGE)
         if not isinstance(changes, Mapping):
-            raise BadInput(f"site {self.name}: the script sent no {SCAFFOLD_CHANGE}; expected get_delta_controls()")
+            raise ScriptAnswer(f"site {self.name}: the script sent no {SCAFFOLD_CHANGE}; expected get_delta_controls()")
         added, like = {}, flat.trainable(self.network)
         for name, value in like.items():
             added[name] = torch.as_tensor(changes.get(name, torch.zeros_like(value))).float()
             if added[name].shape != value.shape:
                 found, expected = tuple(added[name].shape), tuple(value.shape)
-                raise BadInput(f"site {self.name}: {SCAFFOLD_CHANGE} of {name} has shape {found}; expected {expected}")
+                raise ScriptAnswer(
+                    f"site {self.name}: {SCAFFOLD_CHANGE} of {name} has shape {found}; expected {expected}"
+                )
         memory, change = MemoryFolder(self.memory).latest(task.round), flat.flatten(added, list(like))
         return {
             name: change + (memory.kept.get(name, torch.zeros_like(change)) if memory else 0)
@@ -187,34 +213,36 @@ class ScriptTrainer:
         """Return (images,) of the received model, as the script sent them."""
         losses = _listed(said.meta.get(LOSSES))
         if not isinstance(losses, Sequence) or not 0 < len(losses) <= MOST_CASES:
-            raise BadInput(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
+            raise ScriptAnswer(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
         found = torch.tensor(losses, dtype=torch.float64)
         if not ((found >= 0) & (found <= 1)).all():
-            raise BadInput(f"site {self.name}: the script sent a loss of {found.max():.4g}; expected 0 to 1")
+            raise ScriptAnswer(f"site {self.name}: the script sent a loss of {found.max():.4g}; expected 0 to 1")
         return found
 
     def _model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
         """Return the trained model: what the script leaves out stays as it was received."""
         own: dict[str, Tensor] = {**flat.named(self.network, received), **buffers}
         if not said.params:
-            raise BadInput(f"site {self.name}: the script sent no parameters; expected those that it trained")
+            raise ScriptAnswer(f"site {self.name}: the script sent no parameters; expected those that it trained")
         if not isinstance(said.params, Mapping):
             kind = type(said.params).__name__
-            raise BadInput(f"site {self.name}: the script sent parameters as {kind}; expected tensors by name")
+            raise ScriptAnswer(f"site {self.name}: the script sent parameters as {kind}; expected tensors by name")
         for name, value in said.params.items():
             if name not in own:
                 instead = suggest(str(name), own)
-                raise BadInput(
+                raise ScriptAnswer(
                     f"site {self.name}: the script sent {name!r:.140}, which the model does not have{instead}"
                 )
             try:
                 tensor = torch.as_tensor(value).detach().cpu()
             except (TypeError, ValueError, RuntimeError):
                 kind = type(value).__name__
-                raise BadInput(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
+                raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
             if tensor.shape != own[name].shape:
                 found, expected = tuple(tensor.shape), tuple(own[name].shape)
-                raise BadInput(f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}")
+                raise ScriptAnswer(
+                    f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}"
+                )
             tensor = tensor.to(own[name].dtype)
             own[name] = own[name] + tensor if said.is_difference else tensor
         return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
@@ -222,30 +250,47 @@ class ScriptTrainer:
     def _own_model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
         """Return Ditto's own model, which the site keeps."""
         if not isinstance(own := said.meta.get(OWN), Mapping):
-            raise BadInput(f"site {self.name}: the script sent no own model; call fedmerit.client.with_own_model")
+            raise ScriptAnswer(f"site {self.name}: the script sent no own model; call fedmerit.client.with_own_model")
         return self._model(Said(own), received, buffers)
 
     def _scores(self, said: Said) -> tuple[Overlap, ...]:
         """Return the run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
         metric = self.script.metric
-        if not metric:
+        if not metric or is_taken_at_sites(self.script):
             return ()
         by_case = _listed(said.metrics.get(metric + BY_CASE))
         values = [said.metrics[metric]] if by_case is None and metric in said.metrics else by_case or ()
         if not isinstance(values, Sequence) or len(values) > MOST_CASES:
-            raise BadInput(f"site {self.name}: {metric + BY_CASE} is no list of at most {MOST_CASES} numbers")
+            raise ScriptAnswer(f"site {self.name}: {metric + BY_CASE} is no list of at most {MOST_CASES} numbers")
         try:
             known = {place: float(value) for place, value in enumerate(values) if not math.isnan(float(value))}
         except (TypeError, ValueError, RuntimeError):
-            raise BadInput(f"site {self.name}: {metric} is {values!s:.80}; expected numbers") from None
+            raise ScriptAnswer(f"site {self.name}: {metric} is {values!s:.80}; expected numbers") from None
+        for value in known.values():
+            self._named(require_in_range, self.script, value)
+        scores = {place: round(self.script.score(value), DECIMALS) for place, value in known.items()}
+        return tuple(Overlap.of_score(f"{place:03d}", self._label, score) for place, score in scores.items())
+
+    def _check_metric(self, said: Said) -> None:
+        """Check the first answer to a training task; raise `BadInput` if it lacks the metric, or is out of range."""
+        if not self._is_checked and self.script.metric and not is_taken_at_sites(self.script):
+            self._named(require_metric, self.script, said.metrics)
+        self._take_metric(said)
+        self._is_checked = True
+
+    def _take_metric(self, said: Said) -> None:
+        """Take the metric from the first answer that has any, if the run names none; it counts for the whole run."""
+        if is_taken_at_sites(self.script) and said.metrics:
+            self.script = self._named(choose_metric, self.script, said.metrics)
+            self.memory.mkdir(parents=True, exist_ok=True)
+            write_json(self.memory / CHOICE, {"metric": describe_metric(self.script)})
+
+    def _named(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what ``function`` returns; its `BadInput` names the site."""
         try:
-            scores = {place: round(self.script.score(value), DECIMALS) for place, value in known.items()}
-        except ValueError as error:
-            raise BadInput(
-                f"site {self.name}: {error}; set lowest and highest to the metric's range, better=lower if less is "
-                "better"
-            ) from None
-        return tuple(Overlap.of_score(f"{place:03d}", self.script.label, score) for place, score in scores.items())
+            return function(*arguments)
+        except BadInput as error:
+            raise ScriptAnswer(f"site {self.name}: {error}") from None
 
     def _values(self, said: Said, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
         """Return what a method with leave-one-outs asks for.
@@ -258,10 +303,10 @@ class ScriptTrainer:
         if not measures or error is None or memory is None or task.weight is None or task.weight >= 1:
             return {}
         if not 0 <= float(error) <= 1:
-            raise BadInput(f"site {self.name}: {FEDCE_ERROR} is {error!s:.30}; expected 0 to 1")
+            raise ScriptAnswer(f"site {self.name}: {FEDCE_ERROR} is {error!s:.30}; expected 0 to 1")
         own = OwnUpdate(memory.received, memory.trained, task.weight, lambda parameters: 1 - float(error))
-        scores = [one.dice or 0.0 for one in self._scores(said)]
-        view = SiteView(received, lambda: torch.empty(0), sum(scores) / len(scores) if scores else 0.0)
+        scores = [one.dice for one in self._scores(said) if one.dice is not None]
+        view = SiteView(received, lambda: torch.empty(0), sum(scores) / len(scores) if scores else None)
         return dict(measures.measure(view, own))
 
     def _count(self, said: Said) -> int:
@@ -277,7 +322,7 @@ class ScriptTrainer:
         except (TypeError, ValueError, OverflowError):
             count = 0
         if count < 1 or count != steps:  # 6.0, and NumPy's 6, are whole
-            raise BadInput(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
+            raise ScriptAnswer(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
         self._write_count(count)
         return count
 
@@ -295,7 +340,9 @@ class ScriptTrainer:
         said = self._ask(EVALUATE, model, round, {ENROL: 1})
         held, evaluated = said.meta.get(ENROL), said.meta.get(EVALUATED_CASES, 0)
         if not isinstance(held, Sequence) or not held:
-            raise BadInput(f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive")
+            raise ScriptAnswer(
+                f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive"
+            )
         identities = [str(one).encode() for one in held]
         cases = dict.fromkeys(EVALUATED, int(evaluated)) | {"training": len(identities)}
         self._write_count(len(identities))
@@ -319,7 +366,7 @@ class ScriptTrainer:
         save_network(folder, name, self.network, self.config.network, None)
 
     def _unable(self, what: str) -> BadInput:
-        return BadInput(f"site {self.name}: a script cannot {what}")
+        return ScriptAnswer(f"site {self.name}: a script cannot {what}")
 
 
 def _listed(values: Any) -> Any:

@@ -12,7 +12,7 @@ from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.engines.nvflare.client_script import POLL, ClientScript, brought_script, find_script, start_script
 from fedmerit.engines.script_sites import ScriptProcess
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput
 from fedmerit.schema.messages import TRAIN
 from fedmerit.trainers.script.trainer import Question
 
@@ -75,5 +75,5 @@ def test_an_answer_of_a_class_that_only_the_script_has_is_refused_with_what_to_s
     script.site, script.log, script.timeout = "site-1", tmp_path / "script.log", 0.0
     script._connection, its = Pipe()
     its.send_bytes(b"cscript_of_a_site\nOwn\n.")  # as pickle names a class
-    with pytest.raises(RunFailed, match=r"^site site-1: .*script_of_a_site.*; send numbers, texts, tensors or arrays"):
+    with pytest.raises(BadInput, match=r"^site site-1: .*script_of_a_site.*; send numbers, texts, tensors or arrays"):
         script.ask(Question(TRAIN, {}, 0, 1, {}))

@@ -21,7 +21,8 @@ from fedmerit.engines.nvflare import controller as module
 from fedmerit.engines.nvflare import executor
 from fedmerit.engines.nvflare.controller import MeritController, allow_repeated_pop, default_timeout
 from fedmerit.files import RUN_NAME
-from fedmerit.schema.messages import EVALUATE, REFUSED
+from fedmerit.reasons import OTHER_VERSION
+from fedmerit.schema.messages import EVALUATE
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_job_that_cannot_run_here_is_refused(wrong, monkeypatch):
     one.handle_event(EventType.START_RUN, FLContext())
     assert told == ["job refused"]
     answer = FLModelUtils.from_shareable(one.execute(EVALUATE, Shareable(), FLContext(), MagicMock()))
-    assert answer.meta["reason"] == REFUSED  # the server hears that it is refused, not why
+    assert answer.meta["reason"] == OTHER_VERSION  # not why
 
 
 class Asked:
@@ -103,7 +104,7 @@ class Asked:
     def has_reply(self, site):
         return site in self.answered
 
-    def refuse(self, site, reason):
+    def refuse(self, site, reason, failed=False):
         self.answered.add(site)
 
     def is_complete(self):

@@ -14,8 +14,9 @@ from stepping import Stepped
 from fedmerit.contract import flat
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
+from fedmerit.reasons import REFUSED
 from fedmerit.schema.egress import Withheld
-from fedmerit.schema.messages import REFUSED, Failure, Reply
+from fedmerit.schema.messages import Failure, Reply
 
 PATIENT = "Mueller_19450213"
 

@@ -9,7 +9,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import executor
-from fedmerit.schema.messages import REFUSED, TRAIN
+from fedmerit.reasons import REFUSED
+from fedmerit.schema.messages import TRAIN
 from fedmerit.site import machine_settings
 from fedmerit.site.policy import Manifest
 

@@ -1,6 +1,7 @@
 """Unchanged scripts of NVFlare's Client API under FedMerit's methods: the example project on several engines."""
 
 import json
+import os
 import re
 import runpy
 import shutil
@@ -169,13 +170,99 @@ def test_a_script_that_crashes_is_absent_and_the_run_ends_on_the_local_engine_to
     options = ["run", "--out", run, "--method", "cgsv", "--script", file, "--model", f"{project / 'model.py'}:Net"]
     code, output = called(*options, "--clients", 3, "--rounds", 3, "--engine", "local", "--min-sites", 2)
     assert code == 0, output
-    assert [sorted(record["rejected"]) for record in records(run)] == [[], ["site-2"], ["site-2"]]
+    assert [sorted(record["rejected"]) for record in records(run)] == [[], ["site-2"], []]  # it is started again
+    assert records(run)[1]["failed"] == ["site-2"]
     assert "ZeroDivisionError" in (run / "sites" / "site-2" / "script.log").read_text()
     code, output = called("verify", run)
     assert code == 0, output
     assert "exists already" in called(*options)[1]
     assert "nothing is left to train" in called("run", "--resume", "--out", run)[1]
     assert "resumes as it began" in called("run", "--resume", "--out", run, "--seed", 5)[1]
+
+
+@pytest.mark.slow
+def test_script_that_crashes_once_is_started_again_and_its_lost_memory_is_noted(project, tmp_path):
+    file = project / "client.py"
+    mark = tmp_path / "crashed"
+    crash = (
+        f"import pathlib; once = pathlib.Path({str(mark)!r}); first = site == 'site-2' and not once.exists()\n"
+        "        once.touch() if site == 'site-2' and received.current_round else None\n"
+        "        assert not (first and received.current_round), 'once'\n"
+    )
+    trains = "        network.train()\n"
+    file.write_text(file.read_text().replace(trains, f"        {crash}{trains}"))
+    run = project / "run"
+    options = ["run", "--out", run, "--method", "cgsv", "--script", file, "--model", f"{project / 'model.py'}:Net"]
+    code, output = called(*options, "--clients", 2, "--rounds", 2, "--engine", "local")
+    assert code == 0, output
+    assert [record["rejected"] for record in records(run)] == [{}, {}]
+    assert "site-2: its script was started again, without what it held in memory" in records(run)[1]["notes"]
+    assert "scores are of dice" in records(run)[0]["notes"][0]
+
+
+BROKEN = {
+    "raise RuntimeError('no data')": "RuntimeError: no data",
+    "import sys; sys.exit(3)": r"sys.exit\(3\)",
+    "received.params['absent']": "KeyError: 'absent'",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statement", BROKEN)
+def test_recipe_raises_the_scripts_own_error_to_its_caller(project, statement):
+    file, trains = project / "client.py", "        network.train()\n"
+    file.write_text(file.read_text().replace(trains, f"        {statement}\n{trains}"))
+    command = [sys.executable, "job.py", "cgsv", "2", "1", "ws"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("fedmerit.errors.RunFailed: ") :]
+    assert re.search(BROKEN[statement], last), last
+    assert "site-1" in last
+
+
+TWO_PROCESSES = """
+import torch
+import torch.distributed as dist
+from model import Net
+from torch.nn.parallel import DistributedDataParallel
+import nvflare.client as flare
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+flare.init(rank=str(rank))
+network = Net()
+parallel, generator = DistributedDataParallel(network), torch.Generator().manual_seed(rank)
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+while True:
+    received = flare.receive() if rank == 0 and flare.is_running() else None
+    state = [received.params if received else None]
+    dist.broadcast_object_list(state, src=0)
+    if state[0] is None:
+        break
+    network.load_state_dict(state[0])
+    images = torch.randn(4, 1, 16, 16, generator=generator)
+    loss = parallel(images).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        metrics = {"accuracy": 1 / dist.get_world_size()}
+        flare.send(flare.FLModel(params=network.state_dict(), metrics=metrics, meta={"NUM_STEPS_CURRENT_ROUND": 1}))
+dist.destroy_process_group()
+"""
+TORCHRUN = "python3 -m torch.distributed.run --standalone --nproc_per_node=2"
+
+
+@pytest.mark.slow
+def test_script_of_two_processes_at_each_site_is_started_by_torchrun(project, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (project / "client.py").write_text(TWO_PROCESSES)
+    job, more = project / "job.py", f"launch_external_process=True, command={TORCHRUN!r},"
+    text = job.read_text().replace("num_rounds=rounds,", f"num_rounds=rounds, {more}")
+    job.write_text(text.replace("run = recipe", "recipe.add_client_file('model.py')\n    run = recipe"))
+    run, _ = simulated(project, "cgsv", "2", "2", "ws")
+    assert [record["validation_dice"] for record in records(run)] == [{"site-1": 0.5, "site-2": 0.5}] * 2
+    assert records(run)[0]["metric"] == "accuracy"
 
 
 ADAPTED = """

@@ -155,13 +155,13 @@ def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, 
 )
 def test_the_reason_is_told(tmp_path, log, told):
     (tmp_path / "nvflare.log").write_text(log)
-    assert told in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path)
+    assert told in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path, 0.0)
 
 
 def test_what_an_earlier_try_left_in_the_log_is_not_this_ones(tmp_path):
     earlier = "BadInput: cuda:1 is not there\n"
     (tmp_path / "nvflare.log").write_text(f"{earlier}a round began\n")
-    told = _explain_failure(tmp_path / "nvflare.log", len(earlier), tmp_path)
+    told = _explain_failure(tmp_path / "nvflare.log", len(earlier), tmp_path, 0.0)
     assert "cuda:1" not in told
     assert "no error in its log, which ends with:\na round began" in told
 

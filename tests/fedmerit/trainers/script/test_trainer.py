@@ -218,7 +218,6 @@ def test_an_answer_that_is_none_names_site_and_tensor(trainer, said, words):
         ({"val/dice (%)_by_case": np.array([0.25])}, {"000": 0.25}),
         ({"val/dice (%)": torch.tensor(0.75)}, {"000": 0.75}),
         ({"val/dice (%)": math.nan}, {}),
-        ({"loss": 2.0}, {}),
         ({}, {}),
     ],
 )
