@@ -213,11 +213,14 @@ def payout(
     ] = None,
     floor: Annotated[float, typer.Option(min=0, max=1, help="Least amount, of an equal share.")] = 0.0,
     cap: Annotated[float, typer.Option(min=1, help="Largest amount, of an equal share.", show_default="none")] = INF,
+    slope: Annotated[
+        float, typer.Option(min=0, max=10, help="Of shares by retraining on the estimator's, as benchmarked.")
+    ] = 1.0,
     kit: Annotated[Path | None, typer.Option(help="Startup kit of who states it, whose key signs.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="RUN/payout")] = None,
     draws: Draws = 500,
 ) -> None:
-    """Write a payout statement: amounts from values; hospitals that do not differ significantly get the same.
+    """Write a payout statement: shares in proportion to values, shrunk to equal ones by the values' reliability.
 
     Anybody with the run folders recomputes it: `fedmerit verify RUN --payout payout.json`.
     """
@@ -229,7 +232,7 @@ def payout(
     specs = split_specs(estimators or "") or default_estimators(runs)
     folder = out or runs[0] / "payout"
     signer = _signer(kit) if kit else None
-    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap), folder, draws, signer)
+    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap, slope), folder, draws, signer)
     show(tables, folder)
     console.print(paid.sentence, soft_wrap=True)
     console.print(f"statement: {page}, {page.with_suffix('.json').name}", soft_wrap=True)

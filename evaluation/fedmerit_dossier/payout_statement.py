@@ -26,7 +26,7 @@ from fedmerit_dossier.evidence import DossierSources
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
 from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
-from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Payout, Rule, pay
+from fedmerit_evaluation.valuation.payout import IN_PROPORTION, MOST_SLOPE, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 PAYOUT = "payout.json"
@@ -56,11 +56,11 @@ class Hospital(BaseModel):
     model_config = STRICT
 
     value: float  # in the estimator's unit; Dice is a fraction
-    band: int
     amount: int
-    in_proportion: int  # the amount without bands
-    low: float | None  # of its 95 % confidence interval; None: nothing was resampled
+    in_proportion: int  # the amount if the values had no error
+    low: float | None  # of the 95 % confidence interval of the amount; None: nothing was resampled
     high: float | None
+    band: int  # of hospitals that do not differ significantly: a test, which changes no amount
 
 
 class Statement(BaseModel):
@@ -72,10 +72,12 @@ class Statement(BaseModel):
     budget: int = Field(ge=1, le=10**15)
     floor: float = Field(ge=0, le=1)
     cap: float | None = Field(ge=1)  # None: none
+    slope: float = Field(ge=0, le=MOST_SLOPE)  # of the shares by retraining on those of the estimator
     estimator: str = Field(max_length=300)
     compared: list[str] = Field(max_length=50)  # other estimators
     draws: int = Field(ge=1, le=10**5)
     runs: dict[str, str] = Field(min_length=1, max_length=1000)  # folder: hash of its ledger's last record
+    reliability: float = Field(ge=0, le=1)  # of the values: how far shares are from equal ones, times the slope
     hospitals: dict[str, Hospital] = Field(max_length=10**4)
     sentence: str = Field(max_length=1000)
     alternatives: dict[str, dict[str, int]]
@@ -86,7 +88,7 @@ class Statement(BaseModel):
     @property
     def rule(self) -> Rule:
         """The agreed rule."""
-        return Rule(self.budget, self.floor, float("inf") if self.cap is None else self.cap)
+        return Rule(self.budget, self.floor, float("inf") if self.cap is None else self.cap, self.slope)
 
     @property
     def digest(self) -> str:
@@ -172,18 +174,22 @@ def payout_tables(paid: Payout) -> list[Table]:
         {
             "Site": sites,
             "Value": [f"{value:.3g}" for value in paid.ranking.value],
-            "Band": paid.band.astype(str),
             "Amount": paid.amounts.astype(float),
             "In proportion": paid.alternatives[IN_PROPORTION].astype(float),
+            "Band (test)": paid.band.astype(str),
         }
     )
-    low, high = (pd.DataFrame({"In proportion": ends}) for ends in (paid.low, paid.high))
+    low, high = (pd.DataFrame({"Amount": ends}) for ends in (paid.low, paid.high))
     moved = [
         {"Assumption": name, **dict(zip(sites, amounts.astype(float), strict=True)),
          "Largest change": float(np.abs(amounts - paid.amounts).max())}
         for name, amounts in paid.alternatives.items()
     ]  # fmt: skip
-    caption = f"Amounts by {paid.spec}; beside them those in proportion to values, with 95 % confidence intervals"
+    caption = (
+        f"Amounts by {paid.spec}, with 95 % confidence intervals given the reliability {paid.reliability:.2f}; beside "
+        "them those in proportion to values, and bands of hospitals that do not differ significantly, a test that "
+        "changes no amount"
+    )
     return [
         Table("payout", caption, frame, low=low, high=high, decimals=0),
         Table("payout-assumptions", "Amounts under other assumptions", pd.DataFrame(moved), decimals=0),
@@ -197,6 +203,7 @@ def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: in
         budget=rule.budget,
         floor=float(rule.floor),
         cap=None if np.isinf(rule.cap) else float(rule.cap),
+        slope=float(rule.slope),
         estimator=specs[0],
         compared=list(specs[1:]),
         draws=draws,
@@ -239,14 +246,15 @@ def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
     sites = paid.ranking.sites
     return {
         "runs": {run.resolve().name: _ledger_head(run) for run in runs},
+        "reliability": float(paid.reliability),
         "hospitals": {
             site: {
                 "value": float(paid.ranking.value[place]),
-                "band": int(paid.band[place]),
                 "amount": int(paid.amounts[place]),
                 "in_proportion": int(paid.alternatives[IN_PROPORTION][place]),
                 "low": _finite(paid.low[place]),
                 "high": _finite(paid.high[place]),
+                "band": int(paid.band[place]),
             }
             for place, site in enumerate(sites)
         },

@@ -1,4 +1,7 @@
-"""From values to money: bands, floor, cap and rounding by hand; a statement that anybody recomputes."""
+"""From values to money: shrinkage, floor, cap and rounding by hand; what hospitals can do about their amounts.
+
+And a statement that anybody recomputes.
+"""
 
 import json
 import shutil
@@ -18,7 +21,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier.payout_statement import PAYOUT, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout
-from fedmerit_evaluation.valuation.payout import Rule, pay
+from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import Valued, value_runs
 
 SITES = ("Alder", "Birch", "Cedar", "Doum")
@@ -53,10 +56,12 @@ def test_amounts_sum_to_the_budget():
         assert np.abs(amounts - rule.budget * rule.shares(worth)).max() < 1
 
 
-@pytest.mark.parametrize("change", [{"budget": 0}, {"budget": 10, "floor": 1.1}, {"budget": 10, "cap": 0.9}])
+@pytest.mark.parametrize(
+    "change", [{"budget": 0}, {"budget": 10, "floor": 1.1}, {"budget": 10, "cap": 0.9}, {"budget": 1, "slope": -1}]
+)
 def test_rules_out_of_range(change):
     with pytest.raises(BadInput, match="expected a budget of 1 or more"):
-        Rule(**change)
+        Rule(**{"budget": 10, **change})
 
 
 @pytest.fixture
@@ -69,25 +74,119 @@ def valued(monkeypatch):
     return Valued(observed, {"good": values, "other": 0 * values + 1})
 
 
-def test_hospitals_that_do_not_differ_get_the_same(valued):
+def test_shares_are_shrunk_to_equal_ones_by_the_reliability(valued):
     paid = pay(valued, "good", Rule(1001))
+    means = valued.values("good")[..., 0]
+    error = (means - means.mean(axis=1, keepdims=True)).var(axis=0, ddof=1).sum() / 3 / 6
+    reliability = 1 - error / means.mean(axis=0).var(ddof=1)
+    assert paid.reliability == pytest.approx(reliability)
+    share = 1 / 4 + reliability * (means.mean(axis=0) / means.mean(axis=0).sum() - 1 / 4)
+    assert paid.amounts.tolist() == pytest.approx(1001 * share, abs=1)
+    assert paid.amounts.sum() == 1001
     assert paid.band.tolist() == [1, 1, 2, 2]
-    high, low = paid.amounts[0], paid.amounts[2]
-    assert paid.amounts.tolist() == pytest.approx([high, high, low, low], abs=1)
-    assert (paid.amounts.sum(), high / low) == (1001, pytest.approx(3, rel=0.05))
-    assert paid.is_differentiated
-    assert len(set(paid.alternatives["in proportion, without bands"])) == 4
+    assert paid.sentence.endswith("(reliability 1.00, slope 1). Test beside it: 2 bands differ significantly.")
     assert paid.alternatives["by other"].tolist() == paid.alternatives["equal shares"].tolist() == [251, 250, 250, 250]
     assert [name for name in paid.alternatives if name.startswith("without seed")] == [
         f"without seed {seed}" for seed in range(6)
     ]
     assert (paid.low < paid.amounts).all()
+    assert (paid.amounts < paid.high).all()
+    half = pay(valued, "good", Rule(1001, slope=0.5))
+    assert half.amounts - 250.25 == pytest.approx((paid.amounts - 250.25) / 2, abs=1)
+    assert half.alternatives[IN_PROPORTION].tolist() == paid.alternatives[IN_PROPORTION].tolist()
 
 
-def test_without_a_significant_difference_all_get_the_same(valued):
+def test_values_that_are_all_noise_get_equal_shares(valued):
     paid = pay(valued, "other", Rule(1000))
     assert paid.amounts.tolist() == [250] * 4
-    assert paid.sentence.startswith("No differentiated payment can be justified")
+    assert paid.sentence == (
+        "Equal shares: the reliability of the values is 0 (differences between values are no larger than their errors)."
+    )
+
+
+NOISE = np.array([[-1, 0.3, 0.7], [0.6, -1, 0.4], [0.2, 0.8, -1], [-0.5, -0.5, 1]]).T  # of three seeds, four sites
+
+
+def of_values(means, noise):
+    """Runs of three seeds or more whose sites have these values, with that noise."""
+    values = noise + np.array(means, dtype=float)
+    observed = [SimpleNamespace(sites=[f"h{site}" for site in range(values.shape[1])], info={"seed": seed})
+                for seed in range(len(values))]  # fmt: skip
+    return Valued(observed, {"good": values[..., None]})
+
+
+def share(means, noise):
+    """The shares of the sites."""
+    return payout._amounts(of_values(means, noise), "good", Rule(10**6)) / 10**6
+
+
+def bands(means, noise):
+    """The number of bands that differ significantly."""
+    return payout._bands(of_values(means, noise).ranking("good")).max()
+
+
+@pytest.fixture
+def patients(monkeypatch):
+    """The fewest validation patients of a site, which may be set."""
+    fewest = {"cases": 20}
+    monkeypatch.setattr(Valued, "sample", lambda self, spec: SampleSize(fewest["cases"], len(self.parts)))
+    return fewest
+
+
+@pytest.mark.usefixtures("patients")
+def test_amounts_do_not_jump():
+    """By bands a leader whose lead grew by .05 points got 32,470 instead of 25,000 of 100,000."""
+    shares = np.array([share([20, 20, 20, 20 + lead], NOISE) for lead in np.arange(0, 12, 0.05)])
+    assert np.abs(np.diff(shares, axis=0)).max() < 0.005
+    assert (np.diff(shares[:, 3]) >= -1e-6).all()
+    assert bands([20, 20, 20, 20], NOISE) < bands([20, 20, 20, 32], NOISE)  # they change between
+
+
+def test_few_patients_of_a_hospital_are_no_veto(patients):
+    """By bands a hospital that validated on four patients got 25,000 instead of 14,286."""
+    values = [10, 20, 20, 20], 0.3 * NOISE
+    enough = share(*values)
+    assert bands(*values) > 1
+    patients["cases"] = 4
+    assert bands(*values) == 1
+    assert share(*values).tolist() == enough.tolist()
+    assert enough[0] < 0.15
+
+
+@pytest.mark.usefixtures("patients")
+def test_value_that_varies_by_seed_gains_little():
+    """By bands the poorest hospital got 25,000 instead of 14,286 if its own value was eight times as noisy."""
+    noisy = 0.3 * NOISE * [8, 1, 1, 1]
+    assert bands([10, 20, 20, 20], noisy) == 1
+    assert share([10, 20, 20, 20], 0.3 * NOISE)[0] < 0.15
+    assert share([10, 20, 20, 20], noisy)[0] < 0.17
+
+
+@pytest.mark.usefixtures("patients")
+def test_hospitals_that_others_link_are_paid_by_their_own_values():
+    """By bands neighbours that do not differ linked all: 10, 14, 18 and 22 were paid alike."""
+    assert bands([10, 14, 18, 22], NOISE) == 1
+    assert (np.diff(share([10, 14, 18, 22], NOISE)) > 0.04).all()
+
+
+@pytest.mark.usefixtures("patients")
+def test_hospitals_that_join_do_not_change_the_pay_of_a_worse_one():
+    """By bands a sixth equal hospital raised the worst of them from 74 to 100 % of an equal share."""
+    noise = np.random.default_rng(0).normal(size=(5, 12))
+    noise = 1.4 * (noise - noise.mean(axis=0)) / noise.std(axis=0, ddof=1)
+    of_equal = [n * share([14, *[20] * (n - 1)], noise[:, :n])[0] for n in (4, 5, 6, 8, 10, 12)]
+    assert max(of_equal) < 0.85
+    assert np.ptp(of_equal) < 0.08
+
+
+@pytest.mark.usefixtures("patients")
+def test_raising_the_own_value_never_lowers_the_own_pay():
+    random = np.random.default_rng(3)
+    for _ in range(500):
+        values, noise = random.uniform(10, 25, 4), random.normal(0, 0.8, (3, 4))
+        site, raised = random.integers(4), random.uniform(0.1, 2)
+        higher = values + raised * (np.arange(4) == site)
+        assert share(higher, noise)[site] >= share(values, noise)[site] - 1e-6
 
 
 def recorded(contributions, images=(78, 96, 78, 97)):
@@ -105,11 +204,11 @@ def test_one_seed_never_pays_equal_hospitals_differently():
         draws = luck[None, :, None] + random.normal(0, 0.005, (1, 4, 201))
         paid = pay(Valued([recorded(luck)(0)], {"contribution": draws}), "contribution", Rule(1000))
         assert paid.amounts.tolist() == [250] * 4
-        assert "(only one seed): equal shares" in paid.sentence
-        assert len(set(paid.alternatives["in proportion, without bands"])) > 1
+        assert "reliability of the values is 0 (only one seed)" in paid.sentence
+        assert len(set(paid.alternatives[IN_PROPORTION])) > 1
     several = [recorded(luck)(seed) for seed in range(5)]
     values = np.array([3.0, 3.0, 1.0, 1.0])[None, :, None] + random.normal(0, 0.05, (5, 4, 1))
-    assert pay(Valued(several, {"contribution": values}), "contribution", Rule(1000)).is_differentiated
+    assert pay(Valued(several, {"contribution": values}), "contribution", Rule(1000)).reliability > 0.99
 
 
 @pytest.mark.parametrize(("spec", "seeds"), [("data_size", 1), ("data_size", 3), ("contribution", 3)])
@@ -119,15 +218,14 @@ def test_counts_are_not_tested(spec, seeds):
     values = images[None, :, None] + np.random.default_rng(0).normal(0, 0.5, (seeds, 4, 1))
     observed = [recorded(images / images.sum())(seed) for seed in range(seeds)]
     paid = pay(Valued(observed, {spec: values}), spec, Rule(349))
-    assert paid.sentence.startswith("No differentiated payment can be justified (a count or another measure of data")
+    assert paid.sentence.startswith("Equal shares: the reliability of the values is 0 (a count or another measure of")
     assert set(paid.amounts) == {87, 88}
-    assert paid.alternatives["in proportion, without bands"].tolist() == pytest.approx(images, abs=1.5)
+    assert paid.alternatives[IN_PROPORTION].tolist() == pytest.approx(images, abs=1.5)
 
 
-def test_other_estimators_pay_in_proportion_too(valued):
+def test_amounts_by_other_estimators_are_alternatives(valued):
     paid = pay(valued, "other", Rule(1000))
     assert paid.alternatives["by good"].tolist() == pytest.approx([375, 375, 125, 125], abs=5)
-    assert len(set(paid.alternatives["by good, in proportion, without bands"])) == 4
     valued.of_each["good"][:, 1] = np.nan
     with pytest.raises(BadInput, match="good: the value of Birch is not known"):
         pay(valued, "other", Rule(1000))
@@ -141,7 +239,7 @@ def test_a_chain_of_hospitals_that_do_not_differ_is_one_band(pairs, expected):
     for one, other in pairs:
         signs[one, other], signs[other, one] = 1, -1
     found = SimpleNamespace(value=np.array([4.0, 3.0, 2.0, 1.0]), order_signs=signs)
-    assert payout._pay(found, Rule(100))[0].tolist() == expected
+    assert payout._bands(found).tolist() == expected
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +278,8 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     assert result.exit_code == 0, result.output
     stated = json.loads((out / PAYOUT).read_text())
     assert sum(one["amount"] for one in stated["hospitals"].values()) == 1000
-    assert all(one["low"] - 1 <= one["in_proportion"] <= one["high"] + 1 for one in stated["hospitals"].values())
+    assert all(one["low"] - 1 <= one["amount"] <= one["high"] + 1 for one in stated["hospitals"].values())
+    assert (stated["slope"], 0 <= stated["reliability"] <= 1) == (1.0, True)
     assert {"task", "software", "sensitivity to preparation"} <= set(stated["card"])
     assert "payout.json" in (out / "payout.html").read_text()
     shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
@@ -222,6 +321,8 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
         ({"runs": {"seed0": "", "../seed1": ""}}, "expected a folder beside"),
         ({"runs": {"seed9": ""}}, "is not about seed0"),
         ({"budget": "1000"}, "not a payout: budget"),
+        ({"reliability": 0.5}, "reliability: states 0.5; recomputed from the runs: 0.0"),
+        ({"slope": 11.0}, "not a payout: slope"),
         ({"more": 1}, "not a payout: more"),
         ({"draws": 10**9}, "not a payout: draws"),
         ({"estimator": "handed_over:Net"}, "'handed_over': unknown"),

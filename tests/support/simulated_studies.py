@@ -7,19 +7,20 @@ of docs/studies/statistics.md.
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest, t
 
 from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.report.verdicts import collect_verdicts
-from fedmerit_evaluation.results.runs import folds_as_seeds, pool_folds
+from fedmerit_evaluation.report.verdicts import FAILURE
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.family import Question
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
-from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
+from fedmerit_evaluation.statistics.family import Question, Verdict, judge
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, Estimate, fold_overlap, holm
+from fedmerit_evaluation.statistics.intervals import ESTIMATE, contribution_intervals, dice_intervals, select_sites
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.resampling import CASES, Clusters, CrossedEffects
 
@@ -277,56 +278,65 @@ def wrong_shares(seeds, hospitals, studies=100, seed_cv=0.05, patient_cv=0.0):
 
 
 def wrong_pages(
-    seeds, patients, sd, hospitals=HOSPITALS, methods=3, studies=100, *, folds=0, patient_cv=0.0, failing=0.0, seed=0
+    seeds, patients, sd, hospitals=HOSPITALS, methods=3, studies=100, *, folds=0, patient_cv=0.0, failing=0.0
 ):
     """Percent of report pages on equal hospitals and methods with any wrong verdict, by question and "any".
 
     ``patient_cv``: a hospital's own patients, the same in all seeds, move its contribution by that fraction, as seeds
     do by 5 %. ``failing``: that part of the patients fails, of each method others.
     """
-    random = np.random.default_rng([15, seeds, patients, hospitals, methods, folds, int(100 * patient_cv), seed])
+    random = np.random.default_rng([15, seeds, patients, hospitals, methods, folds, int(100 * patient_cv)])
     names = ["fedce", "standalone", *(f"other{number}" for number in range(methods - 2))]
     found = Counter()
     for _ in range(studies):
-        if folds:
-            dice, fold_of = cross_validated(random, hospitals // HOSPITALS, seeds, patients, sd, folds, 0.0, methods)
-        else:
-            dice, fold_of = federations(random, 1, seeds, patients, sd, hospitals=hospitals, methods=methods)[0], None
+        dice, fold_of = (
+            cross_validated(random, hospitals // HOSPITALS, seeds, patients, sd, folds, 0.0, methods)
+            if folds
+            else (federations(random, 1, seeds, patients, sd, hospitals=hospitals, methods=methods)[0], None)
+        )
         fails = random.random((methods, 1, hospitals, patients)) < failing
         dice = np.where(fails, dice * random.uniform(0, 0.5, dice.shape), dice)
-        found.update(
-            {
-                one.question
-                for one in collect_verdicts(_page(random, dice, fold_of, names, patient_cv), "fedce")
-                if one.sign
-            }
-            or ["none"]
-        )
-        found["any"] += 1
-    found["any"] -= found.pop("none", 0)
-    return {str(question): 100 * number / studies for question, number in found.items()}
+        lasting = 1 + random.normal(0, patient_cv, (max(folds, 1), 1, hospitals))
+        worth = lasting * (1 + random.normal(0, 0.05, (max(folds, 1), seeds, hospitals)))
+        shares = (worth / worth.sum(axis=-1, keepdims=True)).mean(axis=1) if folds else None
+        wrong = {one.question for one in judge(page_comparisons(dice, names, fold_of, shares)) if one.sign}
+        found.update([*map(str, wrong), *["any"] * bool(wrong)])
+    return {question: 100 * number / studies for question, number in found.items()}
 
 
-def _page(random, dice, fold_of, names, patient_cv):
-    """Results of (methods, seeds, hospitals, patients) Dice, and contributions of the first method."""
-    method, seed, site, case = (one.ravel() for one in np.indices(dice.shape))
-    sites = [f"h{number:02d}" for number in range(dice.shape[2])]
-    common = {"run": "x", "coalition": "", "patient": "", "round": 1}
-    tested = pd.DataFrame({
-        **common, "method": np.array(names)[method], "seed": seed, "site": np.array(sites)[site], "split": "testing",
-        "case": [f"{one:03d}" for one in case], "label": "organ", "quantity": "dice", "value": dice.ravel(),
-        "fold": "" if fold_of is None else fold_of[case].astype(str),
-    })  # fmt: skip
-    folds = [""] if fold_of is None else sorted(set(map(str, fold_of)))
-    lasting = 1 + random.normal(0, patient_cv, (len(folds) if fold_of is not None else 1, len(sites)))
-    worth = lasting[:, None] * (1 + random.normal(0, 0.05, (len(folds), dice.shape[1], len(sites))))
-    fold, seed, site = (one.ravel() for one in np.indices(worth.shape))
-    contributed = pd.DataFrame({
-        **common, "method": names[0], "seed": seed, "site": np.array(sites)[site], "split": "", "case": "", "label": "",
-        "quantity": "contribution", "value": worth.ravel(), "fold": np.array(folds)[fold],
-    })  # fmt: skip
-    rows = pd.concat([tested, contributed], ignore_index=True)[COLUMNS]
-    return Results(rows) if fold_of is None else Results(pool_folds(rows), folds_as_seeds(rows))
+def page_comparisons(dice, names, fold_of=None, shares=None):
+    """The comparisons of a page on (methods, seeds, hospitals, patients) Dice, as `collect_verdicts` makes them.
+
+    The report judges the first method; the second is local training. ``shares``: (folds, hospitals).
+    """
+    cases = as_cases(dice, np.broadcast_to(np.arange(dice.shape[-1]), dice.shape[1:]), names)
+    clusters = CASES
+    if fold_of is not None:
+        keys = cases.index.droplevel("method").unique()
+        clusters = Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, int(fold_of.max()) + 1)
+    effects = CrossedEffects.from_cases(cases, clusters)
+
+    def compare(question, subject, method, other, site=None):
+        found = effects.interval(method, other, site)
+        return Verdict(question, subject, other, Estimate(*(found[name] for name in ESTIMATE)))
+
+    primary, local = names[:2]
+    yield compare(Question.MEAN_GAIN, primary, primary, local)
+    for site in effects.sites:
+        yield compare(Question.GAIN, site, primary, local, site)
+    for method, other in combinations(names, 2):
+        if (method, other) != (primary, local):
+            yield compare(Question.METHODS, method, method, other)
+    failed = dice.mean(axis=1) < FAILURE
+    fewer, more = int((failed[1] & ~failed[0]).sum()), int((failed[0] & ~failed[1]).sum())
+    if fewer + more:
+        difference = Estimate((fewer - more) / failed[0].size, p=binomtest(fewer, fewer + more).pvalue)
+        yield Verdict(Question.FAILURES, primary, local, difference, smallest_p=min(1.0, 2 * 0.5 ** (fewer + more)))
+    for site in [] if shares is None else range(shares.shape[1]):
+        above = shares[:, site] - 1 / shares.shape[1]
+        error = fold_overlap(len(above)) * above.std(ddof=1) / np.sqrt(len(above))
+        p = float(2 * t.sf(abs(above.mean()) / error, len(above) - 1))
+        yield Verdict(Question.SHARE, effects.sites[site], "an equal share", Estimate(above.mean(), p=p))
 
 
 PAGES = {  # seeds, patients, SD, hospitals, methods, and the further design

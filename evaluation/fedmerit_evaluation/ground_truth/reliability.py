@@ -120,10 +120,21 @@ class Resampled:
         between, of_patients, of_seeds = self._variances
         noise, factor = of_patients + of_seeds, 1.0
         if quantile is not None and noise > 0:
-            free = self.folds - 1 if self.folds else max(self.patients.shape[-1] - n, 1)
+            free = self._freedom_of_folds if self.folds else max(self.patients.shape[-1] - n, 1)
             freedom = noise**2 / (of_patients**2 / free + of_seeds**2 / max((s - 1) * (n - 1), 1))
             factor = float(f.ppf(1 - quantile, n - 1, freedom))
         return float(np.clip(1 - factor * noise / between, 0, 1)) if between > 0 else 0.0
+
+    @property
+    def _freedom_of_folds(self) -> float:
+        """The degrees of freedom of the errors over F folds, F − 1 to (F − 1)(n − 1), by Satterthwaite 1946.
+
+        Centred over n sites the errors have up to n − 1 directions, each with F − 1 degrees.
+        """
+        moves = self.patients.mean(axis=0)
+        covariance = (moves - moves.mean(axis=0)) @ (moves - moves.mean(axis=0)).T
+        squares = float((covariance**2).sum())
+        return (self.folds - 1) * float(np.trace(covariance)) ** 2 / squares if squares > 0 else self.folds - 1.0
 
     @property
     def reliability(self) -> float:

@@ -34,7 +34,7 @@ from scipy.stats import norm, qmc, t
 
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
-from fedmerit_evaluation.statistics.inference import fold_overlap
+from fedmerit_evaluation.statistics.inference import MIN_CASES, fold_overlap
 
 FloatArray = NDArray[np.float64]
 K = TypeVar("K")
@@ -453,6 +453,20 @@ def draw_over_seeds(values: FloatArray, seed: int = 0, least: int = DRAWS, folds
         return drawn
     middle = by_site.mean(axis=-1).T
     return np.asarray(middle + fold_overlap(folds) * (drawn - middle))
+
+
+def error_variance(values: FloatArray, folds: int = 0) -> float:
+    """Return the error variance of means over seeds of (s, n, D) values, mean over sites, centred over sites.
+
+    It is that of seeds, or of folds in their place with `fold_overlap`, and of the draws. What all sites share, such as
+    an easy sample of patients, changes no difference. Unknown draws, such as of single patients, add nothing.
+    """
+    centred = values - values.mean(axis=1, keepdims=True)
+    s, n, _ = values.shape
+    of_seeds = centred[..., 0].var(axis=0, ddof=1).mean() / s if s > 1 else 0.0
+    low, high = np.quantile(centred.mean(axis=0), [0.25, 0.75], axis=-1)
+    of_draws = ((high - low) ** 2).mean() / (2 * t.ppf(0.75, MIN_CASES - 1)) ** 2  # draws are Student's
+    return float((of_seeds * fold_overlap(folds) ** 2 + np.nan_to_num(of_draws)) * n / (n - 1))
 
 
 def corrected_std(numbers: FloatArray, error: float) -> FloatArray:

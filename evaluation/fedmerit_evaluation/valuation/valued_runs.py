@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from fedmerit_evaluation.ground_truth.value_tables import ranking_table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize
 from fedmerit_evaluation.statistics.ranks import NO_VARIANCE, Ranking, count_rank_flips, ranking
+from fedmerit_evaluation.statistics.resampling import error_variance
 from fedmerit_evaluation.valuation.estimators import (
     Estimator,
     benefit_matrix,
@@ -98,6 +99,20 @@ class Valued:
     def ranking(self, spec: str) -> Ranking:
         """Return the ranking by one estimator."""
         return ranking(self.sites, self.values(spec), sample=self.sample(spec), folds=self.folds)
+
+    def reliability(self, spec: str) -> tuple[float, str]:
+        """Return the share of the variance of the values over sites that is no error, 0 to 1, and why it is unknown.
+
+        It is 1 − error variance / variance over sites, 0 at the least; the error is that of seeds or folds, patients
+        and rounds. Unknown counts as 0: of one seed, whose luck lasts through the run, and of counts. A site with few
+        patients adds its error, and no more: no site decides for all.
+        """
+        sample, values = self.sample(spec), self.values(spec)
+        if why := replace(sample, cases=MIN_CASES).insufficient_data:
+            return 0.0, why
+        between = float(values[..., 0].mean(axis=0).var(ddof=1)) if len(self.sites) > 1 else 0.0
+        error = error_variance(values, self.folds) if between > 0 else 0.0
+        return (max(0.0, 1 - error / between) if between > 0 else 0.0), ""
 
     @property
     def rankings(self) -> dict[str, Ranking]:

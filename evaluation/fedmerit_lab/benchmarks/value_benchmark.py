@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
 
 from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit.errors import BadInput
@@ -27,9 +26,8 @@ from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, reliability_table, resample
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
-from fedmerit_evaluation.statistics.inference import MIN_CASES
 from fedmerit_evaluation.statistics.ranks import ranking
-from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds
+from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds, error_variance
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.studies.study import MethodSpec, in_folds
@@ -218,9 +216,11 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
     """
     own, expected = values[..., 0].mean(axis=0), reference.mean
     number = max(values.shape[-1] - 1, reference.values.shape[-1] - 1, DRAWS)
-    first = draw_over_seeds(values, seed, number)[:number]
+    first = draw_over_seeds(values, seed, number, reference.folds)[:number]
     second = draw_over_seeds(reference.drawn, seed + 1, number)[:number]
-    errors = np.array([_error_variance(values), reference.error_variance, 0.0])  # of other patients and seeds
+    errors = np.array(
+        [error_variance(values, reference.folds), reference.error_variance, 0.0]
+    )  # of other patients and seeds
     found = {"pearson": float(pearson(own, expected)) / 100, "spearman": float(spearman(own, expected))}
     found["disattenuated"] = float(corrected_correlation(own, expected, errors))
     for name, drawn in (
@@ -231,16 +231,6 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
         low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
         found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return found
-
-
-def _error_variance(values: FloatArray) -> float:
-    """Return mean error variance of means over seeds of (s, n, D) values, centred over sites."""
-    centred = values - values.mean(axis=1, keepdims=True)
-    s, n, _ = values.shape
-    of_seeds = centred[..., 0].var(axis=0, ddof=1).mean() / s if s > 1 else 0.0
-    low, high = np.quantile(centred.mean(axis=0), [0.25, 0.75], axis=-1)
-    of_patients = ((high - low) ** 2).mean() / (2 * t.ppf(0.75, MIN_CASES - 1)) ** 2  # draws are Student's
-    return float((of_seeds + of_patients) * n / (n - 1))
 
 
 def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
