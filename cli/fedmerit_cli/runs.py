@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import OF_SCRIPTS, RunOptions
 from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.options import Cluster, Folds, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
-from fedmerit_cli.terminal import Commands, console, option_in
+from fedmerit_cli.terminal import Commands, console, option_in, print_line
 
 FILES = "Files and resumption"
 
@@ -101,7 +101,8 @@ def compare(
     workers = make_workers(jobs, cluster, asked)
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.comparison import execute_runs, prepare, trainings, write_tables
+    from fedmerit_evaluation.report.report import conclude
+    from fedmerit_evaluation.studies.comparison import execute_runs, finished_runs, prepare, trainings, write_tables
     from fedmerit_evaluation.studies.study import (
         describe_cost,
         describe_precision,
@@ -136,5 +137,7 @@ def compare(
         failed = execute_runs(planned, workers, on_end, on_round)
     for table in write_tables(out, planned):
         print_table(table, console)
+    for sentence in conclude(finished_runs(planned)):
+        print_line(sentence)
     console.print(f"runs and tables: {out}", soft_wrap=True)
     exit_if_failed({f"{names[folder]}, in {folder}": error for folder, error in failed.items()})

@@ -52,7 +52,7 @@ TRAINED = "trained by "  # prefix of a coalition among the methods
 
 DICE: Mapping[str, Measure] = {
     "mean": Measure("Mean", lambda dice, _: measures.mean(dice), (0, 100)),
-    "std": Measure("Std", lambda dice, _: measures.std(dice), (0, 100)),
+    "std": Measure("Std per seed", lambda dice, _: measures.std(dice), (0, 100)),
     "worst": Measure("Worst", lambda dice, _: measures.worst(dice), (0, 100)),
 }
 LINEAR = {name: measures.CORRELATIONS[name] for name in ("pearson", "pearson_p")}
@@ -274,7 +274,11 @@ def measure(
     )
     noise_ceilings = {} if ground_truth is None else ground_truth.noise_ceilings
     captions = _captions(standalone, split, len(seen.seeds), few, references, noise_ceilings)
-    tables = [_shown(str(name), captions[str(name)], rows) for name, rows in table.groupby("table", sort=False)]
+    tables = [
+        _shown(str(name), captions[str(name)], rows)
+        for name, rows in table.groupby("table", sort=False)
+        if rows["mean"].notna().any()
+    ]
     return Fairness(table, tables, estimates)
 
 
@@ -409,6 +413,7 @@ def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
     frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
     for key, part in rows.groupby("measure", sort=False):
         part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
+        heading = heading.removesuffix(" per seed") if name == CORRECTED else heading  # these are of means over seeds
         if key == "pearson_p":
             # of several seeds twice their mean, at most 1 (Vovk and Wang 2020)
             p_values = part["mean"].where(part["seeds"] <= 1, np.minimum(2 * part["mean"], 1))

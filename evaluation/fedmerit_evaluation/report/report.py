@@ -81,6 +81,16 @@ def write_report(
     return page
 
 
+def conclude(runs: Sequence[Run]) -> list[str]:
+    """Return the report's sentences on the mean gain, the best method and failed patients; none without test Dice."""
+    runs = align_local_only(runs)
+    if not runs or not any(run.tested for run in runs):
+        return []
+    model = build_model(runs)
+    sentences = (say("benefit", model), say("lead", *model.leads), say("failures", model))
+    return [text for text in sentences if text]
+
+
 def build_site_model(
     runs: Sequence[Run], site: str, ground_truth: Path | None = None, failure: float = FAILURE
 ) -> ReportModel:

@@ -212,7 +212,7 @@ def _comparison(mean: pd.DataFrame, spread: pd.DataFrame, model: ReportModel) ->
         table.insert(0, "Method", first, allow_duplicates=True)
         return table.reset_index(drop=True)
 
-    over_seeds = ", mean ± standard deviation over seeds" * (len(model.study.seeds) > 1)
+    over_seeds = ", each mean ± standard deviation over seeds" * (len(model.study.seeds) > 1)
     return Table(
         "comparison",
         f"Test Dice [%] per site{over_seeds}; mean, standard deviation and worst over sites",

@@ -537,23 +537,6 @@ class Results:
         return Results(self.rows.astype({"method": str}))
 
     @cached_property
-    def with_validation(self) -> "Results":
-        """A copy with each site's validation cases added to its test cases, both with its final model.
-
-        A model that was selected by its validation Dice looks better on them. With folds unchanged: every case is
-        tested.
-        """
-        if self.folds is not None:
-            return self
-        tested = self.rows[self.rows["split"] == OWN]
-        rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
-        validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)
-        final = validated[validated["round"] > validated["tested"]]  # of the model that is tested
-        added = final.assign(split=OWN, round=final["tested"], case=VALIDATION + "/" + final["case"].astype(str))
-        others = self.rows[self.rows["split"] != VALIDATION]
-        return Results(pd.concat([others, added[others.columns]], ignore_index=True))
-
-    @cached_property
     def coalition_results(self) -> "Results":
         """The rows of coalitions, with the coalition as the method."""
         trained = self.rows[self.rows["coalition"] != ""]

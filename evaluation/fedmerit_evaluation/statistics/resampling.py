@@ -283,13 +283,15 @@ class CrossedEffects:
         """Return the covariance of the errors of two methods' Dice, mean over sites [squared fraction].
 
         NaN if a site has no common seed, or fewer than two common patients (or folds). With ``other`` the same method
-        it is the variance. By the same moments as `interval`.
+        it is the variance. By the same moments as `interval`, but without `fold_overlap`, which makes standard errors
+        safe and would make this estimate too large on average.
         """
+        overlap = fold_overlap(self.moves.shape[-1]) if self.has_folds else 1.0
         pair = [self.methods.index(name) for name in (method, other)]
         covariances = []
         for site in range(len(self.sites)):
             seeds = np.isfinite(self.means[pair, :, site]).all(axis=0)
-            means, moves = self.means[pair, :, site][:, seeds], self.moves[pair, :, site][:, seeds]
+            means, moves = self.means[pair, :, site][:, seeds], self.moves[pair, :, site][:, seeds] / overlap
             if self.is_tested[pair, :, site][:, seeds].any(axis=1).all(axis=0).sum() < 2:
                 return np.nan
             s = means.shape[1]

@@ -32,7 +32,7 @@ from fedmerit.trust import require_place
 from fedmerit_evaluation.figures import tables
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table, file_name
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_evaluation.results.runs import DIGESTS, combine_results, open_run
+from fedmerit_evaluation.results.runs import DIGESTS, Run, combine_results, open_run
 from fedmerit_evaluation.results.views import OWN, POOLED, STANDALONE, UNION, Results
 from fedmerit_evaluation.studies.execution import (
     After,
@@ -55,6 +55,7 @@ from fedmerit_evaluation.studies.study import (
 
 STUDY = "compare.json"  # the last options of the folder's runs
 PAPER = "Jiang et al. 2023"
+OVER_SITES = "; Avg. and Std. over sites, of these means"
 BOUNDS = {STANDALONE: "lower reference", POOLED: "upper reference"}  # for a federation
 OVER_SEEDS = ", mean ± std over seeds"
 
@@ -185,14 +186,16 @@ def execute_runs(
     return failed
 
 
-def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None = None) -> Results:
-    """Return the results of the finished runs, column ``method`` by their labels, in this order or as planned.
-
-    A method and seed count only if all folds are finished.
-    """
+def finished_runs(planned: Sequence[PlannedRun]) -> list[Run]:
+    """Return the finished runs by their labels; a method and seed count only if all folds are finished."""
     missing = {(run.label, run.seed) for run in planned if not run.finished}
     complete = [run for run in planned if (run.label, run.seed) not in missing]
-    return combine_results([replace(open_run(run.folder), label=run.label) for run in complete], order)
+    return [replace(open_run(run.folder), label=run.label) for run in complete]
+
+
+def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None = None) -> Results:
+    """Return the results of the finished runs, column ``method`` by their labels, in this order or as planned."""
+    return combine_results(finished_runs(planned), order)
 
 
 class Ensemble(nn.Module):
@@ -271,7 +274,7 @@ def comparison_tables(results: Results, methods: list[str], seeds: Sequence[int]
       (ddof 1; none for one seed). If a run is missing, a column ``Seeds`` counts the others.
     - The cell of a site is empty if one of these runs has no Dice of it.
     - Avg. and Std. are the mean and the sample standard deviation (ddof 1) over sites of the row's means over
-      seeds, as in the paper; empty where a site's cell is.
+      seeds, as in the paper, and as the captions say; empty where a site's cell is.
 
     Args:
         results: of all runs, at most one run for each label and seed; may be empty.
@@ -288,10 +291,9 @@ def comparison_tables(results: Results, methods: list[str], seeds: Sequence[int]
     for label in labels.columns:
         what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
         suffix = f"-{label}" * several
-        plain = _table(
-            f"table1{suffix}", f"{what} (as Table 1 of {PAPER}){bounds}", 100 * labels[label], sites, methods, seeds
-        )
-        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){bounds}"
+        caption = f"{what} (as Table 1 of {PAPER}){OVER_SITES}{bounds}"
+        plain = _table(f"table1{suffix}", caption, 100 * labels[label], sites, methods, seeds)
+        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){OVER_SITES}{bounds}"
         shown += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
     shown += _gains_table(results, methods)
     if not union.empty:
@@ -308,11 +310,11 @@ def comparison_tables(results: Results, methods: list[str], seeds: Sequence[int]
 
 
 def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
-    """Return gains in Dice over local training [points], methods x sites, on validation and test cases together.
+    """Return gains in Dice over local training [points] on test cases, methods x sites.
 
     They are those of the site's final model, mean over common seeds. Empty without local training.
     """
-    above = 100 * results.with_validation.dice.gains
+    above = 100 * results.dice.gains
     return above.reindex([name for name in methods if name in above.index])
 
 
@@ -335,8 +337,8 @@ def _gains_table(results: Results, methods: Sequence[str]) -> list[Table]:
     beside = pd.DataFrame(over_sites | {"Transfer [MB]": transfer(results).reindex(above.index)})
     frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
     caption = (
-        "Gain in Dice over local training [points] on each site's validation and test cases, of its final model, mean "
-        "over seeds; transfer: sent and received by a site in a round"
+        "Gain in Dice over local training [points] on each site's test cases, of its final model, mean over seeds; "
+        "transfer: sent and received by a site in a round"
     )
     return [Table("gains", caption, frame, decimals=2)]
 

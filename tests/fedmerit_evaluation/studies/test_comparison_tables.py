@@ -224,17 +224,17 @@ WITH_ALONE = (
 )
 
 
-def test_what_sites_have_above_training_alone_on_validation_and_test_cases():
+def test_gains_are_those_of_test_cases():
     results = long(*WITH_ALONE)
     above = gains(results, ["standalone", "fedavg"])
     assert list(above.index) == ["fedavg"]
-    # A: (.8 + .6 + .7) / 3 = .7 and (.8 + .6 + 1) / 3 = .8, alone .6; B: (.4 + .7) / 2 = .55
-    assert above.loc["fedavg"].to_list() == pytest.approx([15.0, -5.0])
+    # A: (.8 + .6) / 2 = .7, alone .5; B: .4. Validation cases, by which final models are selected, do not count
+    assert above.loc["fedavg"].to_list() == pytest.approx([20.0, -10.0])
     assert transfer(results).to_dict() == pytest.approx({"standalone": 0.0, "fedavg": 3.0})
     *_, table = tables(results, ["standalone", "fedavg"], [0, 1])
     assert table.name == "gains"
     assert table.headings == ["Method", "A", "B", "Mean", "Lowest", "Transfer [MB]"]
-    assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00", "3.0"]]
+    assert cells(table) == [["fedavg", "20.00", "\N{MINUS SIGN}10.00", "5.00", "\N{MINUS SIGN}10.00", "3.0"]]
 
 
 def test_without_training_alone_there_are_no_gains():
