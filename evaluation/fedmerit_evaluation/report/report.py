@@ -87,8 +87,8 @@ def conclude(runs: Sequence[Run]) -> list[str]:
     if not runs or not any(run.tested for run in runs):
         return []
     model = build_model(runs)
-    sentences = (say("benefit", model), say("lead", *model.leads), say("failures", model))
-    return [text for text in sentences if text]
+    limit = "" if model.shown_gain.compare(0) else say("limit_of_benefit", model)
+    return [f"{say('answer_benefit', model)} {limit}".strip(), *_comparisons(model)]
 
 
 def build_site_model(

@@ -13,7 +13,8 @@ from undrawn import drawing_nothing
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
-from fedmerit_evaluation.report.report import write_report
+from fedmerit_evaluation.report.report import conclude, write_report
+from fedmerit_evaluation.results.runs import open_runs
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -239,3 +240,16 @@ def test_folder_that_is_a_link_is_refused(tmp_path: Path, name: str, site: str |
     with pytest.raises(BadInput, match=f"{name}: is a symbolic link"):
         write_report([run], tmp_path / "out" / "page.html", site=site)
     assert not list(elsewhere.iterdir())
+
+
+def test_conclude_takes_the_sentences_of_the_report(tmp_path: Path) -> None:
+    """They end `fedmerit compare`."""
+    runs = open_runs(_runs(tmp_path))
+    benefit, lead, failed = conclude(runs)
+    page = Page(write_report([run.path for run in runs], tmp_path / "report.html").read_text())
+    assert "points of Dice above local training" in benefit
+    assert benefit in page.text
+    assert lead.startswith("fedce is ")
+    assert lead in page.text
+    assert failed.startswith("Patients with a Dice below 50 %: ")
+    assert conclude([run for run in runs if not run.tested]) == []
