@@ -52,6 +52,7 @@ def violations(driver: Any, width: int, scheme: str) -> list[str]:
     driver.execute_script("document.querySelector('[data-open-all]')?.click()")
     source = (Path(axe.__file__).parent / "axe.min.js").read_text()
     driver.execute_cdp_cmd("Runtime.evaluate", {"expression": source})  # as a tool of the browser, not of the page
+    driver.set_script_timeout(300)
     found = driver.execute_async_script("axe.run().then(arguments[0])")["violations"]
     return [f"{rule['id']}: {node['html'][:300]}" for rule in found for node in rule["nodes"]]
 

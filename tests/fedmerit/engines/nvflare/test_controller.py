@@ -19,10 +19,11 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import controller as module
 from fedmerit.engines.nvflare import executor
-from fedmerit.engines.nvflare.controller import MeritController, allow_repeated_pop, default_timeout
+from fedmerit.engines.nvflare.controller import MeritController, allow_repeated_pop, default_timeout, recent_rounds
 from fedmerit.files import RUN_NAME
 from fedmerit.reasons import OTHER_VERSION
 from fedmerit.schema.messages import EVALUATE
+from fedmerit.schema.results import ResultsFile, Row
 
 
 @pytest.fixture
@@ -210,3 +211,24 @@ def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controll
     for site in "BC":
         controller._accept(site, site)
     assert (taken, refused) == (["B"], [("C", "its certificate is revoked")])
+
+
+def test_recent_rounds_have_gaps_where_a_site_was_absent(tmp_path, monkeypatch):
+    records = [
+        {"round": number, "participants": sites, "validation_dice": dict.fromkeys(sites, 0.1 * number)}
+        for number, sites in enumerate([["A", "B"], ["A"], ["A", "B"]])
+    ]
+    file = ResultsFile(tmp_path / "results.csv")
+    file.append(
+        Row("run", "fedavg", 0, one["round"], site, "seconds", 2.5 + one["round"])
+        for one in records
+        for site in one["participants"]
+    )
+    file.append([Row("run", "fedavg", 0, 0, "A", "seconds", 99.0, "testing")])
+    recent = recent_rounds(tmp_path, records)
+    assert recent["first"] == 0
+    assert recent["dice"] == {"A": [0.0, 0.1, 0.2], "B": [0.0, None, 0.2]}
+    assert recent["seconds"] == {"A": [2.5, 3.5, 4.5], "B": [2.5, None, 4.5]}
+    monkeypatch.setattr(module, "RECENT", 2)
+    assert recent_rounds(tmp_path, records)["first"] == 1
+    assert recent_rounds(tmp_path, []) == {"first": 0, "dice": {}, "seconds": {}}
