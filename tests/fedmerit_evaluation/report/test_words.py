@@ -247,7 +247,7 @@ def test_failures() -> None:
     table = pd.DataFrame(
         {"failed": [0, 5], "patients": [20, 20], "low": [0.0, 0.0866], "high": [0.1684, 0.491]}, ["fedce", "standalone"]
     )
-    begin = "Patients with a Dice below 50 %: fedce 0 of 20 [0, 17 %], standalone 5 of 20 [9, 49 %]."
+    begin = "Patients with a Dice below 50 %: fedce 0 of 20 [0, 17 %], local training 5 of 20 [9, 49 %]."
     model = replace(MODEL, all_failures=table)
     assert say("failures", model) == begin
     verdict = Verdict(Question.FAILURES, "fedce", "standalone", Estimate(0.25, p=0.0625))
