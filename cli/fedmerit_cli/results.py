@@ -9,10 +9,12 @@ import typer
 
 from fedmerit.errors import BadInput, printable
 from fedmerit_cli.options import Draws, GroundTruth
-from fedmerit_cli.terminal import Commands, console, option_in, print_line
+from fedmerit_cli.terminal import Commands, console, option_in, print_error, print_line
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedmerit.evidence.verification.run import Verification
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunFolders = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them as `compare` writes.")]
@@ -113,14 +115,20 @@ def verify(
         Path | None, typer.Option(help="A payout.json to recompute from this run and the others beside it.")
     ] = None,
 ) -> None:
-    """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it."""
+    """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it.
+
+    Exit codes: 0, all is shown; 3, nothing contradicts, but the outcome rests on the server's word; 1, contradicted.
+    """
     from fedmerit.evidence.signatures import Trust
-    from fedmerit.evidence.verification.run import verify_run
+    from fedmerit.evidence.verification.run import examine_run
 
     if certificate is None and (server or at):
         raise BadInput("--server, --at: they belong to --certificate; give that too")
     trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
-    found = verify_run(run, site_log or (), trust)
+    found = examine_run(run, site_log or (), trust)
+    if found.faults:
+        print_faults(found)
+        raise typer.Exit(1)
     print_line(f"{run}: {found.records} records, the hash chain is intact")
     unsigned = "not signed: anybody with access to the run folder could have written it"
     print_line(f"signed by {found.signer}" if found.signer else unsigned)
@@ -132,14 +140,41 @@ def verify(
         rounds = ", ".join(map(str, given.lost))
         lost = f"; in rounds {rounds} the model did not arrive, by the log of {given.receiver}" if rounds else ""
         print_line(text + lost)
-    for sentence in found.unproven:
-        print_line(f"not shown: {sentence}")
+    for question in found.unproven:
+        print_line(f"not shown: {question}{question.moved.text if question.moved else ''}")
     if payout:
         from fedmerit_dossier.payout_statement import verify_payout
 
         signed = verify_payout(payout, run, trust)
         by = f"signed by {signed}" if signed else "not signed"
         print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
+    if found.unproven:
+        print_line(f"nothing contradicts; but the outcome rests on the server's word: {rests_on(found)}")
+        raise typer.Exit(NOT_SHOWN)
+    print_line("all is shown")
+
+
+NOT_SHOWN = 3  # exit code of `verify`: nothing contradicts, and something rests on one side's word
+MOST_OF_KIND = 5  # contradictions of a kind that are printed
+
+
+def print_faults(found: "Verification") -> None:
+    """Print contradictions as errors, each with whose signature convicts whom; of each kind the first few."""
+    for kind in dict.fromkeys(fault.kind for fault in found.faults):
+        faults = [fault for fault in found.faults if fault.kind == kind]
+        for fault in faults[:MOST_OF_KIND]:
+            print_error(str(BadInput(f"{fault} [{found.attribute(fault)}]")))
+        if len(faults) > MOST_OF_KIND:
+            print_error(f"{len(faults) - MOST_OF_KIND} more of this kind: {kind}")
+
+
+def rests_on(found: "Verification") -> str:
+    """Return how far what a verification leaves open could have moved a weight."""
+    moved = found.moved
+    place = f" ({moved.site}, round {moved.round})" if moved.site else ""
+    if not moved.weight:
+        return "what is not shown moves no weight"
+    return f"what is not shown could have moved a weight by up to {moved.weight:.3f}{place}"
 
 
 RAW_IMAGES = "Raw images"

@@ -113,21 +113,22 @@ class Group(TyperGroup):
                 return super().invoke(ctx)
         except (BadInput, RunFailed) as error:
             log.error("%s", error)
-            _print_error(str(error))
+            print_error(str(error))
             raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
         except OSError as error:
             if is_full(error):
-                _print_error(f"the disk is full ({error}); make room, then give the same command again")
+                print_error(f"the disk is full ({error}); make room, then give the same command again")
                 raise typer.Exit(1) from None
             if error.filename is None:
                 raise
             log.error("%s", error, exc_info=error)
             reason = error.strerror or error
-            _print_error(f"{error.filename}: {reason}; check the path and its permissions, or name another")
+            print_error(f"{error.filename}: {reason}; check the path and its permissions, or name another")
             raise typer.Exit(2) from None
 
 
-def _print_error(text: str) -> None:
+def print_error(text: str) -> None:
+    """Print an error to standard error."""
     typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
     typer.echo(printable(text, "\n\t"), err=True)
 

@@ -43,6 +43,10 @@ class Untrusted(BadInput):
     """A record names code that nobody here trusts, or describes what no run writes."""
 
 
+class Tampered(BadInput):
+    """A chain of records, or a signature, that is not as its owner made it."""
+
+
 class RunFailed(RuntimeError):
     """A run failed; the message says in which round, why, and where the log is."""
 

@@ -271,6 +271,20 @@ def ledger(file: DossierSources) -> str:
 
 
 @evidence
+def raters(file: DossierSources) -> str:
+    """Tell whose images other models were rated on: contributions may rest on these ratings."""
+    plans = {run.path.name: run.info.get("plan", {}) for run in file.runs}
+    by_sites = [name for name, plan in plans.items() if plan.get("share_models")]
+    by_server = [name for name, plan in plans.items() if plan.get("server_images") and name not in by_sites]
+    raters_by_run = {
+        "the server on images of its own, and contributions rest on its word": by_server,
+        "the sites, which sign in their logs what they say": by_sites,
+    }
+    texts = [f"in {', '.join(names)} by {who}" for who, names in raters_by_run.items() if names]
+    return f"Models of other sites were rated {'; '.join(texts)}." if texts else ""
+
+
+@evidence
 def site_logs(file: DossierSources) -> str:
     """Tell what the sites' own logs, which are compared with the ledger now, show and what they do not."""
     logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))

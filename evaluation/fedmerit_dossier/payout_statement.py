@@ -39,6 +39,7 @@ CARD = {  # what a payout rests on
     "method": evidence.method,
     "training": evidence.training,
     "seeds": evidence.seeds,
+    "raters": evidence.raters,
     "software": evidence.software,
 }
 OF_SITES = ("patients and slices", "preparation", "splits", "left out")  # more is known where the site folders are

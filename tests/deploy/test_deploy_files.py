@@ -45,13 +45,45 @@ def test_image_is_pinned_and_without_privileges():
     versions = [rest.partition("=")[2] for name, rest in found if name == "ARG" and rest.startswith("PYTHON=")]
     assert len(versions) == 1
     assert re.match(r"3\.\d+\.\d+-", versions[0])
-    assert [rest.split()[0] for name, rest in found if name == "FROM"] == ["python:${PYTHON}"] * 2
+    assert [rest.split()[0] for name, rest in found if name == "FROM"] == ["python:${PYTHON}@${PYTHON_DIGEST}"] * 2
+    digests = [rest.partition("=")[2] for name, rest in found if name == "ARG" and rest.startswith("PYTHON_DIGEST")]
+    assert len(digests) == 1
+    assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", digests[0])  # nothing is built by the tag alone
+    assert not re.search(r"extra-index", (DEPLOY / "Dockerfile").read_text())
     installs = [rest for name, rest in found if name == "RUN" and "pip install" in rest]
     assert all("--no-deps" in words for text in installs for words in text.split("pip install")[1:])
     assert "--require-hashes --requirement /wheels/runtime.txt" in installs[1]
     assert not any("--extra-index-url" in text for text in installs)
     assert [rest for name, rest in found if name == "USER"] == ["10001"]
     assert found[-1][0] == "CMD"
+
+
+def test_nothing_is_installed_by_a_name_that_no_index_has():
+    """Nobody owns the name on PyPI: whoever takes it would be installed. And nothing comes from a second index."""
+    places = (
+        "README.md",
+        "CONTRIBUTING.md",
+        "RELEASING.md",
+        "Makefile",
+        "docs",
+        "deploy",
+        "custom",
+        "cli",
+        "evaluation",
+        "examples",
+    )
+    files = [
+        file for place in places for file in ([ROOT / place] if (ROOT / place).is_file() else (ROOT / place).rglob("*"))
+    ]
+    texts = {
+        file: file.read_text()
+        for file in files
+        if file.suffix in ("", ".md", ".py", ".yaml", ".j2", ".service") and file.is_file()
+    }
+    assert len(texts) > 300
+    for file, text in texts.items():
+        assert not re.search(r"pip install ['\"]?fedmerit\b(?!-)", text), file
+        assert "extra-index" not in text, file
 
 
 def test_compose_services_are_contained():

@@ -49,7 +49,7 @@ def test_every_run_is_an_ordinary_run(whole, small, trained, assert_same_run, fe
     out, _ = whole
     assert sorted(path.parent.name for path in out.glob("*/run.json")) == sorted(FOLDERS)
     assert_same_run(trained(*small[1::2], method="fedavg", seed=1, rounds=ROUNDS), out / "fedavg_seed1")
-    assert fedmerit("verify", out / "fedavg_seed0").exit_code == 0
+    assert fedmerit("verify", out / "fedavg_seed0").exit_code == 3
     assert [path.name for path in out.glob(".new*")] == []
 
 

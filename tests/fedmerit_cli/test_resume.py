@@ -122,7 +122,7 @@ def test_only_some_sites_take_part(fedmerit, options, small, sites, tmp_path, as
         assert result.exit_code == 0, result.output
     assert_same_run(tmp_path / "expected", tmp_path / "only")
     assert (read_run(tmp_path / "only")["only"], read_run(tmp_path / "only")["sites"]) == (["site1", "site3"],) * 2
-    assert fedmerit("verify", tmp_path / "only").exit_code == 0
+    assert fedmerit("verify", tmp_path / "only").exit_code == 3
     for again in ((), ("--only", "site1,site3")):
         result = fedmerit("run", "--resume", "--out", tmp_path / "only", *again)
         assert result.exit_code == 0, result.output

@@ -283,7 +283,7 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     assert {"task", "software", "sensitivity to preparation"} <= set(stated["card"])
     assert "payout.json" in (out / "payout.html").read_text()
     shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == 3, shown.output
     assert "the same values, amounts and card; not signed" in shown.output
 
 
@@ -308,7 +308,7 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     assert (valued.sample("local_only").cases, one.folds) == (min(everyone), 3)
     assert value_runs(folders, ["data_size"]).ranking("data_size").folds == 3
     shown = fedmerit("verify", folders[2], "--payout", tmp_path / "out" / PAYOUT)
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == 3, shown.output
     with pytest.raises(BadInput, match=r"are standalone \[fold0\] and standalone \[again\]"):
         value_runs([folders[0], shutil.copytree(folders[0], tmp_path / "again")], ["local_only"])
 

@@ -40,6 +40,17 @@ def round_records(contents: Iterable[Mapping[str, Any]]) -> list[RoundRecord]:
     return [round_record(**content) for content in contents]
 
 
+ONLY_SERVER = (  # kinds of open questions about what nobody but the server has
+    *("sharing unproven", "scores unproven", "products unproven", "parts unproven", "importance unproven"),
+    *("server ratings",),
+)
+
+
+def beside_the_servers_word(verification: Verification) -> tuple[str, ...]:
+    """What is not shown, beside inputs of the outcome that nobody but the server has."""
+    return tuple(str(one) for one in verification.unproven if one.kind not in ONLY_SERVER)
+
+
 def sentences(verification: Verification) -> tuple[str, ...]:
     """What a verification leaves open, in words."""
     return tuple(map(str, verification.unproven))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,13 @@ from fedmerit.schema.configuration.data import common
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration, with_sharing
 from fedmerit.schema.scores import SERVER_SPLIT
-from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.schema.site_folder import (
+    SiteFolder,
+    images_digest,
+    open_sites,
+    read_site_digests,
+    require_same_preparation,
+)
 from fedmerit.site import machine_settings
 from fedmerit.site.machine_settings import assign_devices, configured_device, require_known_sites
 from fedmerit.site.site import Site, image_site
@@ -80,6 +86,7 @@ class ImageSites:
     def configure(self, options: RunOptions) -> RunConfiguration:
         """Return the configuration of a new run; `BadInput` if an option cannot be used with these images."""
         config = configure_images(self.folders, options, options.all_settings)
+        config = replace(config, server_images=images_digest(self.server_folders))
         return with_sharing(config, options.share_models, options.engine != "poc", options.server_sites is not None)
 
     def describe(self, config: RunConfiguration, options: RunOptions) -> dict[str, Any]:

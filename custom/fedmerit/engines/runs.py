@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedmerit.schema.configuration.run import RunConfiguration, describe, make_c
 from fedmerit.schema.configuration.settings import ROUNDS, TASKS, guarded
 from fedmerit.schema.configuration.specs import HE, require_tracking
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.site_folder import open_sites
+from fedmerit.schema.site_folder import images_digest, open_sites
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.trust import allow, allow_places, require_trusted_trackers
 
@@ -165,8 +166,8 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     """Return the configuration of a job that is exported, and its privacy filters.
 
     Args:
-        asked: its options; ``sites``, if given, has site folders like those of the hospitals; ``server_sites``, if
-            given, says that the server's kit has images of its own.
+        asked: its options; ``sites``, if given, has site folders like those of the hospitals; ``server_sites`` has the
+            site.json and datalist.json of the server's own images, whose digest the plan names.
         task: of the sites, if no ``sites`` are given.
 
     Raises:
@@ -179,7 +180,9 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
         config = make_configuration(method, str(task), *parts, network, settings, *observed, fold=asked.fold)
     else:
         config = configure_images(open_sites(asked.sites, fold=asked.fold), asked, settings)
-    config = with_sharing(config, asked.share_models, False, asked.server_sites is not None)
+    own = open_sites(asked.server_sites) if asked.server_sites is not None else []
+    config = replace(config, server_images=images_digest(own))
+    config = with_sharing(config, asked.share_models, False, bool(config.server_images))
     filters = require_privacy(asked.privacy, method, config.build_method())
     require_tracking(asked.track, "prod")
     require_consistent(config, filters)

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.x509 import Certificate
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Tampered
 from fedmerit.evidence.signatures import Signer, is_signed_by_any
 from fedmerit.files import parse_json, read_bytes, record_hash, require_disk_space, require_few_values, write_atomically
 
@@ -239,18 +239,18 @@ def read_verified_records(
         except UNREADABLE:
             raise BadInput(f"{path}, line {count}: not a ledger record; expected one JSON object with a hash") from None
         if record.get("previous") != previous:
-            raise BadInput(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
+            raise Tampered(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
         if not intact:
-            raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
+            raise Tampered(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificates is not None:
             sealed = RecordSignature.parse(closing.get("signature"))
             while keys and not sealed.is_signed_by(keys[:1], record.get("round"), claimed):
                 keys = keys[1:]
             if not keys:
                 how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
-                raise BadInput(f"{path}, line {count}: {how}; it was written or changed by somebody else")
+                raise Tampered(f"{path}, line {count}: {how}; it was written or changed by somebody else")
             if chain and sealed.chain != chain:
-                raise BadInput(f"{path}, line {count}: is signed for another chain than the lines before")
+                raise Tampered(f"{path}, line {count}: is signed for another chain than the lines before")
             chain = sealed.chain
         previous = claimed
         records.append(whole)

@@ -25,7 +25,7 @@ from cryptography.x509 import (
 )
 from cryptography.x509.oid import NameOID
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Tampered
 from fedmerit.files import read_bytes, read_json, write_atomically
 
 KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup kit have the server's name
@@ -72,7 +72,7 @@ class Trust:
         """Require that a certificate is that of the participant ``name``, who signed ``what``.
 
         Raises:
-            BadInput: it is not.
+            Tampered: it is not.
         """
         require_owner(certificate, name, what)
         anchor = self.anchor
@@ -82,7 +82,7 @@ class Trust:
                     raise ValueError
                 certificate.verify_directly_issued_by(anchor)
             except (ValueError, TypeError, InvalidSignature):
-                raise BadInput(
+                raise Tampered(
                     f"{self.path}: neither the certificate that signed {what} ({subject(certificate)}) nor its issuer; "
                     "expected the rootCA.pem of a startup kit of that federation, or the server's certificate"
                 ) from None
@@ -94,20 +94,26 @@ def require_owner(certificate: Certificate, name: str, what: str) -> None:
     """Require that a certificate is that of the participant ``name``, by what the certificate says.
 
     Raises:
-        BadInput: it is of another participant, or of an admin.
+        Tampered: it is of another participant, or of an admin.
     """
     if roles := certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
-        raise BadInput(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
+        raise Tampered(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
     if _is_authority(certificate):
-        raise BadInput(f"{what}: signed by an authority, {subject(certificate)}; expected {name}")
+        raise Tampered(f"{what}: signed by an authority, {subject(certificate)}; expected {name}")
     if certificate_name(certificate) != name:
-        raise BadInput(f"{what}: signed by {certificate_name(certificate)!r:.80}; expected {name}")
+        raise Tampered(f"{what}: signed by {certificate_name(certificate)!r:.80}; expected {name}")
 
 
 def certificate_name(certificate: Certificate) -> str:
     """Return the participant's name, the CN of the subject; "" if there is not exactly one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
+
+
+def organisation(certificate: Certificate | None, site: str) -> str:
+    """Return the organisation in a certificate, O of the subject; without one, the site by itself."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME) if certificate else ()
+    return f"organisation {names[0].value!s}" if names else f"site {site}"
 
 
 def read_certificate(path: Path) -> Certificate:

@@ -22,6 +22,11 @@ def find_shared_cases(fingerprints: Sequence[frozenset[str]]) -> list[list[bool]
     ]
 
 
+def may_share(cases: int, others: int) -> bool:
+    """Return whether two sites with so many training cases can hold `SHARED_CASES` of each other's."""
+    return min(cases, others) >= SHARED_CASES * max(cases, others) > 0
+
+
 def may_train_on(images: float, first: float) -> bool:
     """Return whether a site with ``first`` training images may continue with ``images``: some cannot be read."""
     return (1 - MOST_MISSING) * first <= images <= first

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.files import as_file_name, leads_into, read_json, require_file, sha256
+from fedmerit.files import as_file_name, leads_into, read_json, record_hash, require_file, sha256
 from fedmerit.schema.configuration.data import read_data_plan
 from fedmerit.schema.declarations import read
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
@@ -327,6 +327,11 @@ def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None =
 def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:
     """Return by name, `SiteFolder.digest`."""
     return {site.name: site.digest for site in sites}
+
+
+def images_digest(sites: Sequence[SiteFolder]) -> str:
+    """Return one SHA-256 over the digests of site folders, as a plan names the server's; "" if they hold no case."""
+    return record_hash(read_site_digests(sites)) if any(one for site in sites for one in site.splits.values()) else ""
 
 
 def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, str], begun: Path) -> None:

@@ -11,6 +11,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.configuration.requirements import gives_own_models, require_observable
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
+from fedmerit.schema.site_folder import SiteFolder, images_digest
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
@@ -32,6 +33,15 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
     except ValueError as error:
         return f"method {name}: {error}"
     return None
+
+
+def require_planned_images(config: RunConfiguration, folders: Sequence[SiteFolder]) -> None:
+    """Raise `BadInput` if a plan names images of the server's own, and ``folders`` do not hold just these."""
+    if config.server_images and (found := images_digest(folders)) != config.server_images:
+        held = f"the server has SHA-256 {found}" if found else "the server has none; name them with --server-sites"
+        raise BadInput(
+            f"server_images: the plan names the server's own images by SHA-256 {config.server_images}; {held}"
+        )
 
 
 def require_decentralised(config: RunConfiguration) -> None:

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
-from cryptography.x509.oid import NameOID
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, Capabilities
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import CandidateResults, Method, Outcome, Reports
 from fedmerit.evidence.ledger import log_payload, split_head
-from fedmerit.evidence.signatures import certificate_name, is_signed_by_any
+from fedmerit.evidence.signatures import certificate_name, is_signed_by_any, organisation
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
@@ -348,11 +347,8 @@ def collect_enrolments(
 
 def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
     """Return the organisation in the certificate of an enrolment; without a root, the site itself."""
-    if root is None or not enrolment.certificate:
-        return f"site {site}"
-    subject = load_pem_x509_certificate(enrolment.certificate.encode()).subject
-    names = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    return f"organisation {names[0].value!s}" if names else f"site {site}"
+    is_known = root is not None and enrolment.certificate
+    return organisation(load_pem_x509_certificate(enrolment.certificate.encode()) if is_known else None, site)
 
 
 def distinct_images(enrolment: Enrolment) -> float:

@@ -28,7 +28,7 @@ from fedmerit.server.membership import admit_sites, departures, join_sites
 from fedmerit.server.models import ModelsInTheClear, build_models
 from fedmerit.server.observation import RoundObservation, RunObservers
 from fedmerit.server.recorder import Recorder
-from fedmerit.server.requirements import require_finite, require_sites
+from fedmerit.server.requirements import require_finite, require_planned_images, require_sites
 from fedmerit.server.round_inputs import RoundInputs
 from fedmerit.server.round_updates import Replies, RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
@@ -49,8 +49,8 @@ class Federation:
             they count as absent; others join it (`fedmerit.server.membership`), or a note says why not.
         run: the run folder. If it holds a checkpoint, the run resumes from there.
         on_round: called with every round's ledger record, those of earlier processes included.
-        server_sites: folders of the server's own images. It evaluates on these what the sites would evaluate on the
-            images set aside for it.
+        server_sites: folders of the server's own images, if it has any. A plan that names them, which every site's log
+            has, makes the server evaluate on these what the sites would evaluate on the images set aside for it.
         device: on which the server evaluates on its own images.
         min_sites: usable answers that every exchange needs; those of all sites that are asked, if they are fewer.
         signer: of the ledger's records; None: they are not signed.
@@ -58,8 +58,9 @@ class Federation:
         root: certificate of the federation's root, which issues those of sites; None: there are none.
 
     Raises:
-        BadInput: ``server_sites`` are of another task, the method cannot work with so many sites, the run needs
-            ``share_models`` or images of the server, or the method's state differs from the checkpoint's.
+        BadInput: ``server_sites`` are of another task, or not those that the plan names, the method cannot work with
+            so many sites, the run needs ``share_models`` or images of the server, or the method's state differs from
+            the checkpoint's.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Federation:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         require_sites(config, self.sites)
-        images = build_server_images(config, server_sites, device)
+        require_planned_images(config, server_sites)
+        images = build_server_images(config, server_sites if config.server_images else (), device)
         require_sharing(config, images is not None)
         self.network = first_network(config, run)
         run.mkdir(parents=True, exist_ok=True)

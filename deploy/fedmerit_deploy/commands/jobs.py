@@ -55,7 +55,8 @@ def export(
     """Write an NVFlare job folder, ready to submit.
 
     --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones. --server-sites
-    says that the server has images of its own, which its kit names. With --with standalone and --seeds 0,1,2 the report
+    takes the folders that the server's kit names as its own images, or only their site.json and datalist.json: the plan
+    has their digest. With --with standalone and --seeds 0,1,2 the report
     on the fetched runs says whom the federation helped.
     """
     from fedmerit.engines.nvflare.recipe import export_job

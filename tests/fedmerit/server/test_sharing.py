@@ -1,5 +1,7 @@
 """What sites are sent: by default nothing from which the update of another single site follows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pretending import tiny_plan
@@ -23,7 +25,7 @@ from fedmerit.schema.messages import (
     Task,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
-from fedmerit.schema.site_folder import open_sites
+from fedmerit.schema.site_folder import images_digest, open_sites
 from fedmerit.trainers.monai.trainer import ServerImages
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm")
@@ -38,6 +40,7 @@ class Recorded:
     """The run of a plan, whose sites train at random, and what each of them was sent."""
 
     def __init__(self, config, run, server_sites=()):
+        config = replace(config, server_images=images_digest(server_sites))
         self.federation = federation = Federation(config, SITES, run, server_sites=server_sites)
         self.size = federation.models.parameters.shape[-1]
         self.random = torch.Generator().manual_seed(5)

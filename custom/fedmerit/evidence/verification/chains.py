@@ -103,12 +103,12 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
     return SiteLog(path, site, entries, tuple(certificates))
 
 
-def read_site_logs(paths: Sequence[Path], trust: Trust | None) -> list[SiteLog]:
-    """Read the logs of several sites, one of each."""
+def read_site_logs(paths: Sequence[Path], trust: Trust | None, known: Sequence[SiteLog] = ()) -> list[SiteLog]:
+    """Read the logs of several sites, one of each, and none of a site whose log is ``known``."""
     logs: dict[str, SiteLog] = {}
     for path in paths:
         log = read_site_log(path, trust)
-        if log.site in logs:
+        if log.site in {*logs, *(one.site for one in known)}:
             raise Contradiction("second log", path, site=log.site)
         logs[log.site] = log
     return list(logs.values())

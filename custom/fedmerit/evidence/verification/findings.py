@@ -4,12 +4,13 @@ A finding names its kind, where it is, the site and round, what was found and wh
 sorts: a contradiction, which `Contradiction` carries as an error, and an open question, which a verification lists.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Tampered
 
 CHANGED = "one of them was changed, or the server computed it otherwise"
 REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
@@ -40,7 +41,21 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, which follows from the inputs "
         "of the rounds; " + CHANGED
     ),
+    "organisation": "{where}: says that {site} is of {found}; its certificate in the same record says {expected}",
+    "impossible sharing": (
+        "{where}: says that {site} share half of their cases; the record has {found} distinct training cases of them"
+    ),
+    "server images": (
+        "{where}: has ratings by the server on images of its own; the plan, whose digest every site's log has, names "
+        "none: the server invented them"
+    ),
+    "chain": "{found}",
     # a site's log
+    "answer left out": (
+        "{where}: has nothing of {site} in round {round} ({found}); {log}, signed by the site, has {quantity}: the "
+        "server left it out, or it came too late or unusable"
+    ),
+    "enrolment left out": "{where}: has no enrolment of {site}, which took part; {log} has one",
     "second log": "{where}: is a second log of {site}; give one of each site",
     "missing log": "{where}: file not found; expected the site_log.jsonl of a site's workspace",
     "several sites": "{where}: holds the log of {found} sites, expected that of one",
@@ -125,6 +140,27 @@ CONTRADICTIONS: Mapping[str, str] = {
 }
 
 QUESTIONS: Mapping[str, str] = {
+    "sharing unproven": "which sites hold the same cases: only the server compared them, and it says: {found}",
+    "duplicates unproven": "that {site} enrolled cases twice, so fewer images count: only the server compared them",
+    "server ratings": (
+        "the ratings by the server on images of its own: of these the plan has a digest, and nobody else has seen them"
+    ),
+    "scores unproven": (
+        "the guard's scores of pairs of updates, which its verdicts follow from: only the server has the updates"
+    ),
+    "products unproven": (
+        "the inner products of different sites' updates: only the server has the updates, and the logs that are here "
+        "do not determine them"
+    ),
+    "parts unproven": "the inner products of parts of updates, which {found} needs: only the server has the updates",
+    "importance unproven": "the importance of neurons, by which submodels were allocated: only the server has it",
+    "absence unproven": (
+        "why the ledger has nothing of {site} in {rounds} ({found}): its log has no task of that, and nobody signs "
+        "what does not come"
+    ),
+    "organisations unproven": (
+        "the organisations of {site}: the ledger has no certificates of theirs that an authority has issued"
+    ),
     "owner of the certificate": (
         "whose the certificate in the run folder is: --certificate takes the rootCA.pem of your startup kit"
     ),
@@ -176,6 +212,21 @@ QUESTIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class Movement:
+    """The largest change of an aggregation weight."""
+
+    weight: float  # 0 to 1
+    site: str = ""
+    round: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The change in words; "" if it is none."""
+        place = f" of {self.site}, round {self.round}" if self.site else ""
+        return f" (up to {self.weight:.3f} of a weight rests on it{place})" if self.weight else ""
+
+
+@dataclass(frozen=True)
 class Finding:
     """A finding of a verification."""
 
@@ -187,6 +238,7 @@ class Finding:
     found: Any = None
     expected: Any = None
     details: Mapping[str, Any] = field(default_factory=dict)  # further values that the wording names
+    moved: Movement | None = None  # how far what is open could have moved a weight; None: not computed
 
     def __str__(self) -> str:
         values = vars(self) | dict(self.details)
@@ -194,16 +246,56 @@ class Finding:
 
 
 class Contradiction(BadInput):
-    """A contradiction between files: something was changed, left out or reordered, or is not its owner's."""
+    """A contradiction between files: something was changed, left out or reordered, or is not its owner's.
 
-    def __init__(self, kind: str, where: str | Path = "", **values: Any):
-        self.finding = make_finding(kind, where, **values)
+    Args:
+        kind: a name of `CONTRADICTIONS`, or a finding.
+        where: file and line.
+        **values: further ones of `make_finding`.
+    """
+
+    def __init__(self, kind: str | Finding, where: str | Path = "", **values: Any):
+        self.finding = make_finding(kind, where, **values) if isinstance(kind, str) else kind
+        self.findings: tuple[Finding, ...] = (self.finding,)
         super().__init__(str(self.finding))
+
+    @classmethod
+    def of_all(cls, findings: Sequence[Finding]) -> "Contradiction":
+        """Return the error of several contradictions, at least one."""
+        error = cls(findings[0])
+        error.findings = tuple(findings)
+        BadInput.__init__(error, *map(str, findings))
+        return error
+
+
+Report = Callable[[Finding], object]  # what is done with a contradiction
+
+
+def stop(finding: Finding) -> None:
+    """Raise a contradiction."""
+    raise Contradiction(finding)
+
+
+class Faults(list[Finding]):
+    """A collection of contradictions: a verification continues after each."""
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Have the block end at a contradiction or at a chain that is not its owner's, and keep that."""
+        try:
+            yield
+        except Contradiction as error:
+            self.append(error.finding)
+        except Tampered as error:
+            self.append(make_finding("chain", found=str(error)))
+
+
+FIELDS = ("site", "round", "quantity", "found", "expected", "moved")
 
 
 def make_finding(kind: str, where: str | Path = "", **values: Any) -> Finding:
     """Return a finding; values that are no field of `Finding` become its details."""
-    fields = {name: values.pop(name) for name in ("site", "round", "quantity", "found", "expected") if name in values}
+    fields = {name: values.pop(name) for name in FIELDS if name in values}
     return Finding(kind, str(where), **fields, details=values)
 
 

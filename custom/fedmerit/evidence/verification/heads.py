@@ -17,7 +17,7 @@ from fedmerit.evidence.closing_record import CLOSING, Closing, closing_payload, 
 from fedmerit.evidence.ledger import GENESIS, RecordSignature, log_payload, record_head, split_head
 from fedmerit.evidence.signatures import is_signed_by_any
 from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_names, make_finding
+from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, at, join_names, make_finding, stop
 from fedmerit.files import sha256
 from fedmerit.schema.records import CLOSED, GAVE, LogEntry, RoundRecord
 
@@ -62,7 +62,7 @@ def ledger_heads(log: SiteLog, server: Certificates) -> Iterator[LedgerHead]:
 
 
 def require_consistent_heads(
-    logs: Sequence[SiteLog], server: Certificates, records: Sequence[RoundRecord] = ()
+    logs: Sequence[SiteLog], server: Certificates, records: Sequence[RoundRecord] = (), report: Report = stop
 ) -> None:
     """Require that every round began from one ledger at all sites.
 
@@ -76,10 +76,10 @@ def require_consistent_heads(
             seen = first.setdefault(head.round, head)
             if seen.hash != head.hash:
                 because = _explain_conflict(seen, head, records)
-                raise Contradiction(
-                    "two ledgers", seen.where, site=head.site, round=head.round, found=head.hash, expected=seen.hash,
-                    other=head.where, because=because,
-                )  # fmt: skip
+                both = {"is_signed": seen.is_signed and head.is_signed, "other": head.where, "because": because}
+                place = {"site": head.site, "round": head.round, "found": head.hash, "expected": seen.hash}
+                report(make_finding("two ledgers", seen.where, **place, **both))
+                break
 
 
 def _explain_conflict(first: LedgerHead, second: LedgerHead, records: Sequence[RoundRecord]) -> str:
@@ -132,7 +132,7 @@ def has_unsigned_heads(log: SiteLog) -> bool:
     return any(entry.round and not entry.vouched for entry in log.entries if entry.work != GAVE)
 
 
-def read_verified_closing(run: Path, head: str, server: Certificates) -> Closing | None:
+def read_verified_closing(run: Path, head: str, server: Certificates, report: Report = stop) -> Closing | None:
     """Read the closing record of a run; return None if there is none.
 
     Args:
@@ -147,23 +147,25 @@ def read_verified_closing(run: Path, head: str, server: Certificates) -> Closing
         return None
     if server and not is_signed_by_any(server, closing_payload(closing.ledger, closing.digest), closing.signature):
         how = "it is not signed" if closing.signature is None else "its signature is not the server's"
-        raise Contradiction("closing signature", path, found=how)
+        report(make_finding("closing signature", path, found=how))
     if closing.signature and not server:
-        raise Contradiction("signatures removed", path)
+        report(make_finding("signatures removed", path))
     if closing.ledger != head:
-        raise Contradiction("closing of another ledger", path, found=closing.ledger, expected=head)
+        report(make_finding("closing of another ledger", path, found=closing.ledger, expected=head))
     for name, digest in closing.files.items():
         if not (run / name).is_file():
-            raise Contradiction("missing file", run / name, closing=path)
-        if sha256(run / name) != digest:
-            raise Contradiction("changed file", run / name, closing=path)
+            report(make_finding("missing file", run / name, closing=path))
+        elif sha256(run / name) != digest:
+            report(make_finding("changed file", run / name, closing=path))
     for file in covered_files(run):
         if file.relative_to(run).as_posix() not in closing.files:
-            raise Contradiction("added file", file, closing=path)
+            report(make_finding("added file", file, closing=path))
     return closing
 
 
-def require_same_closing(run: Path, closing: Closing | None, logs: Sequence[SiteLog], server: Certificates) -> None:
+def require_same_closing(
+    run: Path, closing: Closing | None, logs: Sequence[SiteLog], server: Certificates, report: Report = stop
+) -> None:
     """Require that every site noted the run folder's closing record; None means that the folder has none.
 
     Raises:
@@ -175,10 +177,11 @@ def require_same_closing(run: Path, closing: Closing | None, logs: Sequence[Site
                 continue
             where = at(log.path, line)
             if server and not _has_server_signature(entry, server):
-                raise Contradiction("unsigned other closing", where, site=log.site, closing=run / CLOSING)
+                report(make_finding("unsigned other closing", where, site=log.site, closing=run / CLOSING))
+                continue
             signed = ", and the server signed that" if server else ", or that log is of another run"
             how = "was closed again since" if closing else "is missing"
-            raise Contradiction("closed again", run / CLOSING, site=log.site, found=how, log=where, because=signed)
+            report(make_finding("closed again", run / CLOSING, site=log.site, found=how, log=where, because=signed))
 
 
 def has_countersigned(log: SiteLog, server: Certificates) -> bool:
@@ -227,6 +230,7 @@ def compare_log_ends(
     logs: Sequence[SiteLog],
     enrolled: Mapping[str, Certificates],
     is_authority: bool,
+    report: Report = stop,
 ) -> Iterator[Finding]:
     """Yield what is not shown of the logs' ends; only what a site signed convicts it.
 
@@ -240,7 +244,7 @@ def compare_log_ends(
         Contradiction: the server's files have an end that the site did not sign and should have, or a log lacks what
             its site signed.
     """
-    by_site, unsigned, disputed = {log.site: log for log in logs}, set[str](), set[str]()
+    by_site, unsigned, disputed, cut = {log.site: log for log in logs}, set[str](), set[str](), set[str]()
     hashes = {log.site: {entry.hash for entry in log.entries} for log in logs}
     for log in logs:
         if log.certificates and any(log.site in one.participants and log.site not in one.logs for one in records):
@@ -252,12 +256,15 @@ def compare_log_ends(
         round = end.signed_round(certificates)
         if round is None and certificates and (lacks or end.signature):
             whose = "the server invented it" if is_authority else "of another key, or invented by the server"
-            raise Contradiction("invented log end", end.where, site=end.site, found=end.hash, because=whose)
+            report(make_finding("invented log end", end.where, site=end.site, found=end.hash, because=whose))
+            continue
         if lacks and round and own_log:
-            whose = "" if is_authority else ", by the certificates in these folders"
-            raise Contradiction(
-                "cut log", own_log.path, site=end.site, round=round, expected=end.hash, ledger=end.where, because=whose
-            )
+            if end.site not in cut:
+                whose = "" if is_authority else ", by the certificates in these folders"
+                place = {"site": end.site, "round": round, "expected": end.hash, "ledger": end.where}
+                report(make_finding("cut log", own_log.path, **place, because=whose))
+            cut.add(end.site)
+            continue
         if lacks:
             disputed.add(end.site)
         elif own_log and own_log.certificates and round is None:

@@ -14,7 +14,16 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import BEST, MODELS
 from fedmerit.evidence.digests import state_digest
 from fedmerit.evidence.verification.chains import SiteLog, list_sites
-from fedmerit.evidence.verification.findings import REPLACED, Contradiction, Finding, at, join_names, make_finding
+from fedmerit.evidence.verification.findings import (
+    REPLACED,
+    Contradiction,
+    Finding,
+    Report,
+    at,
+    join_names,
+    make_finding,
+    stop,
+)
 from fedmerit.files import read_object, record_hash
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.schema.configuration.run import plan_network
@@ -29,7 +38,9 @@ KNOWN_NETWORKS = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", 
 STATISTICS = ("running_mean", "running_var")
 
 
-def compare_plan(run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog]) -> Iterator[Finding]:
+def compare_plan(
+    run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop
+) -> Iterator[Finding]:
     """Compare what a run folder says of the run with ledger and logs; yield what is not shown of it.
 
     Raises:
@@ -44,34 +55,38 @@ def compare_plan(run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteL
     for log in logs:
         named = [(line, entry.plan) for line, entry in log.lines(TRAIN) if entry.plan]
         if named and named[0][1] != digest:
-            raise Contradiction("other plan", at(log.path, named[0][0]), site=log.site, run=info.file)
-        if other := next((line for line, plan_digest in named if plan_digest != digest), None):
+            report(make_finding("other plan", at(log.path, named[0][0]), site=log.site, run=info.file))
+        elif other := next((line for line, plan_digest in named if plan_digest != digest), None):
             yield make_finding("plan changed", site=log.site, run=info.file, log=at(log.path, other))
     if digest != records[0].plan:
-        raise Contradiction("plan", info.file, ledger=run / "ledger.jsonl")
+        report(make_finding("plan", info.file, ledger=run / "ledger.jsonl"))
     if silent := [log.site for log in logs if not any(entry.plan for _, entry in log.lines(TRAIN))]:
         yield make_finding("plan unnamed", site=join_names(silent), run=info.file)
     network = plan_network(plan)
     if not isinstance(network, dict):
         raise Contradiction("no network", info.file)
     derived = {"labels": network.get("labels"), "undefined": undefined_quantities(str(plan.get("method")))}
-    _require_same(info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived, info.file)
+    _require_same(info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived, info.file, report)
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):
         description = read_object(file)
         if set(description) - set(expected):
-            raise Contradiction("beyond the plan", file)
-        _require_same(description, expected, file)
+            report(make_finding("beyond the plan", file))
+        _require_same(description, expected, file, report)
 
 
-def _require_same(content: Mapping[str, Any], expected: Mapping[str, Any], file: Path) -> None:
+def _require_same(content: Mapping[str, Any], expected: Mapping[str, Any], file: Path, report: Report) -> None:
     for name, value in expected.items():
         if json.dumps(content.get(name), sort_keys=True) != json.dumps(value, sort_keys=True):
-            raise Contradiction("not of the plan", file, quantity=name)
+            report(make_finding("not of the plan", file, quantity=name))
 
 
 def compare_models(
-    run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog], results: pd.DataFrame | None
+    run: Path,
+    records: Sequence[RoundRecord],
+    logs: Sequence[SiteLog],
+    results: pd.DataFrame | None,
+    report: Report = stop,
 ) -> Iterator[Finding]:
     """Compare the models of a run that came to its end with ledger and logs; yield what is not shown of them.
 
@@ -89,12 +104,12 @@ def compare_models(
     for name, digest in saved.items():
         if name in files:
             if state_digest(_load_state(run / name)) != digest:
-                raise Contradiction("model", run / name, ledger=ledger)
+                report(make_finding("model", run / name, ledger=ledger))
         elif not name.startswith(f"{BEST}/"):  # the best round's may not have been kept
-            raise Contradiction("missing model", run / name, ledger=ledger)
+            report(make_finding("missing model", run / name, ledger=ledger))
     if further := [name for name in files if name not in saved]:
         yield make_finding("models without digest", found=join_names(further))
-    models = _Models(run, list_sites(run, records), [name for name in files if name in saved])
+    models = _Models(run, list_sites(run, records), [name for name in files if name in saved], report)
     yield from models.compare_final(records, logs)
     if models.by_site(BEST):
         yield from models.compare_best(records, results)
@@ -107,6 +122,7 @@ class _Models:
     run: Path
     sites: Sequence[str]
     names: Sequence[str]  # of files, relative to the run folder
+    report: Report
 
     def by_site(self, folder: str) -> dict[str, str]:
         """Return the file of each site's model in a folder: its own, or that of all; nothing if a site has none."""
@@ -150,7 +166,7 @@ class _Models:
             yield from self._report_mismatch(what, sorted(set(files.values())), records)
 
     def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[RoundRecord]) -> Iterator[Finding]:
-        """Raise a `Contradiction` that models are not those of the ledger, or yield why the files cannot show it."""
+        """Report that models are not those of the ledger, or yield why the files cannot show it."""
         description = self.run / MODELS / "model.json"
         content = read_object(description) if description.exists() else {}
         if self._is_unseen(records):
@@ -159,7 +175,7 @@ class _Models:
             yield make_finding("unknown network", found=join_names(names))
         else:
             ledger = self.run / "ledger.jsonl"
-            raise Contradiction("model of the round", self.run / names[0], expected=what, ledger=ledger)
+            self.report(make_finding("model of the round", self.run / names[0], expected=what, ledger=ledger))
 
     def _is_unseen(self, records: Sequence[RoundRecord]) -> bool:
         """Return whether the server saw no models: they stayed at the sites, or came encrypted."""

@@ -5,7 +5,8 @@ before: that has to be what the inner products and the weights in the ledger giv
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,33 @@ from torch import Tensor
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_rounds, make_finding
-from fedmerit.evidence.verification.replay import PlayedRound, Replay
+from fedmerit.evidence.verification.findings import (
+    Finding,
+    Movement,
+    Report,
+    at,
+    join_names,
+    join_rounds,
+    make_finding,
+    stop,
+)
+from fedmerit.evidence.verification.replay import PlayedRound, Replay, certified_organisation
 from fedmerit.evidence.verification.results import PLACES
+from fedmerit.evidence.verification.sensitivity import (
+    WHOLE,
+    Records,
+    Sensitivity,
+    bound_of_sites,
+    distinct_cases,
+    has_duplicates,
+    open_pairs,
+)
+from fedmerit.guard.enrolment import may_share
 from fedmerit.guard.work import log_e_values
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
-from fedmerit.schema.run_info import read_run
+from fedmerit.schema.run_info import RunInfo, read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
 
@@ -32,11 +52,17 @@ CHANCE = 1e-6  # probability, without work, of what a log shows
 LENGTH_ROUNDING = 1e-8  # of squared lengths, for models in float32
 SLACK = 4.0  # times what the scores allow: entries differ in size; real runs reached .26, generated ones 1.7
 
+WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, is shown
+    *("logs missing", "logs unsigned", "owner of the certificate", "owners of the logs' certificates"),
+    *("organisations unproven", "log ends disputed", "update discarded", "rating discarded", "absence unproven"),
+    *("sites unheard", "foreign method"),
+)
+
 Line = tuple[int, LogEntry]  # of a log
 
 
 def replay_rounds(
-    run: Path, ledger: Path, records: Sequence[RoundRecord], sites: Sequence[str]
+    run: Path, ledger: Path, records: Sequence[RoundRecord], sites: Sequence[str], report: Report = stop
 ) -> tuple[list[PlayedRound], list[Finding]]:
     """Compute all rounds again and require the outcomes that the ledger has.
 
@@ -53,7 +79,8 @@ def replay_rounds(
         Contradiction: the ledger has another outcome than follows from its inputs, or a round began with other models
             than those that the round before ended with.
     """
-    questions = list(_require_same_models(ledger, records))
+    questions = list(_require_same_models(ledger, records, report))
+    _require_certified(ledger, records, report)
     info = read_run(run)
     method = info["plan"]["method"]
     if method not in METHODS.ours:
@@ -63,18 +90,22 @@ def replay_rounds(
     where = f"{info.file}: its plan"
     try:
         raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
-        has_images = bool(info.get("server_sites")) or SERVER in raters
+        if SERVER in raters and not info["plan"].get("server_images"):
+            first = next(one for one in records if any(SERVER in by for by in one.inputs.ratings.values()))
+            report(make_finding("server images", at(ledger, first.round + 1), round=first.round))
+        has_images = bool(info["plan"].get("server_images")) or SERVER in raters
         joined = {site for record in records for site in record.joined}
         replay = Replay(info["plan"], sites, joined, not encrypted, has_images)
         for record in records:
             line = at(ledger, record.round + 1)
             where = f"{line}: inputs of round {record.round}"
             played.append(replay.play(record, line))
-            _compare_outcome(played[-1])
+            _compare_outcome(played[-1], report)
     except BadInput:
         raise
     except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
-        raise Contradiction("no outcome", where, found=f"{type(error).__name__}: {error}") from error
+        report(make_finding("no outcome", where, found=f"{type(error).__name__}: {error}"))
+        return played, questions
     if not replay.sees_updates:
         questions.append(make_finding("models unseen"))
     elif not replay.method.sums_updates:
@@ -82,7 +113,24 @@ def replay_rounds(
     return played, questions
 
 
-def _require_same_models(ledger: Path, records: Sequence[RoundRecord]) -> Iterator[Finding]:
+def _require_certified(ledger: Path, records: Sequence[RoundRecord], report: Report) -> None:
+    """Require of each enrolment the organisation in its certificate, and sharing that its signed counts allow."""
+    cases: dict[str, int] = {}
+    for record in records:
+        where = at(ledger, record.round + 1)
+        cases |= {site: distinct_cases(one) for site, one in record.guard.enrolled.items()}
+        for site, one in record.guard.enrolled.items():
+            place = {"site": site, "round": record.round}
+            if (expected := certified_organisation(one, site)) != one.organisation:
+                report(make_finding("organisation", where, **place, found=one.organisation, expected=expected))
+            for other in one.shares_with:
+                if other in cases and not may_share(cases[site], cases[other]):
+                    pair = {"site": join_names([site, other]), "round": record.round}
+                    found = f"{cases[site]} and {cases[other]}"
+                    report(make_finding("impossible sharing", where, **pair, found=found))
+
+
+def _require_same_models(ledger: Path, records: Sequence[RoundRecord], report: Report) -> Iterator[Finding]:
     """Require that every site began a round with what the round before ended with, and round 0 with one model."""
     allocated = list[int]()
     model, ended = next(iter(records[0].began.values()), ""), dict[str, str]()
@@ -96,17 +144,16 @@ def _require_same_models(ledger: Path, records: Sequence[RoundRecord]) -> Iterat
                 yield make_finding("joined model", where, site=site, round=number)
             elif began != expected:
                 because = f"with which round {number - 1} ended" if number else "as the others"
-                raise Contradiction(
-                    "model swapped", where, site=site, round=number, found=began, expected=expected, because=because
-                )
+                place = {"site": site, "round": number, "found": began, "expected": expected}
+                report(make_finding("model swapped", where, **place, because=because))
         if record.left != departures(records[:number], record.left):
-            raise Contradiction("departures", where, round=number)
+            report(make_finding("departures", where, round=number))
         model, ended = record.model, record.ended
     if allocated:
         yield make_finding("submodels", rounds=", ".join(map(str, allocated)))
 
 
-def _compare_outcome(played: PlayedRound) -> None:
+def _compare_outcome(played: PlayedRound, report: Report) -> None:
     record, outcome, n = played.record, played.outcome, len(played.sites)
     computed = {
         "weights": outcome.weights,
@@ -118,19 +165,25 @@ def _compare_outcome(played: PlayedRound) -> None:
     for row, site in enumerate(played.sites):
         if site in record.participants:
             for name, values in computed.items():
-                _require_same(getattr(record, name).get(site), float(values[row]), name, site, played)
-            _require_same(site in record.flagged, bool(flags[row]), "flagged", site, played)
+                _require_same(report, getattr(record, name).get(site), float(values[row]), name, site, played)
+            _require_same(report, site in record.flagged, bool(flags[row]), "flagged", site, played)
     recorded, guard, rounded = record.guard, played.guard, 2 * 10.0**-PLACES
     for site in played.sites:
-        _require_same(site in recorded.verdicts, site in guard.verdicts, "verdicts", site, played)
-        _require_same(recorded.evidence.get(site), guard.evidence.get(site), "evidence", site, played, rounded)
+        _require_same(report, site in recorded.verdicts, site in guard.verdicts, "verdicts", site, played)
+        _require_same(report, recorded.evidence.get(site), guard.evidence.get(site), "evidence", site, played, rounded)
         for name in ("clipped", "counted_images", "reward_group_share"):
             found, expected = (part.bounds.get(name, {}).get(site) for part in (recorded, guard))
-            _require_same(found, expected, f"bound {name}", site, played, rounded)
+            _require_same(report, found, expected, f"bound {name}", site, played, rounded)
 
 
 def _require_same(
-    found: Any, computed: Any, quantity: str, site: str, played: PlayedRound, tolerance: float = ROUNDING
+    report: Report,
+    found: Any,
+    computed: Any,
+    quantity: str,
+    site: str,
+    played: PlayedRound,
+    tolerance: float = ROUNDING,
 ) -> None:
     if isinstance(computed, float) and math.isnan(computed):
         computed = None
@@ -139,10 +192,90 @@ def _require_same(
         same = math.isclose(found, computed, rel_tol=tolerance, abs_tol=tolerance)
     if not same:
         place = {"site": site, "round": played.record.round, "quantity": quantity}
-        raise Contradiction("outcome", played.line, **place, found=found, expected=computed)
+        report(make_finding("outcome", played.line, **place, found=found, expected=computed))
 
 
-def compare_log(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[Finding]:
+def rest_on_server(
+    run: Path, records: Records, played: Sequence[PlayedRound], sites: Sequence[str], logs: Sequence[SiteLog]
+) -> Iterator[Finding]:
+    """Yield the inputs of the outcome that only the server knows, each with how far it could have moved a weight.
+
+    Args:
+        run: the run folder.
+        records: the ledger.
+        played: its rounds, computed again.
+        sites: all that ever took part.
+        logs: those of sites that were given.
+    """
+    if not played:
+        return
+    info = read_run(run)
+    replayed = Sensitivity(_player(info, records, sites), records, played)
+    enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
+    pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
+    if pairs:
+        sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
+        text = "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"
+        yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))
+    if twice := [site for site, one in enrolled.items() if has_duplicates(one)]:
+        yield make_finding("duplicates unproven", site=join_names(twice), moved=replayed.by_duplicates())
+    if any(SERVER in by for record in records for by in record.inputs.ratings.values()):
+        yield make_finding("server ratings", moved=replayed.by_server_ratings())
+    if any(record.inputs.scores for record in records):
+        verdicts = {site for record in records for site in record.guard.verdicts}
+        yield make_finding("scores unproven", moved=replayed.by_scores(verdicts))
+    if not _are_determined(played, logs) and (moved := replayed.by_products()).weight:
+        yield make_finding("products unproven", moved=moved)
+    whole = Movement(WHOLE)
+    if any(record.inputs.parts for record in records):
+        yield make_finding("parts unproven", found=info["plan"]["method"], moved=whole)
+    if any(record.inputs.importance for record in records):
+        yield make_finding("importance unproven", moved=whole)
+
+
+def weigh_question(question: Finding, played: Sequence[PlayedRound]) -> Finding:
+    """Return an open question with how far it could have moved a weight, if it is about all that a site says."""
+    if question.moved is not None or not played or question.kind not in WEIGHTY:
+        return question
+    sites = question.site.split(", ") if question.site else sorted({site for one in played for site in one.sites})
+    return replace(question, moved=bound_of_sites(played, sites, question.details.get("numbers")))
+
+
+def _player(info: RunInfo, records: Records, sites: Sequence[str]) -> Callable[[Records], list[PlayedRound]]:
+    """Return a function that computes the rounds of records of this run again."""
+    joined = {site for record in records for site in record.joined}
+    raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
+    has_images, is_encrypted = (
+        SERVER in raters or bool(info["plan"].get("server_images")),
+        HE in info.get("privacy", ()),
+    )
+
+    def play(chosen: Records) -> list[PlayedRound]:
+        replay = Replay(info["plan"], sites, joined, not is_encrypted, has_images, strict=False)
+        return [replay.play(record, "") for record in chosen]
+
+    return play
+
+
+def _are_determined(played: Sequence[PlayedRound], logs: Sequence[SiteLog]) -> bool:
+    """Return whether the steps in the sites' logs determine the inner products of different sites' updates.
+
+    A log has the inner product of the site's update with the model's step, a sum of updates with known weights: n
+    logs give n equations a round, for n (n - 1) / 2 products.
+    """
+    equations: dict[int, int] = {}
+    for log in logs:
+        for before, _ in _logged_steps(played, log):
+            equations[before.record.round] = equations.get(before.record.round, 0) + (before.steps is not None)
+    return all(
+        equations.get(one.record.round, 0) >= (count := len(one.record.participants)) * (count - 1) / 2
+        for one in played
+    )
+
+
+def compare_log(
+    played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str], report: Report = stop
+) -> Iterator[Finding]:
     """Yield the verdicts against a site that its log does not support.
 
     Raises:
@@ -152,12 +285,12 @@ def compare_log(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str
         return
     for round in played:
         if log.site in round.record.participants and (line := _find_training(round.record, log)):
-            _compare_reported(round, line, log)
-        _compare_ratings(round, log)
+            _compare_reported(round, line, log, report)
+        _compare_ratings(round, log, report)
     steps = list(_logged_steps(played, log))
     for before, line in steps:
-        _compare_step(before, line, log)
-    yield from _compare_work(played, [(before, entry.step) for before, (_, entry) in steps], log)
+        _compare_step(before, line, log, report)
+    yield from _compare_work(played, [(before, entry.step) for before, (_, entry) in steps], log, report)
 
 
 def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Line]]:
@@ -192,7 +325,7 @@ def _remembers(before: PlayedRound, line: Line, log: SiteLog) -> bool:
     return bool(earlier) and earlier[-1] == before.record.updates.get(log.site)
 
 
-def _compare_reported(played: PlayedRound, line: Line, log: SiteLog) -> None:
+def _compare_reported(played: PlayedRound, line: Line, log: SiteLog, report: Report) -> None:
     (number, entry), site, reports = line, log.site, played.inputs.reports
     where, row = at(log.path, number), played.sites.index(site)
     logged: dict[str, tuple[float | None, Tensor]] = {"images": (entry.images, reports.num_samples[row])}
@@ -201,14 +334,15 @@ def _compare_reported(played: PlayedRound, line: Line, log: SiteLog) -> None:
         assert reports.products is not None
         logged["squared norm of the update"] = entry.step["update"], reports.products[row, row]
     for quantity, (measured, recorded) in logged.items():
-        _require_logged(played, float(recorded), measured, quantity, site, where)
+        _require_logged(report, played, float(recorded), measured, quantity, site, where)
     for name, recorded_pairs in reports.pairs.items():
         for peer, recorded_pair in zip(played.sites, recorded_pairs[row].tolist(), strict=True):
             measured = entry.pairs.get(name, {}).get(peer)
-            _require_logged(played, recorded_pair, measured, f"{name} of {peer} in the report", site, where)
+            _require_logged(report, played, recorded_pair, measured, f"{name} of {peer} in the report", site, where)
 
 
 def _require_logged(
+    report: Report,
     played: PlayedRound,
     recorded: float,
     measured: float | None,
@@ -221,10 +355,10 @@ def _require_logged(
     both_missing = math.isnan(recorded) and math.isnan(logged)
     if not both_missing and not math.isclose(recorded, logged, rel_tol=ROUNDING, abs_tol=tolerance):
         place = {"site": site, "round": played.record.round, "quantity": quantity}
-        raise Contradiction("reported", played.line, **place, found=recorded, expected=measured, log=where)
+        report(make_finding("reported", played.line, **place, found=recorded, expected=measured, log=where))
 
 
-def _compare_step(before: PlayedRound, line: Line, log: SiteLog) -> None:
+def _compare_step(before: PlayedRound, line: Line, log: SiteLog, report: Report) -> None:
     """Compare the step from a round's model to the next one with the step that the recorded weights give."""
     row, step = before.sites.index(log.site), line[1].step
     if before.steps is None or "moved" not in step or before.steps[row].isnan().any():
@@ -245,10 +379,10 @@ def _compare_step(before: PlayedRound, line: Line, log: SiteLog) -> None:
     )
     for quantity, computed, measured, tolerance in checks:
         where = at(log.path, line[0])
-        _require_logged(before, computed, measured, quantity, log.site, where, tolerance + ROUNDING * squared)
+        _require_logged(report, before, computed, measured, quantity, log.site, where, tolerance + ROUNDING * squared)
 
 
-def _compare_ratings(played: PlayedRound, log: SiteLog) -> None:
+def _compare_ratings(played: PlayedRound, log: SiteLog, report: Report) -> None:
     round = played.record.round
     answers = [(line, entry.dice) for line, entry in log.lines(EVALUATE, round) if entry.dice is not None]
     for what, ratings in played.inputs.ratings.items():
@@ -256,14 +390,16 @@ def _compare_ratings(played: PlayedRound, log: SiteLog) -> None:
             dice = list(ratings[log.site].dice)
             if all(logged != dice for _, logged in answers):
                 line, last = answers[-1] if answers else (0, None)
-                raise Contradiction(
-                    "rating", played.line, site=log.site, round=round, quantity=what, found=dice, expected=last,
-                    log=f"{at(log.path, line)}," if line else log.path,
-                )  # fmt: skip
+                values = {"quantity": what, "found": dice, "expected": last}
+                place = f"{at(log.path, line)}," if line else log.path
+                report(make_finding("rating", played.line, site=log.site, round=round, **values, log=place))
 
 
 def _compare_work(
-    played: Sequence[PlayedRound], steps: Sequence[tuple[PlayedRound, Mapping[str, float]]], log: SiteLog
+    played: Sequence[PlayedRound],
+    steps: Sequence[tuple[PlayedRound, Mapping[str, float]]],
+    log: SiteLog,
+    report: Report,
 ) -> Iterator[Finding]:
     """Compare a verdict against a site with what the site's log shows of its work; see `fedmerit.site.witness`.
 
@@ -294,10 +430,8 @@ def _compare_work(
         return
     chance = float(torch.special.gammaincc(torch.tensor(len(rounds) / 2).double(), torch.tensor(shown / 2).double()))
     if chance < CHANCE and shown > SLACK * allowed:
-        raise Contradiction(
-            "unworked verdict", against[0].line, site=log.site, round=begin, found=max(chance, 1e-99),
-            rounds=join_rounds(rounds), log=log.path,
-        )  # fmt: skip
+        values = {"found": max(chance, 1e-99), "rounds": join_rounds(rounds), "log": log.path}
+        report(make_finding("unworked verdict", against[0].line, site=log.site, round=begin, **values))
 
 
 def _counts_against(played: PlayedRound, site: str) -> bool:

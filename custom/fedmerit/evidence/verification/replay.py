@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
+from fedmerit.evidence.signatures import organisation, parse_certificates
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.guard import Enrolled
 from fedmerit.guard.history import History
@@ -22,8 +23,18 @@ from fedmerit.schema.configuration.settings import GuardSettings, Network, Train
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
 from fedmerit.server.membership import grow_all
-from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Ratings, RoundInputs, pool_ratings
+from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
+
+
+def certified_organisation(enrolment: EnrolmentRecord, site: str) -> str:
+    """Return the organisation of a site by the certificate in its enrolment; without one, the site by itself.
+
+    Raises:
+        BadInput: the certificate cannot be read.
+    """
+    pem = enrolment.certificate.encode()
+    return organisation(parse_certificates(pem, f"certificate of {site}")[0] if pem else None, site)
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class Replay:
         joined: those of them that joined after round 0.
         sees_updates: whether the server saw the updates, because they came unencrypted.
         has_server_images: whether the server rated models on images of its own.
+        strict: whether ratings have to be by all that were asked, of as many models as there are, and only by these
+            sites; else others are left out, and a rater's results of its models are taken in turn.
     """
 
     def __init__(
@@ -57,7 +70,9 @@ class Replay:
         joined: Collection[str],
         sees_updates: bool,
         has_server_images: bool,
+        strict: bool = True,
     ):
+        self.strict = strict
         self.everyone, self.sites = sorted(sites), sorted(set(sites) - set(joined))
         n = len(self.sites)
         network = Network.from_dict(plan_network(plan))
@@ -180,7 +195,7 @@ class Replay:
                 if other in places:
                     shared[places[site], places[other]] = shared[places[other], places[site]] = True
         counts = {site: enrolment.images for site, enrolment in present.items()}
-        organisations = {site: enrolment.organisation for site, enrolment in present.items()}
+        organisations = {site: certified_organisation(enrolment, site) for site, enrolment in present.items()}
         enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared)
         self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
 
@@ -228,6 +243,9 @@ class Replay:
         ratings = inputs.ratings.get(what, {})
         asked = inputs.reports.present & ~admission.withheld
         raters = {site for site, one in zip(self.sites, asked.tolist(), strict=True) if one}
+        if not self.strict:
+            asked_of = {by: one for by, one in ratings.items() if by in {*raters, SERVER}}
+            return {by: _fitted(one, count) for by, one in (asked_of or ratings).items()}
         if SERVER not in ratings and (lost := sorted(raters - set(ratings) - set(record.rejected))):
             raise ValueError(f"ratings of {what} by {lost[0]} lack, and rejected does not say why")
         if not ratings:
@@ -238,3 +256,10 @@ class Replay:
             if len(one.dice) != count:
                 raise ValueError(f"ratings of {what} by {by} are of {len(one.dice)} models, expected {count}")
         return ratings
+
+
+def _fitted(rating: Rating, count: int) -> Rating:
+    """Return a rating of so many models, its results taken in turn."""
+    rows = [number % len(rating.dice) for number in range(count)] if rating.dice else []
+    dice, cases = ([values[row] for row in rows] for values in (rating.dice, rating.cases))
+    return Rating(tuple(dice), tuple(cases), rating.losses[rows])

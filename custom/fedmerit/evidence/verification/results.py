@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedmerit.evidence.closing_record import CROSS_SITE
 from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, make_finding
+from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, make_finding, stop
 from fedmerit.files import read_json
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
@@ -108,7 +108,7 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
     return overlaps
 
 
-def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord]) -> None:
+def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord], report: Report = stop) -> None:
     """Require that results.csv has of every round what the ledger has.
 
     Compared are weights, contributions, rejected and flagged sites, repeated updates, what the guard saw and bounded,
@@ -121,16 +121,15 @@ def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord]) -> 
     sites, sent = sorted({site for _, site, _ in values}), set[str]()
     for record in records:
         for site, quantity, expected in _recorded_values(record, sites, sent):
-            _require_same(values, table.path, record.round, site, quantity, expected)
+            _require_same(values, table.path, record.round, site, quantity, expected, report)
         sent.update(record.updates.values())
-    _compare_enrolled(values, table, records)
+    _compare_enrolled(values, table, records, report)
     for quantity, field in FIELDS.items():
         cells = {(round, site) for (round, site, name), value in values.items() if name == quantity and value}
         extra = cells - {(record.round, site) for record in records for site in getattr(record, field)}
-        if further := [cell for cell in extra if cell[0] != len(records)]:  # that round is unfinished, or of the end
-            round, site = min(further)
-            raise Contradiction("extra result", table.path, site=site, round=round, quantity=quantity)
-    _compare_row_digests(table.path, records)
+        for round, site in sorted(cell for cell in extra if cell[0] != len(records)):  # that is unfinished, or the end
+            report(make_finding("extra result", table.path, site=site, round=round, quantity=quantity))
+    _compare_row_digests(table.path, records, report)
 
 
 def _round_values(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
@@ -170,18 +169,19 @@ def _recorded_values(
                     yield site, name, bound
 
 
-def _require_same(values: Values, path: Path, round: int, site: str, quantity: str, expected: float | None) -> None:
+def _require_same(
+    values: Values, path: Path, round: int, site: str, quantity: str, expected: float | None, report: Report
+) -> None:
     recorded = values.get((round, site, quantity))
     first, second = (NEUTRAL.get(quantity, math.nan) if value is None else value for value in (recorded, expected))
     first = float(f"{first:.{PLACES}f}") if quantity in ROUNDED else first
     are_missing = math.isnan(first) and math.isnan(second)
     if not (first == second or are_missing or math.isclose(first, second, rel_tol=1e-12)):
-        raise Contradiction(
-            "result", path, site=site, round=round, quantity=quantity, found=recorded, expected=expected
-        )
+        place = {"site": site, "round": round, "quantity": quantity}
+        report(make_finding("result", path, **place, found=recorded, expected=expected))
 
 
-def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[RoundRecord]) -> None:
+def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[RoundRecord], report: Report) -> None:
     enrolled: dict[str, EnrolmentRecord] = {}
     for record in records:
         enrolled |= record.guard.enrolled
@@ -189,18 +189,17 @@ def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[Rou
             images = enrolled[site].slices.get("training") if site in enrolled else None
             used = values.get((record.round, site, "num_samples"), math.nan)
             if images is not None and not may_train_on(used, images):
-                _require_same(values, table.path, record.round, site, "num_samples", images)
+                _require_same(values, table.path, record.round, site, "num_samples", images, report)
     for (round, split, site), overlaps in sorted(table.overlaps.items()):
         if all(overlap.score is not None for overlap in overlaps):  # a script enrols only what it trains on
             continue
         cases, count = enrolled[site].cases if site in enrolled else {}, len({overlap.case for overlap in overlaps})
         if split in ("validation", "testing") and round <= len(records) and count != cases.get(split, count):
-            raise Contradiction(
-                "enrolled cases", table.path, site=site, round=round, split=split, found=count, expected=cases[split]
-            )
+            place = {"site": site, "round": round, "split": split}
+            report(make_finding("enrolled cases", table.path, **place, found=count, expected=cases[split]))
 
 
-def _compare_row_digests(path: Path, records: Sequence[RoundRecord]) -> None:
+def _compare_row_digests(path: Path, records: Sequence[RoundRecord], report: Report) -> None:
     digests = {record.round: hashlib.sha256() for record in records}
     try:
         with path.open(newline="") as file:
@@ -211,10 +210,12 @@ def _compare_row_digests(path: Path, records: Sequence[RoundRecord]) -> None:
         raise Contradiction("unreadable results", path, found=error, expected=EXPECTED) from error
     for round, digest in digests.items():
         if digest.hexdigest() != records[round].rows:
-            raise Contradiction("rows", path, round=round)
+            report(make_finding("rows", path, round=round))
 
 
-def require_no_added_rows(table: ResultsTable, records: Sequence[RoundRecord], sites: Sequence[str]) -> None:
+def require_no_added_rows(
+    table: ResultsTable, records: Sequence[RoundRecord], sites: Sequence[str], report: Report = stop
+) -> None:
     """Require that a run that is over has no rows of another round, site, split or quantity than such a run writes.
 
     The rows of its rounds are compared with their records; everything else was measured at its end.
@@ -234,27 +235,26 @@ def require_no_added_rows(table: ResultsTable, records: Sequence[RoundRecord], s
     for round, split, site, coalition, quantity in cells.itertuples(index=False):
         place = {"site": site, "round": round, "quantity": quantity, "cell": split and f", {split}"}
         if site not in known_sites:
-            raise Contradiction("unknown site", table.path, **place)
+            report(make_finding("unknown site", table.path, **place))
+            continue
         if 0 <= round < rounds and split in ROUND_SPLITS:
             continue
         written = {"validation": rounds, BEST: best if best < rounds else -1}.get(split, rounds - 1)
         if round != written or round < 0 or coalition or quantity not in FINAL_QUANTITIES.get(split, ()):
-            raise Contradiction("unknown row", table.path, **place, expected=rounds)
+            report(make_finding("unknown row", table.path, **place, expected=rounds))
 
 
-def require_same_run(table: ResultsTable, run: Path) -> None:
+def require_same_run(table: ResultsTable, run: Path, report: Report = stop) -> None:
     """Require that the rows are of the method, seed and fold that run.json has."""
     info = read_run(run) if (run / "run.json").exists() else {}
     for name in RUN:
         values, planned = sorted(set(map(str, table.rows[name]))), "" if info.get(name) is None else str(info[name])
         if name in info and values not in ([], [planned]):
-            raise Contradiction(
-                "other run", table.path, quantity=name, found=values[0] or "none", expected=planned or "none",
-                run=run / "run.json",
-            )  # fmt: skip
+            found = {"found": values[0] or "none", "expected": planned or "none"}
+            report(make_finding("other run", table.path, quantity=name, **found, run=run / "run.json"))
 
 
-def compare_matrix(table: ResultsTable, run: Path) -> None:
+def compare_matrix(table: ResultsTable, run: Path, report: Report = stop) -> None:
     """Require that the cross-site matrix of a run that is over has the Dice that results.csv gives."""
     path = run / CROSS_SITE
     if not path.exists():
@@ -271,9 +271,8 @@ def compare_matrix(table: ResultsTable, run: Path) -> None:
             dice = mean_dice(tested[site]) if len(row) == 1 else cross_site.get((site, model), math.nan)
             first, second = (math.nan if value is None else value for value in (cell["dice"], dice))
             if not (math.isclose(first, second, rel_tol=1e-9) or (math.isnan(first) and math.isnan(second))):
-                raise Contradiction(
-                    "matrix", path, site=site, model=model, found=cell["dice"], expected=dice, table=table.path
-                )
+                found = {"found": cell["dice"], "expected": dice}
+                report(make_finding("matrix", path, site=site, model=model, **found, table=table.path))
 
 
 def _is_matrix(matrix: Any) -> bool:
@@ -298,7 +297,12 @@ def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
 
 
 def compare_with_log(
-    table: ResultsTable, records: Sequence[RoundRecord], rounds: int, log: SiteLog, sites: Sequence[str]
+    table: ResultsTable,
+    records: Sequence[RoundRecord],
+    rounds: int,
+    log: SiteLog,
+    sites: Sequence[str],
+    report: Report = stop,
 ) -> tuple[int, list[Finding]]:
     """Compare a site's measurements and images in results.csv with what its log says that it answered.
 
@@ -324,7 +328,7 @@ def compare_with_log(
     took_part = [record.round for record in records if log.site in record.participants]
     cells = {(round, "validation"): (round, "validation") for round in took_part}
     needed = set(cells)
-    _compare_images(path, log, took_part, table.rows)
+    _compare_images(path, log, took_part, table.rows, report)
     cells[rounds, "validation"], cells[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
         if split.startswith(FINAL_SPLITS):
@@ -340,13 +344,14 @@ def compare_with_log(
             questions += [make_finding("measurements unsupported", **place)] if counts else []
         elif counts is None:
             if (round, split) in needed:
-                raise Contradiction("measurements lacking", path, **place, log=log.path)
-            if not answers <= shown.get(task, set()):  # it may have refused only this model
+                report(make_finding("measurements lacking", path, **place, log=log.path))
+            elif not answers <= shown.get(task, set()):  # it may have refused only this model
                 questions.append(make_finding("measurements discarded", **place))
         else:
             models = _received_models(records, rounds, round, split, log.site)
             if overlaps_digest(counts) not in (_matching_answers(models, log, task, sites) or answers):
-                raise Contradiction("measurements", path, **place, log=log.path)
+                report(make_finding("measurements", path, **place, log=log.path))
+                continue
             compared += 1
     return compared, questions
 
@@ -385,7 +390,9 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     return {digests[sites.index(log.site)] for digests in answers}
 
 
-def _compare_images(path: Path, log: SiteLog, took_part: Collection[int], results: pd.DataFrame) -> None:
+def _compare_images(
+    path: Path, log: SiteLog, took_part: Collection[int], results: pd.DataFrame, report: Report
+) -> None:
     sent: dict[int, set[int]] = {}
     for _, entry in log.lines(TRAIN):
         if entry.images is not None:
@@ -394,6 +401,5 @@ def _compare_images(path: Path, log: SiteLog, took_part: Collection[int], result
     for round, value in zip(rows["round"], rows["value"], strict=True):
         logged = sent.get(round, {value}) if round in took_part else {value}
         if value not in logged:
-            raise Contradiction(
-                "num_samples", path, site=log.site, round=round, found=value, expected=min(logged), log=log.path
-            )
+            place = {"site": log.site, "round": round}
+            report(make_finding("num_samples", path, **place, found=value, expected=min(logged), log=log.path))

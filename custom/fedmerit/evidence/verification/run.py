@@ -1,7 +1,7 @@
 """Verification of a run folder: whether it is complete, the server's own, and what its sites wrote down."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from cryptography.x509 import Certificate
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
 from fedmerit.evidence.ledger import GENESIS, read_verified_records
 from fedmerit.evidence.signatures import Trust, subject
+from fedmerit.evidence.verification.attribution import Signatures
 from fedmerit.evidence.verification.chains import (
     SiteLog,
     enrolled_certificates,
@@ -18,7 +19,15 @@ from fedmerit.evidence.verification.chains import (
     read_site_logs,
     signing_certificates,
 )
-from fedmerit.evidence.verification.findings import Contradiction, Finding, join_names, make_finding
+from fedmerit.evidence.verification.findings import (
+    Contradiction,
+    Faults,
+    Finding,
+    Movement,
+    Report,
+    join_names,
+    make_finding,
+)
 from fedmerit.evidence.verification.heads import (
     compare_log_ends,
     has_countersigned,
@@ -29,8 +38,10 @@ from fedmerit.evidence.verification.heads import (
     require_same_closing,
 )
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds
+from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds, rest_on_server, weigh_question
+from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.evidence.verification.results import (
+    ResultsTable,
     compare_matrix,
     compare_with_ledger,
     compare_with_log,
@@ -38,6 +49,7 @@ from fedmerit.evidence.verification.results import (
     require_no_added_rows,
     require_same_run,
 )
+from fedmerit.evidence.verification.sensitivity import largest_movement
 from fedmerit.evidence.verification.updates import (
     PeerExchange,
     compare_enrolments,
@@ -53,7 +65,7 @@ from fedmerit.server.checkpoint import CHECKPOINT, complete_rounds, is_finished
 
 @dataclass(frozen=True)
 class Verification:
-    """A verification's result: what it compared, and what it leaves open."""
+    """A verification's result: what it compared, what contradicts, and what it leaves open."""
 
     records: int  # of the ledger
     signer: str | None  # owner of the certificate that signs them; None if they are not signed
@@ -61,9 +73,33 @@ class Verification:
     answers: Mapping[str, int] = field(default_factory=dict)  # by site with a log: measurements in results.csv and log
     peer_models: tuple[PeerExchange, ...] = ()  # between sites with logs
     unproven: tuple[Finding, ...] = ()  # open questions
+    faults: tuple[Finding, ...] = ()  # contradictions
+    signatures: Signatures = field(default_factory=Signatures)
+
+    @property
+    def moved(self) -> Movement:
+        """The largest change of an aggregation weight that the open questions could have caused."""
+        return largest_movement(question.moved for question in self.unproven if question.moved)
+
+    def attribute(self, fault: Finding) -> str:
+        """Return whose signature convicts whom of one of the contradictions."""
+        return self.signatures.attribute(fault, self.faults)
 
 
 def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = None) -> Verification:
+    """Compare the files of a run as `examine_run` does, and require that nothing contradicts.
+
+    Raises:
+        Contradiction: something was changed, left out or reordered, or two files disagree; it has all contradictions.
+        BadInput: a file is not readable, or is signed by another than its owner.
+    """
+    found = examine_run(run, site_logs, trust)
+    if found.faults:
+        raise Contradiction.of_all(found.faults)
+    return found
+
+
+def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = None) -> Verification:
     """Compare the ledger of a run folder, its results and models, and the logs of sites, each with the others.
 
     Args:
@@ -73,63 +109,105 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
             certificate in the run folder, if they are signed.
 
     Raises:
-        Contradiction: something was changed, left out or reordered, or two files disagree.
         BadInput: a file is not readable, or is signed by another than its owner.
     """
     ledger = run / "ledger.jsonl"
     require_inside(run)
-    records = read_ledger(ledger)
-    certificates = signing_certificates(run, records, trust)
-    if certificates:
-        read_verified_records(ledger, certificates)
-    logs = read_site_logs(site_logs, trust)
-    require_consistent_heads(logs, certificates, records)
-    _require_rounds(run, ledger, records)
-    sites, rounds = list_sites(run, records), records[-1].of if records else 0
-    updates, answers, unproven = {}, {}, list[Finding]()
-    for log in logs:
-        require_acknowledged_ledger(ledger, records, log, certificates)
-        updates[log.site] = compare_updates(ledger, records, log)
-        unproven += find_discarded_updates(records, log)
-        unproven += compare_ratings(ledger, records, log)
-        compare_enrolments(ledger, records, log)
-    closing = read_verified_closing(run, records[-1].hash if records else GENESIS, certificates)
-    table = None
-    if (run / "results.csv").exists():
-        table = read_table(run)
-        compare_with_ledger(table, records)
-        if closing:
-            require_no_added_rows(table, records, sites)
-        for log in logs:
-            answers[log.site], open_questions = compare_with_log(table, records, rounds, log, sites)
-            unproven += open_questions
-        if closing and CROSS_SITE.as_posix() in closing.files:
-            compare_matrix(table, run)
-    elif closing:
-        raise Contradiction("missing results", run / "results.csv")
-    if records:
-        unproven += compare_plan(run, records, logs)
-        played, open_questions = replay_rounds(run, ledger, records, sites)
-        unproven += open_questions
-        for log in logs:
-            unproven += compare_log(played, log, sites)
-    if table:
-        require_same_run(table, run)
-    if closing and records:
-        unproven += compare_models(run, records, logs, table.rows if table else None)
-    exchanges = [compare_peer_models(giver, receiver) for giver, receiver in permutations(logs, 2)]
-    enrolled = enrolled_certificates(ledger, records, trust)
+    faults, unproven, records, certificates = Faults(), list[Finding](), list[RoundRecord](), list[Certificate]()
+    logs = list[SiteLog]()
+    with faults.collect():
+        records = read_ledger(ledger)
+        certificates = list(signing_certificates(run, records, trust))
+        if certificates:
+            read_verified_records(ledger, certificates)
+    is_usable = not faults  # nothing rests on a chain that is not whole
+    for path in site_logs:
+        with faults.collect():
+            logs += read_site_logs([path], trust, known=logs)
     is_authority = trust is not None and trust.is_authority
-    unproven += compare_log_ends(ledger, records, closing, logs, enrolled, is_authority)
-    require_same_closing(run, closing, logs, certificates)
+    signed_logs = {log.site for log in logs if log.certificates and is_authority}
+    signatures = Signatures(bool(certificates and trust), sites=signed_logs)
+    if not is_usable:
+        return Verification(len(records), None, faults=tuple(faults), signatures=signatures)
+    report = faults.append
+    closing = None
+    with faults.collect():
+        closing = read_verified_closing(run, records[-1].hash if records else GENESIS, certificates, report)
+    enrolled = dict[str, list[Certificate]]()
+    with faults.collect():
+        enrolled = enrolled_certificates(ledger, records, trust)
+    with faults.collect():
+        require_consistent_heads(logs, certificates, records, report)
+    with faults.collect():
+        _require_rounds(run, ledger, records)
+    for log in logs:
+        with faults.collect():
+            require_acknowledged_ledger(ledger, records, log, certificates)
+    if not any(fault.kind == "other ledger" for fault in faults):  # sites signed the ends with heads of this ledger
+        with faults.collect():  # before updates: a site that rewrote its log is convicted by its end
+            unproven += compare_log_ends(ledger, records, closing, logs, enrolled, is_authority, report)
+    sites, rounds = list_sites(run, records), records[-1].of if records else 0
+    updates, answers, played = dict[str, int](), dict[str, int](), list[PlayedRound]()
+    for log in logs:
+        updates[log.site] = compare_updates(ledger, records, log, report)
+        unproven += find_discarded_updates(ledger, records, log, report)
+        unproven += compare_ratings(ledger, records, log, report)
+        compare_enrolments(ledger, records, log, report)
+    table = None
+    with faults.collect():
+        table = _compare_results(run, records, sites, closing, report)
+    for log in logs if table else ():
+        assert table is not None
+        answers[log.site], questions = compare_with_log(table, records, rounds, log, sites, report)
+        unproven += questions
+    with faults.collect():
+        if records:
+            unproven += compare_plan(run, records, logs, report)
+            played, questions = replay_rounds(run, ledger, records, sites, report)
+            unproven += questions
+            for log in logs:
+                unproven += compare_log(played, log, sites, report)
+    with faults.collect():
+        if table:
+            require_same_run(table, run, report)
+        if closing and records:
+            unproven += compare_models(run, records, logs, table.rows if table else None, report)
+    exchanges = list[PeerExchange]()
+    for giver, receiver in permutations(logs, 2):
+        with faults.collect():
+            exchanges.append(compare_peer_models(giver, receiver))
+    require_same_closing(run, closing, logs, certificates, report)
+    unproven[:0] = _list_limits(records, certificates, trust, closing, logs, sites)
+    if not faults:  # a number for what is open makes sense only if the rest holds
+        unproven = [weigh_question(question, played) for question in unproven]
+        unproven += rest_on_server(run, records, played, sites, logs)
     return Verification(
         records=len(records),
         signer="; then by ".join(map(subject, certificates)) or None,
         updates=updates,
         answers=answers,
         peer_models=tuple(exchange for exchange in exchanges if exchange.models or exchange.lost),
-        unproven=(*_list_limits(records, certificates, trust, closing, logs, sites), *unproven),
+        unproven=tuple(unproven),
+        faults=tuple(faults),
+        signatures=replace(signatures, closing=bool(closing and closing.signature)),
     )
+
+
+def _compare_results(
+    run: Path, records: Sequence[RoundRecord], sites: Sequence[str], closing: Closing | None, report: Report
+) -> ResultsTable | None:
+    """Compare results.csv with the ledger; return it, or None if a run that is not over has none."""
+    if not (run / "results.csv").exists():
+        if closing:
+            report(make_finding("missing results", run / "results.csv"))
+        return None
+    table = read_table(run)
+    compare_with_ledger(table, records, report)
+    if closing:
+        require_no_added_rows(table, records, sites, report)
+        if CROSS_SITE.as_posix() in closing.files:
+            compare_matrix(table, run, report)
+    return table
 
 
 def _list_limits(
@@ -145,6 +223,11 @@ def _list_limits(
         yield make_finding("owner of the certificate")
     if certificates and trust and not trust.is_authority:
         yield make_finding("owners of the logs' certificates")
+    enrolments = {site: one for record in records for site, one in record.guard.enrolled.items()}
+    is_authority = trust is not None and trust.is_authority
+    unproven = [site for site, one in enrolments.items() if (certificates if not one.certificate else not is_authority)]
+    if unproven:
+        yield make_finding("organisations unproven", site=join_names(sorted(unproven)))
     if not records:
         yield make_finding("empty ledger")
     elif len(records) < records[-1].of:

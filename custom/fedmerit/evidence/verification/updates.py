@@ -11,13 +11,13 @@ from typing import Any
 
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_rounds, make_finding
+from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, at, join_rounds, make_finding, stop
 from fedmerit.schema.records import ENROLLED, EVALUATE, GAVE, GOT, TRAIN, EnrolmentRecord, LogEntry, RoundRecord
 
 Kind = tuple[str, int]  # split, and number of models: if a round was repeated one answer of each kind counts
 
 
-def compare_updates(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> int:
+def compare_updates(ledger: Path, records: Sequence[RoundRecord], log: SiteLog, report: Report = stop) -> int:
     """Return in how many rounds the update of a log's site is in the ledger.
 
     Raises:
@@ -28,7 +28,8 @@ def compare_updates(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) 
         place: dict[str, Any] = {"where": at(ledger, record.round + 1), "site": log.site, "round": record.round}
         lines = list(log.lines(TRAIN, record.round))
         if not lines:
-            raise Contradiction("update not in log", **place, log=log.path)
+            report(make_finding("update not in log", **place, log=log.path))
+            continue
         for quantity, recorded, field in (
             ("model it began with", record.began[log.site], "received"),
             ("update", record.updates[log.site], "update"),
@@ -36,21 +37,18 @@ def compare_updates(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) 
             if all(getattr(entry, field) != recorded for _, entry in lines):
                 line, entry = lines[-1]
                 logged = getattr(entry, field)
-                raise Contradiction(
-                    "other update",
-                    **place,
-                    quantity=quantity,
-                    found=recorded,
-                    expected=logged,
-                    log=f"{at(log.path, line)},",
-                )
+                values = {"quantity": quantity, "found": recorded, "expected": logged, "log": f"{at(log.path, line)},"}
+                report(make_finding("other update", **place, **values))
     return len(took_part)
 
 
-def find_discarded_updates(records: Sequence[RoundRecord], log: SiteLog) -> Iterator[Finding]:
+def find_discarded_updates(
+    ledger: Path, records: Sequence[RoundRecord], log: SiteLog, report: Report = stop
+) -> Iterator[Finding]:
     """Yield the rounds in which a site trained and the ledger has nothing of it, by the reason that the ledger gives.
 
-    That is no contradiction: a reply may have come too late or been unusable.
+    If the site signs its log this is a dispute, which is reported: of site and server, each signed the contrary. Also
+    yielded are rounds without the site of which its log has no task: nothing shows that it was asked.
     """
     trained = {entry.round for _, entry in log.lines(TRAIN)}
     discarded = [
@@ -58,28 +56,42 @@ def find_discarded_updates(records: Sequence[RoundRecord], log: SiteLog) -> Iter
         for record in records
         if record.round in trained and log.site not in (*record.participants, *record.updates)
     ]
-    yield from _list_discarded("update discarded", discarded, log.site)
+    yield from _list_discarded("update discarded", discarded, ledger, log, "an answer in that round", report)
+    tasks, first = {entry.round for _, entry in log.lines()}, min((entry.round for _, entry in log.lines()), default=0)
+    missing = [
+        record
+        for record in records
+        if record.round > first
+        and record.round not in tasks
+        and log.site not in (*record.participants, *record.updates)
+    ]
+    for reason, rounds in _by_reason(missing, log.site).items():
+        yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
 
 
-def compare_enrolments(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> None:
-    """Require that the log has every commitment of its site that the ledger has."""
+def compare_enrolments(ledger: Path, records: Sequence[RoundRecord], log: SiteLog, report: Report = stop) -> None:
+    """Require that the log has every commitment of its site that the ledger has, and the ledger one if the log does."""
     logged = [(entry.round, _commitment(entry)) for _, entry in log.lines(ENROLLED)]
     for record in records:
         enrolment = record.guard.enrolled.get(log.site)
         if enrolment is not None and (record.round, _commitment(enrolment)) not in logged:
-            raise Contradiction(
-                "enrolment", at(ledger, record.round + 1), site=log.site, round=record.round, log=log.path
-            )
+            place = {"site": log.site, "round": record.round}
+            report(make_finding("enrolment", at(ledger, record.round + 1), **place, log=log.path))
+    took_part = any(log.site in record.participants for record in records)
+    if logged and took_part and not any(log.site in record.guard.enrolled for record in records):
+        report(make_finding("enrolment left out", str(ledger), site=log.site, log=log.path))
 
 
 def _commitment(record: LogEntry | EnrolmentRecord) -> tuple[object, ...]:
     return record.cases, record.slices, record.fingerprint
 
 
-def compare_ratings(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) -> Iterator[Finding]:
+def compare_ratings(
+    ledger: Path, records: Sequence[RoundRecord], log: SiteLog, report: Report = stop
+) -> Iterator[Finding]:
     """Yield the rounds in which a site rated models and the ledger has not that this counted.
 
-    That is no contradiction: an answer may have come too late or been unusable.
+    If the site signs its log, that is a dispute, and reported.
 
     Raises:
         Contradiction: a record has a rating that the site did not give.
@@ -88,20 +100,30 @@ def compare_ratings(ledger: Path, records: Sequence[RoundRecord], log: SiteLog) 
     for record in records:
         counted, answers = record.evaluated.get(log.site, ()), _rating_digests(log, record.round)
         if any(all(digest not in digests for digests in answers.values()) for digest in counted):
-            raise Contradiction(
-                "rating not in log", at(ledger, record.round + 1), site=log.site, round=record.round, log=log.path
-            )
+            place = {"site": log.site, "round": record.round}
+            report(make_finding("rating not in log", at(ledger, record.round + 1), **place, log=log.path))
         if any(not digests.intersection(counted) for digests in answers.values()):
             discarded.append(record)
-    yield from _list_discarded("rating discarded", discarded, log.site)
+    yield from _list_discarded("rating discarded", discarded, ledger, log, "its evaluations of that round", report)
 
 
-def _list_discarded(kind: str, records: Sequence[RoundRecord], site: str) -> Iterator[Finding]:
+def _by_reason(records: Sequence[RoundRecord], site: str) -> dict[str, list[int]]:
     reasons: dict[str, list[int]] = {}
     for record in records:
         reasons.setdefault(record.rejected.get(site, "nothing of it"), []).append(record.round)
-    for reason, rounds in reasons.items():
-        yield make_finding(kind, site=site, found=reason, rounds=join_rounds(rounds))
+    return reasons
+
+
+def _list_discarded(
+    kind: str, records: Sequence[RoundRecord], ledger: Path, log: SiteLog, answer: str, report: Report
+) -> Iterator[Finding]:
+    for reason, rounds in _by_reason(records, log.site).items():
+        if not log.certificates:
+            yield make_finding(kind, site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
+            continue
+        for round in rounds:
+            place = {"site": log.site, "round": round, "quantity": answer}
+            report(make_finding("answer left out", at(ledger, round + 1), **place, found=reason, log=log.path))
 
 
 def _rating_digests(log: SiteLog, round: int) -> dict[Kind, set[str]]:

@@ -53,6 +53,7 @@ class RunConfiguration(Checked):
     share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
+    server_images: str = ""  # SHA-256 of the server's own images, `images_digest`; "": it has none
     study: str = ""  # that the run is for, by the name that hospitals know; "": none
     script: Script | None = None  # sites train by scripts of their own; network and training follow from it
     fold: Annotated[int | None, Count(), About("Fold of the sites' folders whose splits the run uses.")] = None
@@ -84,16 +85,16 @@ class RunConfiguration(Checked):
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as JSON holds it, without `values`, `keep_updates`, `preprocessing` and `study`
-        if they are empty.
+        """Return the configuration as JSON holds it, without `values`, `keep_updates`, `preprocessing`,
+        `server_images` and `study` if they are empty.
 
         Of a script's run without `network` and `training`, else without `script`.
         """
         if self.script:
-            left_out = (*DERIVED, "preprocessing", *["study"] * (not self.study))
+            left_out = (*DERIVED, "preprocessing", "server_images", *["study"] * (not self.study))
             own = {name: value for name, value in asdict(self).items() if name not in left_out}
             return own | {"values": list(self.values), "script": self.script.to_dict()}
-        optional = ("values", "keep_updates", "preprocessing", "study", "script")
+        optional = ("values", "keep_updates", "preprocessing", "server_images", "study", "script")
         off = {name for name in optional if not getattr(self, name)}
         off |= {"fold"} if self.fold is None else set()
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}

@@ -57,7 +57,7 @@ def test_an_unchanged_script_runs_once_a_site_and_leaves_a_run_folder_like_any_o
     tested = results[(results["split"] == "testing") & (results["quantity"] == "dice")]
     assert tested.groupby("site").size().to_dict() == {"site-1": 6, "site-2": 6}
     code, output = called("verify", run)
-    assert code == 0, output
+    assert code == 3, output
     code, output = called("report", run)
     assert code == 0, output
     page = re.sub(r"<[^>]+>", " ", (run / "report.html").read_text())
@@ -174,7 +174,7 @@ def test_a_script_that_crashes_is_absent_and_the_run_ends_on_the_local_engine_to
     assert records(run)[1]["failed"] == ["site-2"]
     assert "ZeroDivisionError" in (run / "sites" / "site-2" / "script.log").read_text()
     code, output = called("verify", run)
-    assert code == 0, output
+    assert code == 3, output
     assert "exists already" in called(*options)[1]
     assert "nothing is left to train" in called("run", "--resume", "--out", run)[1]
     assert "resumes as it began" in called("run", "--resume", "--out", run, "--seed", 5)[1]
@@ -321,7 +321,7 @@ def test_adapters_alone_in_half_precision_are_what_a_run_sends_and_keeps(project
     assert [record["rejected"] for record in records(run)] == [{}, {}]
     assert (read_results(run)["quantity"] == "contribution").sum() == 4
     code, output = called("verify", run)
-    assert code == 0, output
+    assert code == 3, output
 
 
 HANG = "import threading; threading.Event().wait()"  # for ever, whatever the clock says
@@ -409,7 +409,7 @@ def test_what_changed_and_a_sites_own_model_come_from_a_process_of_the_scripts_o
     assert len(models) == 2  # each at its site
     assert not torch.equal(*(model["last.weight"] for model in models))
     code, output = called("verify", run)
-    assert code == 0, output
+    assert code == 3, output
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ledger_records import sentences
+from ledger_records import beside_the_servers_word, sentences
 from pretending import NETWORK, SITES, evaluated, generator, tiny_plan
 from rounds import beside
 from signed_runs import closed_anew, log_of, rewritten, rows_anew
@@ -138,7 +138,7 @@ def logs(run: Path, *sites: str) -> list[Path]:
 
 def open_claims(found: Verification) -> list[str]:
     """What is not shown, beside what a run without certificates leaves open."""
-    return [text for text in sentences(found) if "not signed" not in text]
+    return [text for text in beside_the_servers_word(found) if "not signed" not in text]
 
 
 def forged(run: Path, change: Callable[[dict[str, Any]], object], round: int = 1) -> None:

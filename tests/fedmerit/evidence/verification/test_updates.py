@@ -164,7 +164,7 @@ TAKEN = round_records(
 
 def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
     own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
-    assert list(map(str, find_discarded_updates(TAKEN, own_log("A", *own)))) == [
+    assert list(map(str, find_discarded_updates(LEDGER, TAKEN, own_log("A", *own)))) == [
         "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
         "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
         "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
@@ -172,8 +172,15 @@ def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_
 
 
 def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
-    assert not list(find_discarded_updates(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
-    assert not list(find_discarded_updates(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))
+    away = own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})
+    assert list(map(str, find_discarded_updates(LEDGER, TAKEN, away))) == [  # nothing shows that it was asked
+        f"why the ledger has nothing of A in round {number} ({reason}): its log has no task of that, and nobody signs "
+        "what does not come"
+        for number, reason in ((2, "not finite"), (3, "no reply"), (4, "nothing of it"))
+    ]
+    assert not list(
+        find_discarded_updates(LEDGER, TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5))))
+    )
 
 
 COMMITTED = {"cases": {"training": 2}, "slices": {"training": 9}, "fingerprint": "f"}

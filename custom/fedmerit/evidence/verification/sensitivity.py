@@ -1,0 +1,193 @@
+"""How far the inputs that no site signed could have moved the aggregation weights: the rounds, played with others.
+
+The server's word is taken to its extremes, one kind of input at a time. A variant changes the records, and the rounds
+are computed again by the code of method and guard; the largest change of a weight, of a site in a round, is reported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+
+from fedmerit.evidence.verification.findings import Movement
+from fedmerit.evidence.verification.replay import PlayedRound
+from fedmerit.guard.enrolment import may_share
+from fedmerit.schema.records import EnrolmentRecord, InputsRecord, RatingRecord, RoundRecord
+from fedmerit.server.round_inputs import SERVER
+
+Records = Sequence[RoundRecord]
+Weights = Sequence[Mapping[str, float]]  # by round, of each site
+WORKS = 8.0  # a score that shows work beyond doubt, in standard deviations
+WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
+
+
+def weights_of(played: Iterable[PlayedRound]) -> list[dict[str, float]]:
+    """Return the weights of each round, by site."""
+    return [dict(zip(one.sites, one.outcome.weights.tolist(), strict=True)) for one in played]
+
+
+def largest_movement(movements: Iterable[Movement]) -> Movement:
+    """Return the largest of some movements; none if there is none."""
+    return max(movements, key=lambda one: one.weight, default=Movement(0.0))
+
+
+def compare_weights(first: Weights, second: Weights) -> Movement:
+    """Return the largest difference of two replays of the same rounds."""
+    return largest_movement(
+        Movement(abs(weight - other.get(site, 0.0)), site, number)
+        for number, (one, other) in enumerate(zip(first, second, strict=True))
+        for site, weight in one.items()
+    )
+
+
+def bound_of_sites(
+    played: Sequence[PlayedRound], sites: Iterable[str], rounds: Iterable[int] | None = None
+) -> Movement:
+    """Return how far the weights of ``sites`` could be from others', if all that is known of these is invented."""
+    chosen = set(range(len(played)) if rounds is None else rounds)
+    recorded = [(one, site) for one in played if one.record.round in chosen for site in sites if site in one.sites]
+    weights = ((float(one.outcome.weights[one.sites.index(site)]), one, site) for one, site in recorded)
+    return largest_movement(
+        Movement(max(weight, WHOLE - weight), site, one.record.round) for weight, one, site in weights
+    )
+
+
+class Sensitivity:
+    """A player of the rounds of a run with other inputs.
+
+    Args:
+        play: computes the rounds of records again.
+        records: the ledger.
+        played: its rounds.
+    """
+
+    def __init__(
+        self, play: Callable[[Records], Sequence[PlayedRound]], records: Records, played: Sequence[PlayedRound]
+    ):
+        self.play, self.records, self.played, self.weights = play, records, played, weights_of(played)
+        self.sites = sorted({site for record in records for site in record.participants})
+
+    def largest(self, variants: Iterable[Records]) -> Movement:
+        """Return the largest change of a weight by any of these records; `WHOLE` if one cannot be computed."""
+        movements = []
+        for records in variants:
+            try:
+                movements.append(compare_weights(self.weights, weights_of(self.play(records))))
+            except Exception:  # of whatever kind the code of methods meets in numbers that no round has
+                movements.append(Movement(WHOLE))
+        return largest_movement(movements)
+
+    def by_sharing(self, pairs: Sequence[tuple[str, str]]) -> Movement:
+        """Return how far it moves weights which of the ``pairs`` of sites hold the same cases."""
+        recorded = {pair for pair in pairs if self._shares(*pair)}
+        variants = [recorded ^ {pair} for pair in pairs] + ([set[tuple[str, str]]()] if len(recorded) > 1 else [])
+        return self.largest(self._with_enrolments(partial(_shared, pairs, variant)) for variant in variants)
+
+    def _shares(self, site: str, other: str) -> bool:
+        enrolled = {name: one for record in self.records for name, one in record.guard.enrolled.items()}
+        return other in enrolled[site].shares_with or site in enrolled[other].shares_with
+
+    def by_duplicates(self) -> Movement:
+        """Return how far it moves weights that a site enrolled cases twice."""
+        return self.largest(
+            [self._with_enrolments(lambda site, one: one.model_copy(update={"images": _all_images(one)}))]
+        )
+
+    def by_server_ratings(self) -> Movement:
+        """Return how far the server's ratings move weights: by each site in turn, without which all would be lost."""
+        return self.largest(self._with_inputs(partial(_rated_for, site)) for site in self.sites)
+
+    def by_scores(self, verdicts: Iterable[str]) -> Movement:
+        """Return how far the guard's scores move weights: with each site's verdict taken back, or one put in."""
+        against = set(verdicts)
+        return self.largest(
+            self._with_inputs(partial(_scored, site, WORKS if site in against else 0.0)) for site in self.sites
+        )
+
+    def by_products(self) -> Movement:
+        """Return how far the inner products of different sites' updates move weights."""
+        every = self.largest(self._with_inputs(partial(_related, None, cosine)) for cosine in (0.0, 1.0))
+        if not every.weight:
+            return every
+        one = self.largest(self._with_inputs(partial(_related, site, 0.0)) for site in self.sites)
+        return largest_movement((every, one))
+
+    def _with_inputs(self, change: Callable[[InputsRecord], InputsRecord]) -> Records:
+        return [record.model_copy(update={"inputs": change(record.inputs)}) for record in self.records]
+
+    def _with_enrolments(self, change: Callable[[str, EnrolmentRecord], EnrolmentRecord]) -> Records:
+        changed = []
+        for record in self.records:
+            enrolled = {site: change(site, one) for site, one in record.guard.enrolled.items()}
+            guard = record.guard.model_copy(update={"enrolled": enrolled})
+            changed.append(record.model_copy(update={"guard": guard}) if enrolled else record)
+        return changed
+
+
+def open_pairs(records: Records, organisations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of sites of different organisations whose counts let them hold the same cases."""
+    enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
+    for site, other in combinations(sorted(enrolled), 2):
+        differ = organisations[site] != organisations[other]
+        if differ and may_share(distinct_cases(enrolled[site]), distinct_cases(enrolled[other])):
+            yield site, other
+
+
+def distinct_cases(enrolment: EnrolmentRecord) -> int:
+    """Return the distinct training cases of an enrolment, by the images of these that the record states."""
+    cases, images = enrolment.cases.get("training", 0), _all_images(enrolment)
+    return round(cases * enrolment.images / images) if images else cases
+
+
+def has_duplicates(enrolment: EnrolmentRecord) -> bool:
+    """Return whether a record counts fewer images than its site enrolled, as if cases were enrolled twice."""
+    return float(enrolment.images) < _all_images(enrolment) - 1e-6
+
+
+def _all_images(enrolment: EnrolmentRecord) -> float:
+    return float(enrolment.slices.get("training", enrolment.images))
+
+
+def _shared(
+    pairs: Iterable[tuple[str, str]], chosen: Iterable[tuple[str, str]], site: str, one: EnrolmentRecord
+) -> EnrolmentRecord:
+    others = {other for pair in pairs if site in pair for other in pair if other != site}
+    sharing = {other for pair in chosen if site in pair for other in pair if other != site}
+    return one.model_copy(update={"shares_with": sorted(({*one.shares_with} - others) | sharing)})
+
+
+def _rated_for(favoured: str, inputs: InputsRecord) -> InputsRecord:
+    """Return inputs with ratings by the server after which the models with the favoured site are good, others bad."""
+    sites = sorted(inputs.counts)
+    place = sites.index(favoured) if favoured in sites else None
+
+    def rated(what: str, one: RatingRecord) -> RatingRecord:
+        is_without = what == "leave_one_out"
+        good = [(number % len(sites) == place) != is_without for number in range(len(one.dice))]
+        return one.model_copy(update={"dice": [float(is_good) for is_good in good]})
+
+    ratings = {
+        what: {by: rated(what, one) if by == SERVER else one for by, one in those.items()}
+        for what, those in inputs.ratings.items()
+    }
+    return inputs.model_copy(update={"ratings": ratings})
+
+
+def _scored(site: str, score: float, inputs: InputsRecord) -> InputsRecord:
+    scores = {
+        row: {column: score if site in (row, column) and row != column else value for column, value in values.items()}
+        for row, values in inputs.scores.items()
+    }
+    return inputs.model_copy(update={"scores": scores})
+
+
+def _related(site: str | None, cosine: float, inputs: InputsRecord) -> InputsRecord:
+    """Return inputs with this cosine between the updates of a site and of others, or of all; lengths stay."""
+    norms = {row: max(values.get(row, 0.0), 0.0) ** 0.5 for row, values in inputs.products.items()}
+    products = {
+        row: {
+            column: cosine * norms[row] * norms[column] if row != column and site in (None, row, column) else value
+            for column, value in values.items()
+        }
+        for row, values in inputs.products.items()
+    }
+    return inputs.model_copy(update={"products": products})

@@ -1,0 +1,202 @@
+"""What no honest party signed is contradicted, or not shown with how far it could have moved a weight.
+
+Runs are signed, guarded, and of three hospitals, each its own organisation; all their logs are given.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from ledger_records import beside_the_servers_word
+from pretending import tiny_plan
+from signed_runs import closed_anew, lines_of, log_of, rewritten, rows_anew, run_signed
+
+import fedmerit.server.run_guard as run_guard
+from fedmerit.errors import BadInput
+from fedmerit.evidence.signatures import Signer, Trust, read_certificate
+from fedmerit.evidence.verification.run import examine_run, verify_run
+from fedmerit.files import write_json
+from fedmerit.schema.configuration.run import describe
+from fedmerit.server.round_inputs import LEAVE_ONE_OUT, SERVER, Rating
+from fedmerit_deploy.provisioning import init, make_project
+
+SITES, HOST = ("site1", "site2", "site3"), "fl.example.org"
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    out = tmp_path_factory.mktemp("federation") / "out"
+    project = make_project({site: site for site in SITES}, HOST, "org", {"admin@example.org": "project_admin"})
+    return init(out, project)[0].path.parent
+
+
+@pytest.fixture
+def made(kits, sites, tmp_path):
+    """A run whose server ``spoil`` makes dishonest."""
+
+    def make(method="fedce", spoil=lambda federation: None, lost=(), name="run"):
+        run = tmp_path / name
+        write_json(run / "run.json", describe("run", tiny_plan(method, rounds=3, guard="on"), SITES, "prod"))
+        root = read_certificate(kits / "site1/startup/rootCA.pem")
+        return run_signed(run, sites, method, signer(kits, HOST), lambda site: signer(kits, site), lost, root, spoil)
+
+    return make
+
+
+def signer(kits, name):
+    base = kits / name / "startup" / ("server" if name == HOST else "client")
+    return Signer(base.with_suffix(".key"), base.with_suffix(".crt"))
+
+
+def examined(run, kits, sites=SITES):
+    return examine_run(run, [log_of(run, site) for site in sites], Trust(kits / "site1/startup/rootCA.pem"))
+
+
+def last_weights(run):
+    return lines_of(run / "ledger.jsonl")[-1]["weights"]
+
+
+def invent_ratings(federation):
+    """The server has no images, and says that without site3 all would be lost."""
+    guard = federation.run_guard
+    guard.measures, guard.config = True, replace(guard.config, guard=replace(guard.config.guard, rate_every=2))
+    guard.guard = guard._guard()
+
+    def leave_one_out(outcome, received, admission, replies, clock):
+        candidates = guard.leave_one_out_models(federation.now().round, outcome, admission, received)
+        if candidates is None:
+            return replies
+        yield from ()
+        dice = tuple(0.05 if number == 2 else 0.95 for number in range(len(candidates.mixtures)))
+        empty = torch.zeros(len(dice), 0, dtype=torch.float64)
+        ratings = {SERVER: Rating(dice, (4,) * len(dice), empty)}
+        guard.take_leave_one_out(admission, ratings)
+        return replace(replies, ratings={**replies.ratings, LEAVE_ONE_OUT: ratings})
+
+    object.__setattr__(federation.evaluator, "leave_one_out", leave_one_out)
+
+
+def test_honest_run_leaves_only_open_what_nobody_but_the_server_has(made, kits, fedmerit):
+    run = made()
+    found = examined(run, kits)
+    assert found.faults == ()
+    assert beside_the_servers_word(found) == ()
+    assert {question.kind for question in found.unproven} >= {"scores unproven"}
+    assert all(0 <= question.moved.weight <= 1 for question in found.unproven)
+    options = [word for site in SITES for word in ("--site-log", log_of(run, site))]
+    told = fedmerit("verify", run, "--certificate", kits / "site1/startup/rootCA.pem", *options)
+    assert told.exit_code == 3
+    assert f"could have moved a weight by up to {found.moved.weight:.3f}" in told.stdout
+
+
+def test_ratings_on_images_that_the_plan_does_not_name_convict_the_server(made, kits, fedmerit):
+    run = made(spoil=invent_ratings)
+    found = examined(run, kits)
+    (fault,) = [one for one in found.faults if one.kind == "server images"]
+    assert found.attribute(fault) == "the server's signature convicts the server"
+    told = fedmerit("verify", run)
+    assert told.exit_code == 1
+    assert "the plan, whose digest every site's log has, names none: the server invented them" in told.stderr
+
+
+def test_organisation_is_that_of_the_certificate(made, kits, monkeypatch):
+    """The server says that two rivals are one organisation, so that they share one reward."""
+    honest, read = made(name="honest"), run_guard.read_organisation
+    monkeypatch.setattr(
+        run_guard,
+        "read_organisation",
+        lambda one, site, root: "organisation Trust" if site in ("site1", "site2") else read(one, site, root),
+    )
+    run = made()
+    assert last_weights(run)["site3"] > last_weights(honest)["site3"]
+    found = examined(run, kits)
+    faults = [one for one in found.faults if one.kind == "organisation"]
+    assert {(one.site, one.found, one.expected) for one in faults} == {
+        (site, "organisation Trust", f"organisation {site}") for site in ("site1", "site2")
+    }
+    assert found.attribute(faults[0]) == "the server's signature convicts the server"
+    assert "outcome" in {one.kind for one in found.faults}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedce"])
+def test_shared_cases_that_only_the_server_saw_are_not_shown(made, kits, monkeypatch, method):
+    """The number is at least what the lie moved."""
+    honest = made(method, name="honest")
+    monkeypatch.setattr(
+        run_guard,
+        "find_shared_cases",
+        lambda fingerprints: [
+            [one != other and {one, other} == {0, 1} for other in range(3)] for one in range(len(fingerprints))
+        ],
+    )
+    run = made(method)
+    gained = last_weights(run)["site3"] - last_weights(honest)["site3"]
+    found = examined(run, kits)
+    assert found.faults == ()
+    (question,) = [one for one in found.unproven if one.kind == "sharing unproven"]
+    assert "site1 and site2" in str(question)
+    assert gained > 0.05
+    assert question.moved.weight >= gained - 1e-9
+
+
+def test_signed_answers_that_the_ledger_lacks_are_a_contradiction(made, kits, fedmerit):
+    run = made("fedavg", lost=[("site1", 1), ("site1", 2)])
+    assert "site1" not in last_weights(run)
+    found = examined(run, kits)
+    left_out = [one for one in found.faults if one.kind == "answer left out"]
+    assert [(one.site, one.round) for one in left_out] == [("site1", 1), ("site1", 2)]
+    assert "site1, in its log, signed the contrary" in found.attribute(left_out[0])
+    assert fedmerit("verify", run, "--site-log", log_of(run, "site1")).exit_code == 1
+
+
+def test_without_its_log_a_site_is_the_servers_word(made, kits):
+    run = made("fedavg", lost=[("site1", 1)])
+    found = examined(run, kits, ("site2", "site3"))
+    assert found.faults == ()
+    (question,) = [one for one in found.unproven if one.kind == "logs missing"]
+    assert (question.site, question.moved.site) == ("site1", "site1")
+    assert found.moved.weight == pytest.approx(1.0)
+
+
+def test_site_that_rewrote_its_log_is_convicted_by_its_signature(made, kits):
+    """Its signature in the ledger is on another log: what that has against the server does not count."""
+    run = made("fedavg")
+
+    def change(lines):
+        for line in lines:
+            if line["work"] == "train" and line["round"] == 1:
+                line["update"] = "11" * 32
+
+    rewritten(log_of(run, "site1"), change, signer(kits, "site1"))
+    found = examined(run, kits)
+    kinds = [one.kind for one in found.faults]
+    assert kinds.index("cut log") < kinds.index("other update")
+    for kind, words in (("cut log", "convicts site1"), ("other update", "the log of site1 does not count")):
+        (fault,) = [one for one in found.faults if one.kind == kind][:1]
+        assert words in found.attribute(fault)
+
+
+def test_every_contradiction_is_found(made, kits):
+    run = made("fedavg")
+    copy = Path(shutil.copytree(run, run.parent / "copy"))
+
+    def change(lines):
+        for line in lines[:2]:
+            line["weights"]["site2"] += 0.125
+        rows_anew(copy, lines)
+
+    rewritten(copy / "ledger.jsonl", change, signer(kits, HOST))
+    closed_anew(copy, signer(kits, HOST))
+    (copy / "run.json").write_text(json.dumps(json.loads((copy / "run.json").read_text()) | {"seed": 5}))
+    found = examine_run(copy, (), Trust(kits / "site1/startup/rootCA.pem"))
+    outcomes = [(one.round, one.site) for one in found.faults if one.kind == "outcome" and one.quantity == "weights"]
+    assert outcomes == [(0, "site2"), (1, "site2")]
+    assert {"result", "changed file", "not of the plan"} <= {one.kind for one in found.faults}
+    changed = next(one for one in found.faults if one.kind == "changed file")
+    assert found.attribute(changed) == "no signature convicts anybody: anybody with the run folder could have done it"
+    with pytest.raises(BadInput) as error:
+        verify_run(copy, (), Trust(kits / "site1/startup/rootCA.pem"))
+    assert len(error.value.findings) == len(found.faults)
