@@ -274,8 +274,8 @@ def ledger(file: DossierSources) -> str:
 def raters(file: DossierSources) -> str:
     """Tell whose images other models were rated on: contributions may rest on these ratings."""
     plans = {run.path.name: run.info.get("plan", {}) for run in file.runs}
-    by_sites = [name for name, plan in plans.items() if plan.get("share_models")]
-    by_server = [name for name, plan in plans.items() if plan.get("server_images") and name not in by_sites]
+    by_server = [name for name, plan in plans.items() if plan.get("server_images")]
+    by_sites = [name for name, plan in plans.items() if plan.get("share_models") and name not in by_server]
     raters_by_run = {
         "the server on images of its own, and contributions rest on its word": by_server,
         "the sites, which sign in their logs what they say": by_sites,

@@ -1,6 +1,6 @@
-"""Models that are evaluated for the server: by the sites on their images if the plan lets these share models.
+"""Models that are evaluated for the server: by the sites on theirs, or, if the plan names any, on its own images.
 
-Else by the server on its own images, if the plan names any: then its word is all that the outcome rests on.
+Sites sign what they say; on its own images the outcome rests on the server's word.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -73,16 +73,11 @@ class Evaluator:
         candidates = self.run_guard.leave_one_out_models(self.now().round, outcome, admission, received)
         if candidates is None:
             return replies
-        split = SERVER_SPLIT if self._server_rates else self.run_guard.split
+        split = SERVER_SPLIT if self.images else self.run_guard.split
         make_task = self._tasks(candidates, admission, split, outcome.weights)
         ratings, replies = yield from self._rate(LEAVE_ONE_OUT, make_task, replies, admission, clock)
         self.run_guard.take_leave_one_out(admission, ratings)
         return replies
-
-    @property
-    def _server_rates(self) -> bool:
-        """Whether the server evaluates models itself: sites do if they may, since they sign what they say."""
-        return self.images is not None and not self.config.share_models
 
     def _rate(
         self,
@@ -94,8 +89,7 @@ class Evaluator:
     ) -> Generator[Exchange, None, tuple[Ratings, RoundReplies]]:
         """Return ratings by the server on its own images, or by the participants; also the replies with them."""
         usable: Mapping[str, Evaluated]
-        if self._server_rates:
-            assert self.images is not None
+        if self.images:
             usable = {SERVER: self.images.evaluate(make_task(None))}
         else:
             usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
