@@ -5,6 +5,8 @@ import json
 import pytest
 from made_photographs import write_photographs
 
+from fedmerit.schema.site_folder import images_digest, open_sites
+
 
 def test_export_accepts_options_of_run(fedmerit, tmp_path):
     options = ("--preset", "paper", "--final-model", "selected", "--study", "prostate-x")
@@ -44,17 +46,18 @@ def test_export_rejects_what_run_rejects(fedmerit, tmp_path, options):
         (("--method", "fedavg", "--values", "multi_round"), ("--share-models",)),
     ],
 )
-def test_export_asks_for_consent_to_share_models(fedmerit, tmp_path, options, enough):
+def test_export_asks_for_consent_to_share_models(fedmerit, sites, tmp_path, options, enough):
     command = ("job", "export", "--task", "prostate", "--out", tmp_path / "job", *options)
     result = fedmerit(*command)
     assert result.exit_code == 2
     assert "add --share-models if all sites agree" in result.stderr
     assert not (tmp_path / "job").exists()
-    result = fedmerit(*command, *enough)
+    result = fedmerit(*command, *(sites if word == "own" else word for word in enough))
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_client.json").read_text())
     plan = config["executors"][0]["executor"]["args"]["plan"]
     assert plan["share_models"] == ("--share-models" in enough)
+    assert plan.get("server_images") == (images_digest(open_sites(sites)) if "own" in enough else None)
 
 
 def test_export_accepts_sites_of_own_task(fedmerit, tmp_path):

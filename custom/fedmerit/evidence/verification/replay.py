@@ -261,5 +261,5 @@ class Replay:
 def _fitted(rating: Rating, count: int) -> Rating:
     """Return a rating of so many models, its results taken in turn."""
     rows = [number % len(rating.dice) for number in range(count)] if rating.dice else []
-    dice, cases = ([values[row] for row in rows] for values in (rating.dice, rating.cases))
-    return Rating(tuple(dice), tuple(cases), rating.losses[rows])
+    dice, cases = tuple(rating.dice[row] for row in rows), tuple(rating.cases[row] for row in rows)
+    return Rating(dice, cases, rating.losses[rows])
