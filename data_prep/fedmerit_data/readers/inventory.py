@@ -21,6 +21,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import track
 
+from fedmerit.child_processes import child_environment, python_command
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit.machine import cores
@@ -269,9 +270,13 @@ def _read_all(paths: Sequence[Path]) -> Iterator[Head | None]:
         return
     console = Console(stderr=True)
     with ExitStack() as stack:
-        command = [sys.executable, "-m", heads.__name__]
         workers = [
-            stack.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)) for _ in range(cores())
+            stack.enter_context(
+                subprocess.Popen(
+                    python_command("-m", heads.__name__), env=child_environment(), stdin=PIPE, stdout=PIPE, text=True
+                )
+            )
+            for _ in range(cores())
         ]
         for place, worker in enumerate(workers):
             Thread(target=_feed, args=(worker, paths[place :: len(workers)]), daemon=True).start()
