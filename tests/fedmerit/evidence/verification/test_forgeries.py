@@ -288,7 +288,8 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
     close(run, Ledger(run / "ledger.jsonl").last_hash, {}, keys.signer(SERVER))
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
-    assert sentences(verify_run(run, logs(run), keys.trust)) == (
+    found = sentences(verify_run(run, logs(run), keys.trust))
+    assert tuple(text for text in found if "testing_best" not in text) == (  # if another round than the last was best
         "that the logs of site1, site2, site3 are whole: closing.json does not say how they ended",
         NOT_COUNTERSIGNED,
         "that validation measurements of site2 in round 3 are its own: its log has none",
@@ -416,7 +417,7 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
     before = read_closing(run)
     edited(run, keys.signer(SERVER), change)
     assert read_closing(run) != before
-    words = r"closing\.json: was closed again since; by .*line 7, site3 noted another .*, and the server signed that"
+    words = r"closing\.json: was closed again since; by .*line \d+, site3 noted another .*, and the server signed that"
     with pytest.raises(BadInput, match=words):
         verify_run(run, [log_of(run, "site3")], keys.trust)
     (run / CLOSING).unlink()
@@ -429,10 +430,13 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"closing": "ab" * 32, "sealed": None}, "line 7: says that the run was closed otherwise than .*closing.json"),
+        (
+            {"closing": "ab" * 32, "sealed": None},
+            r"line \d+: says that the run was closed otherwise than .*closing.json",
+        ),
         (
             {"closing": "ab" * 32, "sealed": "another run's"},
-            "line 7: says that .* and has no signature of the server's",
+            r"line \d+: says that .* and has no signature of the server's",
         ),
         ({"sealed": None}, None),
         ({"sealed": "00"}, None),
