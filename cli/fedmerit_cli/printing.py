@@ -179,6 +179,8 @@ class RunBars:
         """Show a round's ledger record; a run without a bar, such as one in another process, gets one."""
         if folder not in self._of:
             self.begin(folder, name)
+        if record.get("metric"):  # the sites took it with this round's answers
+            show_score_of(read_run(folder))
         last = last_round(record, self._weighed[folder])
         self._bars.update(self._of[folder], completed=record["round"] + 1, last=last)
         log.info("%s, round %d: %s", name or folder.name, record["round"], last)

@@ -30,6 +30,14 @@ def test_every_round_is_logged(tmp_path):
     assert len(last_round(record(3))) <= 28
 
 
+def test_scores_that_are_not_known_are_not_shown_as_zero(tmp_path):
+    assert last_round(record(3) | {"validation_dice": {"A": None, "B": None}}) == "weights 100-100%"
+    assert last_round(record(3) | {"validation_dice": {"A": None, "B": 0.5}}, is_weighted=False) == "Dice 50.0%"
+    with progress() as bars, console.capture() as shown:
+        RunBars(bars).on_round(make_run(tmp_path / "run"), record(0) | {"notes": ["scores are of auc"]})
+    assert "round 0: scores are of auc" in shown.get()
+
+
 @pytest.mark.parametrize("rounds", [12, 400])
 def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     folder = make_run(tmp_path / "run", rounds=rounds, done=1)
