@@ -234,6 +234,7 @@ def report(
     sites: Folder | None = None,
     images: bool = True,
     ground_truth: Folder | None = None,
+    failure: float = 0.5,
 ) -> Path:
     """Write the HTML report of one or several runs; only for the hospital ``site``, if it is named.
 
@@ -244,6 +245,7 @@ def report(
         sites: folder of site folders to draw overlays from; None: the runs' own.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
+        failure: the Dice of a patient, 0 to 1, below which the segmentation counts as failed.
 
     Returns:
         The path of the HTML file.
@@ -253,7 +255,7 @@ def report(
     """
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
     target, drawn, values = (None if one is None else Path(one) for one in (out, sites, ground_truth))
-    return write_report(folders, target, site=site, sites=drawn, images=images, ground_truth=values)
+    return write_report(folders, target, site=site, sites=drawn, images=images, ground_truth=values, failure=failure)
 
 
 def load_run(folder: Folder) -> Run:
