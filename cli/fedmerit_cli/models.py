@@ -22,7 +22,10 @@ PreparedSites = Annotated[
 def predict(
     run: RunFolder,
     images: Annotated[
-        list[Path], typer.Argument(help="NIfTI, MHA or NRRD files, DICOM files or folders, photographs.")
+        list[Path],
+        typer.Argument(
+            help="Volumes, DICOM files, photographs, folders of them; of a model of several channels the files of each."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the masks: a file per image and label, or a DICOM SEG.")],
     site: Site = None,
@@ -34,6 +37,9 @@ def predict(
     channel: Annotated[
         int | None, typer.Option(min=0, help="NIfTI files with four axes: the channel, counted from 0.")
     ] = None,
+    series: Annotated[
+        str | None, typer.Option(help="DICOM folders of several series: which, by number, description or UID.")
+    ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ...")] = "auto",
 ) -> None:
     """Predict the masks of raw images: masks in the images' own geometry, prepared as in the run. Only for research."""
@@ -44,7 +50,7 @@ def predict(
     def note(text: str) -> None:
         typer.echo(printable(f"noted: {text}"), err=True)
 
-    for path in predict_files(predictor, images, out, box, channel, note):
+    for path in predict_files(predictor, images, out, box, channel, series, note):
         console.print(str(path), soft_wrap=True)
 
 

@@ -25,7 +25,8 @@ from fedmerit.trainers.monai.prediction import keep_largest_components, predict_
 from fedmerit.trainers.saved_networks import read_description
 from fedmerit.trust import allowed_place
 from fedmerit_data.raw_cases import Decoded, blank_remarks
-from fedmerit_data.readers.image_files import OneImage, image_name, read_image
+from fedmerit_data.readers.image_files import OneImage, read_image
+from fedmerit_data.readers.unlabelled import find_images
 from fedmerit_data.spatial.preprocessing import (
     Box,
     central_box,
@@ -163,27 +164,31 @@ def predict_files(
     out: Path,
     box: str | None = None,
     channel: int | None = None,
+    series: str | None = None,
     note: Callable[[str], object] = lambda text: None,
 ) -> list[Path]:
     """Write a mask of every label for every image below ``out``, and the model and settings to ``out``/prediction.json.
 
-    Masks of the same model and image are replaced, also after an interruption; those of other images stay. ``note`` is
-    called with every remark on an image, with its path.
+    ``images`` are files and folders as of `find_images`, with the ``series`` to take of folders; ``channel`` is that of
+    files of four axes, from 0. Masks of the same model and image are replaced, also after an interruption; those of
+    other images stay. ``note`` is called with every remark on an image, with its path.
 
     Raises:
         BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
             another image's or another file; nothing of that one is written. Or ``out`` has masks of another model.
     """
     window = parse_box(box)
-    names = Counter(image_name(path) for path in images)
+    found = find_images(images, predictor.description.in_channels, series)
+    names = Counter(image.name for image in found)
     if twice := [name for name, count in names.items() if count > 1]:
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
     before = previous_predictions(out, summary)
     written, entries = list[Path](), list[dict[str, Any]]()
-    for path in images:
-        image = read_image(path, predictor.description.in_channels, channel)
+    for unread in found:
+        path = unread.path
+        image = read_image(unread.parts, predictor.description.in_channels, channel, unread.name)
         labels = predictor.description.labels
         files = image.mask_files(out, labels)
         digest = image.digest
@@ -194,7 +199,16 @@ def predict_files(
         remarks = [*image.decoded.remarks, *blank_remarks(image.decoded), *odd]
         for remark in remarks:
             note(f"{path}: {remark}")
-        entries.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})
+        shown = [str(part.path) for part in unread.parts]
+        entries.append(
+            {
+                "image": shown[0] if len(shown) == 1 else shown,
+                "voxels": digest,
+                "masks": masked,
+                **asked,
+                "remarks": remarks,
+            }
+        )
         new = {mask for one in entries for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
         write_json(out / SUMMARY, summary | {"images": kept + entries})  # first, so interrupted masks are its own
