@@ -12,6 +12,7 @@ from enum import StrEnum
 from fedmerit.errors import BadInput
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+CUT_SHORT = " requested and "  # NumPy says so of an array of which the disk took a part, without a number
 UNREADABLE = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
 KILLED = -9  # exit code of a process that the system ended, most often for memory
 CODE = r"-?[0-9]{1,5}"  # of a process, as a pattern
@@ -86,7 +87,10 @@ class ScriptAnswer(SiteError):
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
-    return any(isinstance(one, OSError) and one.errno in FULL for one in _chain(error))
+    return any(
+        isinstance(one, OSError) and (one.errno in FULL or (one.errno is None and CUT_SHORT in str(one)))
+        for one in _chain(error)
+    )
 
 
 def reason_of(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedmerit.plugins import Catalogue
-from fedmerit_data.readers import generic, prostate, prostate_dicom, releases, riga
+from fedmerit_data.readers import generic, multisite, prostate, prostate_dicom, releases, riga
 from fedmerit_data.readers.kind import Kind, disc_only
 from fedmerit_data.synthetic import fundus as synthetic_fundus
 from fedmerit_data.synthetic import prostate as synthetic_prostate
@@ -30,6 +30,13 @@ _OWN: Mapping[str, Kind] = {
     "rim-one-r3": releases.RIM_ONE_R3,
     "drions-db": releases.DRIONS_DB,
     "ichallenge": releases.ICHALLENGE,
+    "polypgen": multisite.POLYPGEN,
+    "polyp-pranet": multisite.POLYP_FIVE,
+    "tcga-lgg": multisite.TCGA_LGG,
+    "fets-2022": multisite.FETS,
+    "pi-cai": multisite.PICAI,
+    "mama-mia": multisite.MAMA_MIA,
+    "mnms": multisite.MNMS,
     GENERIC: generic.generic_kind(),
     "synthetic-prostate": synthetic_prostate.KIND,
     "synthetic-fundus": synthetic_fundus.KIND,

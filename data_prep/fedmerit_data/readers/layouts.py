@@ -37,7 +37,7 @@ IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
 READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*", re.IGNORECASE)
 PATIENT_FOLDER = re.compile(r".*\d.*")
 PLACEHOLDERS = ("", "anon", "anonymous", "anonymized", "anonymised", "unknown", "none")
-UNUSUAL = re.compile(r"[^\w. -]+")  # characters that names of cases do not have
+UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
 MAX_NAMED = 5  # organs or series in a message
 
 Words = tuple[str, ...]
@@ -363,7 +363,7 @@ def _find_patients(groups: Sequence[Group]) -> None:
         for end in range(len(folders) + 1):
             by_folder[folders[:end]].add(known.get(patient, place) if patient else place)
     for group in groups:
-        image, folders = group.images[0], group.folder
+        image, folders = group.images[0], group.folder or group.images[0].folders
         stems = (image.stem, group.masks[0].stem)
         at = next((place for place, name in enumerate(folders) if _is_patient(name, stems)), None)
         if image.above is not None and at is None:

@@ -18,7 +18,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000TransferSyntaxes
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.spatial.heads import is_dicom_file, read_head
+from fedmerit_data.spatial.heads import has_preamble, is_dicom_file, read_head
 from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
 # Tags that every slice has, with equal values in the whole series.
@@ -62,7 +62,8 @@ class Regions:
 def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
     """Turn errors of a damaged file into `BadInput`; so is one beyond `MOST_INFLATED` or `MOST_DECODED`."""
     with report_damage(path, what):
-        stated = read_file_meta_info(path)
+        old = not has_preamble(path) and is_dicom_file(path)
+        stated = pydicom.Dataset() if old else read_file_meta_info(path)
         if stated.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
             inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
             with path.open("rb") as file:
@@ -217,6 +218,7 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
         places = np.array([header.ImagePositionPatient for _, header in slices], float)
         _require_even(folder, [path.name for path, _ in slices], places @ normal)
         reader = ITK.ImageSeriesReader()
+        reader.SetImageIO("GDCMImageIO")  # files without the preamble, too
         reader.SetFileNames([str(path) for path, _ in slices])
         reader.SetOutputPixelType(ITK.sitkFloat32)  # by default the type of the first slice, which truncates others
         voxels = ITK.GetArrayFromImage(reader.Execute()).T
@@ -231,7 +233,7 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
 
 def _header(path: Path) -> pydicom.Dataset:
     with report_dicom_damage(path, "DICOM slice"):
-        header = pydicom.dcmread(path)
+        header = pydicom.dcmread(path, force=is_dicom_file(path))
         what = header.get("Modality") or "DICOM without an image"
         if "Rows" not in header or "PixelData" not in header or what == "SEG":
             raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")

@@ -71,7 +71,7 @@ def resample_channel(grid: Volume, channel: Volume, name: str) -> tuple[Volume, 
         raise BadInput(f"{channel.path}: lies outside {grid.path.name}; channels have to be of one scan")
     beyond = 1 - float(inside.mean())
     edge = f"; {beyond:.0%} of it beyond the channel" if beyond >= 0.005 else ""
-    remark = f"channel {name} resampled (linear) to the grid of {grid.path.name}{edge}"
+    remark = f"channel {name} resampled (linear) to the grid of the finest channel{edge}"
     placed = np.where(inside, voxels, np.float32(lowest)).astype(np.float32)
     return replace(grid, path=channel.path, voxels=placed, remarks=channel.remarks), (remark,)
 

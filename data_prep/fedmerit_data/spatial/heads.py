@@ -52,6 +52,12 @@ def is_dicom_file(path: Path) -> bool:
     return first[PREAMBLE:] == MAGIC or (first[:2] in FIRST_GROUPS and first[3:4] == b"\0" and _has_class(path))
 
 
+def has_preamble(path: Path) -> bool:
+    """Return whether a file begins as DICOM files do; those of old programs begin with their first element."""
+    with path.open("rb") as file:
+        return file.read(PREAMBLE + len(MAGIC))[PREAMBLE:] == MAGIC
+
+
 def _has_class(path: Path) -> bool:
     try:
         tags = ["SOPClassUID", "SOPInstanceUID"]
@@ -88,6 +94,8 @@ def read_head(path: Path) -> Head | None:
 
 def _require_small(path: Path) -> None:
     """Raise `ValueError` if a deflated file inflates beyond `MOST_INFLATED`."""
+    if not has_preamble(path):
+        return
     stated = read_file_meta_info(path)
     if stated.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
         return

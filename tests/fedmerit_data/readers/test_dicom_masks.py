@@ -192,6 +192,20 @@ def test_contours_that_do_not_fit_their_image(study, tmp_path, contours, kind, s
     assert any(one.startswith(remark) for one in decoded.remarks)
 
 
+def test_contours_that_overlap_in_part_are_joined_and_those_of_xor_are_not(study, tmp_path):
+    first, second = square(5, 6, 12, 12), square(9, 8, 15, 15)
+    for kind, combine in (("CLOSED_PLANAR", np.logical_or), ("CLOSEDPLANAR_XOR", np.logical_xor)):
+        mask = save_structures(tmp_path / "rt.dcm", study[1], {"a": [(2, first), (2.05, second)]}, kind=kind)
+        each = [decode(study[0], save_structures(tmp_path / "one.dcm", study[1], {"a": [(2, one)]}), "a=any").label
+                for one in (first, second)]  # fmt: skip
+        np.testing.assert_array_equal(decode(study[0], mask, "a=any").label, combine(*each))
+
+
+def test_slices_without_a_contour_between_others_are_told(study, tmp_path):
+    mask = save_structures(tmp_path / "rt.dcm", study[1], {"a": at_slices(1, 3, 5)})
+    assert "a: no contour on 2 slices between others that have one" in decode(study[0], mask, "a=any").remarks
+
+
 def refer_elsewhere(file):
     file.FrameOfReferenceUID = "1.2.3"
 

@@ -1,7 +1,11 @@
+import numpy as np
 import pytest
+from layouts import save_png
 
 from fedmerit.errors import BadInput
-from fedmerit_data.readers.label_map import parse_labels
+from fedmerit_data.raw_cases import RawCase
+from fedmerit_data.readers.label_map import Layer, ignored_remarks, parse_labels, split_masks
+from fedmerit_data.readers.labelled_images import decode
 
 
 def test_a_label_map_as_text():
@@ -11,6 +15,43 @@ def test_a_label_map_as_text():
     assert parse_labels("prostate=any") == {"prostate": ()}
     assert parse_labels("disc=255,ignore=128+64") == {"disc": (255,), "ignore": (128, 64)}
     assert parse_labels("kidneys=left kidney+kidney_right") == {"kidneys": ("left kidney", "kidney_right")}
+
+
+def test_names_of_structures_may_hold_separators(tmp_path):
+    assert parse_labels("ctv='CTV+5mm',gtv=1_GTV") == {"ctv": ("CTV+5mm",), "gtv": ("1_GTV",)}
+    assert parse_labels("b=~Bladder,k=Kidney (L), cortex,t=2") == {
+        "b": ("~Bladder",), "k": ("Kidney (L), cortex",), "t": (2,)
+    }  # fmt: skip
+    assert parse_labels('a="x=1, y"+2') == {"a": ("x=1, y", 2)}
+    file = tmp_path / "labels.json"
+    file.write_text('{"ctv": ["CTV+5mm", 3], "any_of": "any"}')
+    assert parse_labels(str(file)) == {"ctv": ("CTV+5mm", 3), "any_of": ()}
+    assert parse_labels("polyp=#FA3253,ignore=others") == {"polyp": ("#fa3253",), "ignore": ("others",)}
+    with pytest.raises(BadInput, match="ignore=others is all values that no label has"):
+        parse_labels("a=1,ignore=others+2")
+
+
+def test_one_organ_of_a_parcellation_of_many(tmp_path):
+    index = np.arange(150, dtype=np.float32).reshape(15, 10, 1) + 1000
+    index[0, 0] = 17
+    labels = parse_labels("hippocampus=17+53,ignore=others")
+    (mask,) = split_masks(tmp_path, [Layer(index)], labels)
+    assert mask.sum() == 1
+    assert ignored_remarks([Layer(index)], labels) == ["149 other values ignored: background"]
+    with pytest.raises(BadInput, match="ignore=others ignores all of them"):
+        split_masks(tmp_path, [Layer(index)], parse_labels("hippocampus=17"))
+
+
+def test_colours_of_a_mask_are_labels(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[2:4, 2:4], pixels[5:7, 5:7] = (250, 50, 83), (0, 0, 255)
+    save_png(tmp_path / "mask.png", pixels)
+    save_png(tmp_path / "image.png", np.full((8, 8), 90, np.uint8))
+    case = RawCase("a", "a", tmp_path / "image.png", tmp_path / "mask.png")
+    assert decode(case, parse_labels("polyp=#fa3253,tool=#0000FF"), 1).label.sum(axis=(0, 2, 3)).tolist() == [4, 4]
+    with pytest.raises(BadInput, match="has the values #0000ff, which no label has"):
+        decode(case, parse_labels("polyp=#fa3253"), 1)
+    assert decode(case, parse_labels("polyp=#fa3253,ignore=others"), 1).label.sum() == 4
 
 
 MALFORMED = {

@@ -1,0 +1,139 @@
+"""Images without masks: files, folders and series that a model is to segment, found by their heads and names."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import Channel
+from fedmerit_data.readers.image_files import KNOWN, image_name, is_readable, read_shape
+from fedmerit_data.readers.inventory import (
+    SERIES_MARK,
+    Inventory,
+    Item,
+    find_series,
+    list_series,
+    stem_of,
+    take_inventory,
+)
+from fedmerit_data.readers.layouts import Placed, place_item
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """An image to segment: its name, and its channels, or the one part that has all of them."""
+
+    name: str
+    parts: tuple[Channel, ...]
+
+    @property
+    def path(self) -> Path:
+        """The file or folder of the first channel."""
+        return self.parts[0].path
+
+
+def find_images(paths: Sequence[Path], channels: int, series: str | None = None) -> list[Unlabelled]:
+    """Return the images that files and folders hold.
+
+    A file is an image. A folder is an image if it holds one series or the channels of one patient, else each image in
+    it is one, at any depth; masks are left out. Files of one channel each that are given together for a model of
+    several are its channels, in the order of their names, as `fedmerit prepare` reads them.
+
+    Args:
+        paths: Files, folders, or a series of a folder as FOLDER#UID.
+        channels: The number that the model takes.
+        series: UID, number or description of the series to take of each folder.
+
+    Raises:
+        BadInput: a path holds no image, or several series of one study, none of which is named.
+    """
+    found, files = list[Unlabelled](), list[Path]()
+    for path in paths:
+        folder, mark, uid = str(path).rpartition(SERIES_MARK)
+        if mark and not path.exists():
+            found.append(Unlabelled(Path(folder).name, (find_series(Path(folder), uid).channel,)))
+        elif path.is_dir():
+            found += _in_folder(path, channels, series)
+        elif path.exists() and not is_readable(path):
+            raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
+        else:
+            files.append(path)
+    if channels > 1 and len(files) > 1 and not any(_holds(path, channels) for path in files):
+        keys = [(path.absolute().parent / stem_of(path)).as_posix().lstrip("/") for path in files]
+        return found + _channels([place_item(Item(path, key)) for path, key in zip(files, keys, strict=True)], channels)
+    return found + [Unlabelled(image_name(path), (Channel(path),)) for path in files]
+
+
+def _holds(path: Path, channels: int) -> bool:
+    """Return whether a file has all channels itself: along its fourth axis, or as the colours of a picture."""
+    shape = read_shape(path)
+    return not shape or (shape[3:] == (channels,))
+
+
+def _in_folder(folder: Path, channels: int, series: str | None) -> list[Unlabelled]:
+    name = image_name(folder)
+    if series is not None:
+        return [Unlabelled(name, (find_series(folder, series).channel,))]
+    inventory = take_inventory(folder)
+    placed = [one for one in map(place_item, inventory.items) if not one.item.is_region]
+    images = [one for one in placed if not one.is_mask] or placed
+    if not images:
+        raise BadInput(f"{folder}: holds no image; expected {KNOWN}", *inventory.lines)
+    volumes = [one for one in images if one.item.slices > 1]
+    if volumes and len(volumes) < len(images) and all(one.item.head for one in images):
+        images = volumes  # without single pictures of the study, such as a report of the dose
+    if len(images) == 1:
+        return [Unlabelled(name, (images[0].item.channel,))]
+    if channels > 1 and not any(_holds(one.item.path, channels) for one in images):
+        return _channels(images, channels, name)
+    _require_one_series_a_study(folder, images, inventory)
+    stems = [one.stem or name for one in images]
+    names = stems if len(set(stems)) == len(stems) else ["-".join((*one.folders, one.stem)) for one in images]
+    return [Unlabelled(title, (one.item.channel,)) for title, one in zip(names, images, strict=True)]
+
+
+def _require_one_series_a_study(folder: Path, images: Sequence[Placed], inventory: Inventory) -> None:
+    by_study: dict[str, list[Item]] = defaultdict(list)
+    for one in images:
+        if one.item.head is not None and one.item.head.study:
+            by_study[one.item.head.study].append(one.item)
+    for items in by_study.values():
+        if len({item.head.series for item in items if item.head}) > 1:
+            raise BadInput(
+                f"{folder}: holds several series of one study; {list_series(items)}: name one by --series, its number, "
+                "description or UID"
+            )
+
+
+def _channels(images: Sequence[Placed], channels: int, folder: str = "") -> list[Unlabelled]:
+    """Return the images whose channels these are: those of one folder, or of names that differ in their last word."""
+    by_folder, by_name = defaultdict[object, list[Placed]](list), defaultdict[object, list[Placed]](list)
+    for one in images:
+        by_folder[one.folders].append(one)
+        by_name[one.folders, one.name[:-1]].append(one)
+    groups = by_name if all(len(group) == channels for group in by_name.values()) else by_folder
+    found = []
+    for group in groups.values():
+        if len(group) != channels:
+            there = ", ".join(one.item.path.name for one in group)
+            raise BadInput(
+                f"{group[0].item.path.parent}: has the {len(group)} images {there}; the model takes {channels} "
+                "channels: give the files of one patient, one for each channel"
+            )
+        common = _common_name([one.stem for one in group])
+        title = common or (group[0].folders[-1] if group[0].folders else folder) or group[0].stem
+        parts = sorted(
+            ((one.part(title, *one.folders[-1:]) or one.stem, one.item.channel) for one in group),
+            key=lambda part: part[0],
+        )
+        found.append(Unlabelled(title, tuple(replace(channel, name=part) for part, channel in parts)))
+    return found
+
+
+def _common_name(stems: Sequence[str]) -> str:
+    """Return what the names begin with, up to a separator."""
+    shortest = min(stems, key=len)
+    same = next((at for at in range(len(shortest)) if len({stem[at] for stem in stems}) > 1), len(shortest))
+    cut = max((at for at in range(same) if shortest[at] in "_-. "), default=0)
+    return shortest[:cut].rstrip("_-. ")

@@ -1,0 +1,226 @@
+"""Folders as hospitals and public sets have them: which mask belongs to which image, and what is refused."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+from layouts import AXIAL, box, save_nifti, save_png, volume
+from layouts_dicom import save_structures
+from layouts_prostate import save_series
+
+from fedmerit.errors import BadInput
+from fedmerit_data.preparation import Preparation
+from fedmerit_data.prepare import write_pairs
+from fedmerit_data.readers import generic, inventory
+from fedmerit_data.readers.image_files import read_image
+from fedmerit_data.readers.inventory import find_series, take_inventory
+from fedmerit_data.readers.lists import ROWS
+from fedmerit_data.readers.unlabelled import find_images
+
+SQUARE = np.array([[5, 6], [9, 6], [9, 10], [5, 10]], float)
+
+
+def files(root, *pairs):
+    """Images and masks under these names."""
+    for image, mask in pairs:
+        save_nifti(root / image, volume(0))
+        save_nifti(root / mask, box())
+
+
+def found(root, **options):
+    return {
+        site.name: {case.name: (case.patient, [part.path.name for part in case.parts]) for case in site.cases}
+        for site in generic.find_sites(root, **options)
+    }
+
+
+BY_NAME = {  # image and mask; site, case and patient
+    "capitals": ("H/Images/p.nii.gz", "H/Masks/p.nii.gz", ("H", "p", "H-p")),
+    "singular": ("H/image/p.nii.gz", "H/label/p.nii.gz", ("H", "p", "H-p")),
+    "centre in the folder": ("C1/images_C1/p.nii.gz", "C1/masks_C1/p_mask.nii.gz", ("C1", "p", "C1-p")),
+    "splits": ("D/train/imgs/p.nii.gz", "D/train/mask/p.nii.gz", ("D", "p", "D-p")),
+    "one folder": ("A/volume-7.nii", "A/segmentation-7.nii", ("A", "volume-7", "A-volume-7")),
+    "times": ("p01/p01_frame01.nii.gz", "p01/p01_frame01_gt.nii.gz", ("raw", "p01_frame01", "raw-p01")),
+    "no list": ("imagesTr/p_0000.nii.gz", "labelsTr/p.nii.gz", ("raw", "p", "raw-p")),
+    "bids": (
+        "sub-01/anat/sub-01_T2w.nii.gz",
+        "derivatives/labels/sub-01/anat/sub-01_T2w_label-organ_mask.nii.gz",
+        ("raw", "sub-01_T2w", "raw-sub-01"),
+    ),
+    "bids, sessions": (
+        "sub-01/ses-2/anat/sub-01_ses-2_T2w.nii.gz",
+        "derivatives/manual_masks/sub-01/ses-2/anat/sub-01_ses-2_T2w_lesion-manual.nii.gz",
+        ("raw", "sub-01_ses-2_T2w", "raw-sub-01"),
+    ),
+    "other folders": ("images/10/10_77_t2w.nii.gz", "masks/10_77.nii.gz", ("raw", "10_77", "raw-10")),
+    "kits": ("case_00/imaging.nii.gz", "case_00/segmentation.nii.gz", ("raw", "case_00", "raw-case_00")),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_find_sites_pairs_names_that_go_together(tmp_path, name):
+    image, mask, (site, case, patient) = BY_NAME[name]
+    files(tmp_path / "raw", (image, mask))
+    expected = {site: {case: (patient, [image.rpartition("/")[2]])}}
+    assert found(tmp_path / "raw") == expected
+
+
+def test_find_sites_joins_numbered_parts_of_a_mask(tmp_path):
+    for name, pixels in (("a (2)", 90), ("a (2)_mask", 255), ("a (2)_mask_1", 255)):
+        array = np.zeros((20, 20), np.uint8)
+        array[3:6, 3:6] = pixels * (name != "a (2)_mask_1")
+        array[10:14, 10:14] = pixels * (name != "a (2)_mask")
+        save_png(tmp_path / "benign" / f"{name}.png", array)
+    kind = generic.generic_kind({"lesion": (255,)}, channels=1)
+    (site,) = kind.find_sites(tmp_path)
+    label = kind.decode(site.cases[0]).label
+    assert (site.name, site.cases[0].name, int(label.sum())) == ("benign", "a (2)", 9 + 16)
+
+
+def test_find_sites_leaves_out_the_mask_of_another_reader(tmp_path):
+    files(tmp_path, ("P1/t2.nii.gz", "P1/seg.nii.gz"), ("P2/t2.nii.gz", "P2/seg.nii.gz"))
+    save_nifti(tmp_path / "P1" / "seg_rater2.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path)
+    assert [part.path.name for case in site.cases for part in case.parts] == ["t2.nii.gz", "t2.nii.gz"]
+    assert site.left_out == (("P1/seg_rater2.nii.gz", "the mask of another reader"),)
+
+
+def dicom(folder, seed, patient=None, name=None):
+    slices = save_series(folder, volume(seed), suffix="")
+    for path in sorted(folder.iterdir()):
+        if name:
+            path.rename(folder / f"{name}.{path.name}")
+    return slices
+
+
+LAYOUTS_OF_DICOM = {  # series and mask of patient N; the site
+    "tcia": ("Coll/P{}/01-01-2010/3-t2", "Coll/P{}/01-01-2010/9-RTSTRUCT/1-1.dcm", "Coll"),
+    "a folder a patient": ("P{}/CT", "P{}/RTSTRUCT/rs.dcm", "raw"),
+    "planning export": ("A/images/P{}", "A/images/P{}/RS.dcm", "A"),
+    "masks beside": ("A/images/P{}/st/se", "A/masks/P{}.dcm", "A"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS_OF_DICOM)
+def test_find_sites_pairs_structures_with_the_series_that_they_refer_to(tmp_path, name):
+    series, mask, site = LAYOUTS_OF_DICOM[name]
+    for number in range(2):
+        slices = dicom(tmp_path / "raw" / series.format(number), number, name="MR.1.2.840")
+        save_structures(tmp_path / "raw" / mask.format(number), slices, {"CTV+5mm": [(2, SQUARE)]})
+    kind = generic.generic_kind({"ctv": ("CTV+5mm",)}, channels=1)
+    (one,) = kind.find_sites(tmp_path / "raw")
+    assert (one.name, [case.patient for case in one.cases]) == (site, [f"{site}-P0", f"{site}-P1"])
+    for number, case in enumerate(one.cases):
+        decoded = kind.decode(case)
+        np.testing.assert_array_equal(np.sort(decoded.image.ravel()), np.sort(volume(number).ravel()))
+        assert decoded.label.sum() == 16
+
+
+def test_refusal_shows_what_the_folder_holds_and_the_nearest_layout(tmp_path):
+    files(tmp_path, ("A/images/p.nii.gz", "A/masks/p.nii.gz"), ("A/images/q.nii.gz", "A/masks/r.nii.gz"))
+    with pytest.raises(BadInput) as refused:
+        generic.find_sites(tmp_path)
+    lines = str(refused.value).split("\n\t")
+    assert "r.nii.gz: its image is missing; add it, rename q.nii.gz" in lines[0]
+    assert "  A/images: 2 .nii.gz" in lines
+    assert "nearest layout: images and masks of equal names; 1 cases fit" in lines
+    assert lines[-1].startswith("--describe writes pairs.csv")
+
+
+def test_pairs_written_by_describe_are_read_back_and_can_be_corrected(tmp_path):
+    source, table = tmp_path / "raw", tmp_path / "pairs.csv"
+    files(source, ("A/images/p.nii.gz", "A/masks/p.nii.gz"), ("A/images/q.nii.gz", "A/masks/r.nii.gz"))
+    asked = Preparation("generic", source=source, labels={"mask": ()}, channels=1)
+    assert write_pairs(asked, table) == 3
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    with pytest.raises(BadInput, match=r"case r of site A .line 3. has no image"):
+        generic.find_sites(source, pairs=table)
+    corrected = [rows[0], rows[1] | {"image": rows[2]["image"], "patient": "x"}]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ROWS)
+        writer.writeheader()
+        writer.writerows(corrected)
+    (site,) = generic.find_sites(source, pairs=table)
+    assert [(case.name, case.image.name, case.label.name, case.patient) for case in site.cases] == [
+        ("p", "p.nii.gz", "p.nii.gz", "A-p"), ("r", "q.nii.gz", "r.nii.gz", "A-x")
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match=r"pairs.csv: exists and is left unchanged"):
+        write_pairs(asked, table)
+
+
+def test_pairs_name_a_series_of_a_shared_folder(tmp_path):
+    slices = dicom(tmp_path / "raw" / "mix", 1)
+    other = save_series(tmp_path / "other", volume(2), suffix="", seed=5)
+    for path in sorted((tmp_path / "other").iterdir()):
+        shutil.move(path, tmp_path / "raw" / "mix" / f"x{path.name}")
+    save_structures(tmp_path / "raw" / "rs.dcm", slices, {"a": [(2, SQUARE)]})
+    rows = generic.propose_pairs(tmp_path / "raw", labels={"a": ("a",)})
+    assert rows[0]["image"] == f"mix#{slices[0].SeriesInstanceUID}"
+    item = find_series(tmp_path / "raw" / "mix", str(other[0].SeriesInstanceUID))
+    assert len(item.files) == len(other)
+    with pytest.raises(BadInput, match="has several series 1; it has"):
+        find_series(tmp_path / "raw" / "mix", "1")
+
+
+def test_find_images_gives_those_of_folders_series_and_channels(tmp_path):
+    for name in ("a", "b"):
+        save_nifti(tmp_path / "new" / f"{name}.nii.gz", volume(0))
+        save_nifti(tmp_path / "P7" / f"P7_{name}.nii.gz", volume(0))
+    assert [image.name for image in find_images([tmp_path / "new"], 1)] == ["a", "b"]
+    files_of_channels = [tmp_path / "P7" / "P7_b.nii.gz", tmp_path / "P7" / "P7_a.nii.gz"]
+    for given in ([tmp_path / "P7"], files_of_channels):
+        (image,) = find_images(given, 2)
+        assert (image.name, [part.name for part in image.parts]) == ("P7", ["a", "b"])
+    with pytest.raises(BadInput, match="the model takes 3 channels"):
+        find_images([tmp_path / "P7"], 3)
+    dicom(tmp_path / "cd" / "DICOM" / "PA0", 1)
+    (tmp_path / "cd" / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
+    assert [image.name for image in find_images([tmp_path / "cd"], 1)] == ["cd"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="empty: holds no image"):
+        find_images([tmp_path / "empty"], 1)
+
+
+def test_heads_read_by_processes_and_from_the_cache_are_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number in range(2):
+        dicom(tmp_path / "raw" / f"P{number}", number)
+    expected = take_inventory(tmp_path / "raw")
+    monkeypatch.setattr(inventory, "FEW_FILES", 3)
+    assert take_inventory(tmp_path / "raw") == expected
+    (stored,) = (tmp_path / "cache").rglob("*.json")
+    assert stored.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(inventory, "_read_all", lambda paths: pytest.fail("read again"))
+    assert take_inventory(tmp_path / "raw") == expected
+
+
+def test_a_file_without_the_preamble_is_dicom_and_a_text_is_not(tmp_path):
+    dicom(tmp_path / "P", 1)
+    for path in sorted((tmp_path / "P").iterdir()):
+        path.write_bytes(path.read_bytes()[132:])
+    (tmp_path / "P" / "README").write_text("no image")
+    (item,) = take_inventory(tmp_path).items
+    assert item.slices == volume(1).shape[2]
+    image = read_image([item.channel], 1).decoded.image
+    np.testing.assert_array_equal(np.unique(image), np.unique(volume(1)))
+
+
+def test_channels_on_other_grids_are_resampled_on_request(tmp_path):
+    coarse = AXIAL @ np.diag([2.0, 2.0, 1.0, 1.0])
+    ramp = np.broadcast_to(np.arange(24.0, dtype=np.float32)[:, None, None], (24, 20, 4))
+    save_nifti(tmp_path / "P1" / "t2.nii.gz", volume(0))
+    save_nifti(tmp_path / "P1" / "adc.nii.gz", np.ascontiguousarray(ramp[::2, ::2]), coarse)
+    save_nifti(tmp_path / "P1" / "seg.nii.gz", box())
+    for resample in (False, True):
+        kind = generic.generic_kind(channels=2, resample=resample)
+        (site,) = kind.find_sites(tmp_path)
+        if not resample:
+            with pytest.raises(BadInput, match=r"channel on another grid than .*--resample"):
+                kind.decode(site.cases[0])
+            continue
+        decoded = kind.decode(site.cases[0])
+        np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+        np.testing.assert_allclose(decoded.image[:, 0, :19, :23], ramp.transpose(2, 1, 0)[:, :19, :23], atol=1e-4)
+        assert any(remark.startswith("channel adc resampled (linear)") for remark in decoded.remarks)
