@@ -324,7 +324,10 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             joint = " " if name == "command" else ", "
             flat[prefix + name] = joint.join(map(_without_folder, value))
         else:
-            flat[prefix + name] = _without_folder(value) if isinstance(value, str) else json.dumps(value)
+            words = value.split(" ") if name == "command" and isinstance(value, str) else [value]
+            flat[prefix + name] = " ".join(
+                _without_folder(one) if isinstance(one, str) else json.dumps(one) for one in words
+            )
     return flat
 
 

@@ -225,6 +225,13 @@ def test_settings_that_differ_stand_in_a_row_per_method() -> None:
     }
 
 
+def test_command_as_one_text_holds_no_folder_of_this_machine() -> None:
+    info = {"command": "fedmerit run --out /home/anna/runs/a --sites=/data/sites/"}
+    assert settings_tables(replace(EMPTY, settings=(("fedce", info),)))[0] == {
+        "command": "fedmerit run --out a --sites=sites"
+    }
+
+
 @pytest.mark.parametrize(
     ("info", "shown"),
     [
