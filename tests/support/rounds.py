@@ -15,7 +15,7 @@ from fedmerit.contract.capabilities import (
     TrainsLocally,
     capabilities,
 )
-from fedmerit.contract.method import CandidateResults, Layout, Reports, SiteView
+from fedmerit.contract.method import CandidateResults, Layout, PatientResults, Reports, SiteView
 from fedmerit.contract.vectors import gram, norms, parameter_mask
 
 SOONER = {  # than by default: the rounds of tests are few
@@ -53,7 +53,9 @@ class Rounds:
         losses = torch.zeros(len(each), candidates.bins, dtype=torch.float64)
         if candidates.bins:
             losses.scatter_add_(1, places, torch.ones_like(each))
-        return CandidateResults(each.mean(dim=1), losses)
+        n = len(self.samples)
+        server = PatientResults(each[:, None], torch.ones(n, 1, dtype=torch.float64), torch.zeros(1).double())
+        return CandidateResults(each.mean(dim=1), losses, patients=server if candidates.soft else None)
 
     def of_sites(self, rows):
         """The same of some sites, in the order of ``rows``."""

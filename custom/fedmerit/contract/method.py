@@ -51,12 +51,25 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class PatientResults:
+    """A set of results of k models by patient, of R raters with at most K patients each.
+
+    The raters are the n sites, or the server with images of its own.
+    """
+
+    utilities: Tensor  # (k, R, K) mean soft Dice of each patient, 0 to 1; NaN: no such patient, or no rating
+    voice: Tensor  # (n, R) weight of each rater for the site of the row; rows sum to 1, or to 0: nobody rated it
+    offsets: Tensor  # (R,) added to what a rater finds of a site, so that all raters are on one level
+
+
+@dataclass(frozen=True)
 class CandidateResults:
     """A set of results of k models on the server validation set."""
 
     dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     judged: Tensor | None = None  # (n, k) the same Dice by all except the site of the row, if sites judge each other
+    patients: PatientResults | None = None  # of `Candidates.soft` ones
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ class Reports:
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row reports of column; NaN: nothing
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (n, d) sent beside the updates, zero: absent
     parts: Tensor | None = None  # (k, n, n) likewise of the parts of updates at `Method.parts`
+    rests: Tensor | None = None  # (n, n) as ``products``, of the updates without their forecasts (`Method.uses_rests`)
+    credit: Tensor | None = None  # (n,) factor of what each site is paid, 0 to 1; None: 1
 
     @property
     def data_share(self) -> Tensor:
@@ -156,6 +171,7 @@ class Method(Checked):
     about: ClassVar[MethodSummary]
     ranges: ClassVar[Mapping[str, Range]] = {}  # of all that `asks` may name, whatever the parameters
     own_statistics: ClassVar[bool] = False  # whether its outcomes have ``statistics`` "own"
+    uses_rests: ClassVar[bool] = False  # whether it needs `Reports.rests`, which a guard measures
 
     @property
     def needs(self) -> Needs:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.games import coalition_candidates, coalitions_to_evaluate
+from fedmerit.contract.innovation import Broadcast, find_rests
 from fedmerit.contract.method import Reports
-from fedmerit.contract.vectors import to_columns
+from fedmerit.contract.vectors import aggregate, to_columns
 from fedmerit.plugins import Catalogue
 from fedmerit.schema.declarations import Checked
 from fedmerit.schema.rules import About, Count
@@ -36,6 +37,7 @@ class RoundView:
     updates: Tensor  # (n, d) Δ_i, zero rows for absent sites
     weights: Tensor  # (n,) ρ_i of the aggregation
     reports: Reports
+    tensor_sizes: tuple[int, ...] = ()  # entries of each tensor of the vector, in order; (): not known
 
     def due(self, every: int) -> bool:
         """Return whether to observe this round: every ``every`` rounds, counted back from the last.
@@ -58,6 +60,7 @@ class Observer(Checked):
 
     about: ClassVar[str]  # one line: what is evaluated
     needs_standalone: ClassVar[bool] = False  # whether it observes sites that train without the others
+    soft: ClassVar[bool] = False  # whether sites give soft Dice: candidates are `Candidates.soft`
 
     def most_models(self, sites: int) -> int:
         """Return the most models it has evaluated in a round of so many sites: a site's budget."""
@@ -130,7 +133,39 @@ class LocalOnly(Observer):
         return state, Observation(Candidates(view.ended, each, trained, received=each), each.bool())
 
 
-OWN = {"multi_round": MultiRoundReconstruction, "local_only": LocalOnly}
+@dataclass(frozen=True)
+class InnovationLoss(Observer):
+    """An observer of each round's model, and that without what each site's update adds beyond its forecast.
+
+    Sites give soft Dice. Source: `fedmerit.contract.innovation`.
+    """
+
+    about: ClassVar[str] = "each round's model, and that without each site's innovation"
+    soft: ClassVar[bool] = True
+
+    def most_models(self, sites: int) -> int:
+        """Return the most models of a round: one without each site's innovation, and one with all."""
+        return sites + 1
+
+    def start(self, model: Tensor, num_sites: int) -> State:
+        """Return the models that were broadcast before round 0; ``model`` is (d,)."""
+        return vars(Broadcast.begin(model))
+
+    def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
+        """Observe the models of this round."""
+        present = view.reports.present
+        rests = find_rests(view.updates[present], Broadcast(**state), view.tensor_sizes or (view.updates.shape[1],))
+        weights = view.weights[present].double()
+        parts = zip(weights, rests, strict=True)
+        models = torch.stack([view.ended, *(aggregate(view.ended, -p[None], rest[None]) for p, rest in parts)])
+        count, there = len(models), present.expand(len(models), -1).clone()
+        there[torch.arange(1, count), present.nonzero().flatten()] = False
+        mixtures = torch.eye(count, dtype=torch.float64)
+        candidates = Candidates(models, mixtures, view.reports.data_share.expand(count, -1), soft=True)
+        return vars(Broadcast(**state).after(view.ended)), Observation(candidates, there)
+
+
+OWN = {"multi_round": MultiRoundReconstruction, "local_only": LocalOnly, "innovation": InnovationLoss}
 OBSERVERS: Catalogue[type[Observer]] = Catalogue(
     "observers",
     OWN,

@@ -13,6 +13,7 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.engines.engine import OnExchange, OpenRun
 from fedmerit.errors import RunFailed
 from fedmerit.machine import give_back_memory
+from fedmerit.schema.configuration.specs import filter_names
 from fedmerit.schema.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.server import Federation
@@ -58,6 +59,7 @@ def run_local(run: OpenRun) -> None:
             key = SiteKey(key_of_sites) if key_of_sites else None  # one each: sites work in threads
             memory = run.folder / "sites" / name
             site = stack.enter_context(at_sites.open_site(name, config, memory, ask_peer, key))
+            site.filters = tuple(filter_names(run.privacy))
             sites[name] = run.laboratory.wrap_site(site)
         if federation.can.pools_images:
             pooled = pool_trainers([site.trainer for site in sites.values()])

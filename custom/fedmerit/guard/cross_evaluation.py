@@ -113,6 +113,9 @@ def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> T
         for rater in raters:
             scores[rater, present] = compute_values(ratings[rater], int(present.sum()))
         return scores
+    if candidates.soft:
+        scores[:, present] = ratings[:, :1] - ratings[:, 1:]
+        return scores
     for place, site in enumerate(candidate_owners(candidates).tolist()):
         if site >= 0:
             scores[raters, site] = ratings[raters, place]

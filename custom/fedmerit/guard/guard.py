@@ -5,14 +5,15 @@ one score a site.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from fedmerit.contract.innovation import Broadcast, find_rests
 from fedmerit.contract.method import Reports, inner_products
-from fedmerit.contract.vectors import norms, ratio
+from fedmerit.contract.vectors import gram, norms, ratio
 from fedmerit.errors import RunFailed
 from fedmerit.guard import bounds, cross_evaluation
 from fedmerit.guard.admission import Admission
@@ -35,6 +36,8 @@ class Enrolled:
     counts: Tensor  # (n,) training images, float64; 0: not known
     organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
     shared: Tensor  # (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`
+    filtered: Tensor = field(default_factory=lambda: torch.tensor(False))  # (n,) bool: the site declares a privacy
+    # filter, under which work does not show; (): no site does
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":
@@ -44,7 +47,12 @@ class Enrolled:
 
     @classmethod
     def of_sites(
-        cls, sites: Sequence[str], counts: Mapping[str, float], organisations: Mapping[str, str], shared: Tensor
+        cls,
+        sites: Sequence[str],
+        counts: Mapping[str, float],
+        organisations: Mapping[str, str],
+        shared: Tensor,
+        filtered: Collection[str] = (),
     ) -> "Enrolled":
         """Return the commitments of ``sites``, in order.
 
@@ -55,11 +63,13 @@ class Enrolled:
             counts: training images by enrolled site.
             organisations: by enrolled site.
             shared: (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`.
+            filtered: the sites that declare a privacy filter.
         """
         differ = len(set(organisations.values())) > 1
         names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
         images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
-        return cls(images, torch.tensor([names.index(name) for name in names]), shared)
+        numbers = torch.tensor([names.index(name) for name in names])
+        return cls(images, numbers, shared, torch.tensor([site in filtered for site in sites]))
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class Guard:
     measures: bool = True  # other sites measure what FedCE's sites would claim
     seed: int = 0  # of sketches
     rounds: int = 100  # of the run
+    tensor_sizes: tuple[int, ...] = ()  # of updates, if the method has contributions of their rests; none: it has not
 
     def admit(
         self,
@@ -80,6 +91,7 @@ class Guard:
         reports: Reports,
         last_step: Tensor | None = None,
         measured: Measurements | None = None,
+        models: Tensor | None = None,
     ) -> tuple[History, Admission]:
         """Bound a round's replies, find verdicts and reward groups.
 
@@ -89,6 +101,7 @@ class Guard:
             reports: what the sites reported beside.
             last_step: (d,) the mean update of the round before; None: there is none.
             measured: of the updates, if they were measured before.
+            models: (d,) or (n, d) that sites trained from; None: not known, and nothing is forecast.
 
         Raises:
             RunFailed: ``on_verdict`` is "exclude", and only excluded sites answered.
@@ -102,7 +115,8 @@ class Guard:
         if updates.shape[1]:
             if measured is None:
                 known, scores = history.known.measure(updates, present, last_step, self.seed)
-                history, measured = replace(history, known=known), Measurements(updates.shape[1], scores)
+                history, rests = self._find_rests(replace(history, known=known), updates, models)
+                measured = Measurements(updates.shape[1], scores, rests)
             history = self._remember(history, measured, products)
             something = something & measured.scores.nan_to_num(0.0).any(dim=1)
         withheld = torch.zeros_like(present)
@@ -113,7 +127,7 @@ class Guard:
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
         worked = present & ~withheld & something
-        history = history.after_work(worked & (log_e_values(measured.scores) <= 0 if measured else worked))
+        history = history.after_work(worked & (self._log_e_values(measured) <= 0 if measured else worked))
         counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
         counted = present & ~withheld
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
@@ -126,7 +140,11 @@ class Guard:
         )
         if self.settings.on_verdict != "show":
             images = images * history.credit
-        merged, for_method = self._merge(own, reports, products, groups, withheld, images, history)
+        rests = measured.rests if measured else None
+        rests = None if rests is None else rests * torch.outer(factors, factors)
+        merged, for_method = self._merge(
+            own, replace(reports, rests=rests), products, groups, withheld, images, history
+        )
         return history, Admission(
             merged,
             for_method,
@@ -143,9 +161,22 @@ class Guard:
                 "verdict": history.evidence.against.double(),
                 "worked": worked.double(),
                 "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
+                **({"work_test": (~enrolled.filtered).double()} if enrolled.filtered.any() else {}),
             },
             measured=measured,
         )
+
+    def _find_rests(self, history: History, updates: Tensor, models: Tensor | None) -> tuple[History, Tensor | None]:
+        """Return the history with what was broadcast, and (n, n) inner products of the rests of ``updates`` (n, d).
+
+        Sites with a model each are forecast by the mean of these.
+        """
+        if models is None or not self.tensor_sizes:
+            return history, None
+        model = models if models.ndim == 1 else models.double().mean(dim=0).to(models.dtype)
+        known = history.broadcast
+        broadcast = known.after(model) if len(known.last) else Broadcast.begin(model)
+        return replace(history, broadcast=broadcast), gram(find_rests(updates, broadcast, self.tensor_sizes))
 
     def _merge(
         self,
@@ -162,27 +193,33 @@ class Guard:
         ``images`` (n,) are the bounded counts, site by site.
         """
         vectors, values, counted = reports.vectors, reports.values, reports.present & ~withheld
+        rests = reports.rests
         if groups.has_groups:
             averaging_matrix = groups.averaging_matrix
             updates = _average_groups(averaging_matrix, updates)
             vectors = {name: _average_groups(averaging_matrix, vector) for name, vector in vectors.items()}
             values = {name: _group_means(averaging_matrix, value) for name, value in values.items()}
             products = averaging_matrix @ products @ averaging_matrix.T
+            rests = None if rests is None else averaging_matrix @ rests @ averaging_matrix.T
         present = torch.zeros_like(counted)
         present[groups.first[counted]] = True
         samples = torch.zeros_like(images).index_add_(0, groups.first, images)
         if withheld.any():
             updates = updates.where(present[:, None], 0.0)
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
-            products = products * torch.outer(present.double(), present.double())
+            both = torch.outer(present.double(), present.double())
+            products, rests = products * both, None if rests is None else rests * both
         measured = history.leave_one_out_error if self.measures else None
         values = bounds.bound_claims(values, present, measured, unseen=not updates.shape[1])
+        credit = history.credit if self.settings.on_verdict != "show" else None
         return updates, replace(
             reports,
+            credit=credit,
             num_samples=samples.where(present, 0.0),
             present=present,
             values={name: value.where(present, torch.nan) for name, value in values.items()},
             products=products,
+            rests=rests,
             vectors=vectors,
         )
 
@@ -199,8 +236,13 @@ class Guard:
             nearness=nearness,
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present, level), history.copied),
             shared=history.shared + shared_parts(measured.scores),
-            evidence=history.evidence.after(log_e_values(measured.scores), bound, permanent),
+            evidence=history.evidence.after(self._log_e_values(measured), bound, permanent),
         )
+
+    def _log_e_values(self, measured: Measurements) -> Tensor:
+        """Return (n,) `log_e_values`; 0 for a site that declares a privacy filter, unless nothing of it is new."""
+        found = log_e_values(measured.scores)
+        return found.masked_fill(self.enrolled.filtered & found.isfinite(), 0.0)
 
     def judge(self, history: History, groups: RewardGroups, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
         """Combine the sites' ratings of each other.

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmerit.contract.innovation import Broadcast
 from fedmerit.guard.work import Evidence, Known
 
 MEMORY = 0.5  # of means over rounds
+PARTS: Mapping[str, type[Any]] = {"known": Known, "evidence": Evidence, "broadcast": Broadcast}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class History:
     rounds: Tensor  # (n,) rounds so far
     rounds_worked: Tensor  # (n,) those in which the site showed work
     was_judged: Tensor  # (n,) bool: a verdict stood against it in any of them
+    broadcast: Broadcast  # of forecasts; of no entries before the first one
 
     @classmethod
     def empty(cls, sites: int) -> "History":
@@ -40,6 +43,7 @@ class History:
             nearness=unknown.repeat(sites, 1),
             copied=torch.zeros(sites, sites, dtype=torch.bool),
             evidence=Evidence.none(sites),
+            broadcast=Broadcast.begin(torch.zeros(0)),
             **dict.fromkeys(("usual", "rater_distance", "leave_one_out_error"), unknown),
             **dict.fromkeys(("update_was_changed", "is_outlier_rater", "was_judged"), no),
             **dict.fromkeys(("shared", "rounds", "rounds_worked"), zero),
@@ -61,13 +65,12 @@ class History:
 
     def content(self) -> dict[str, Any]:
         """Return the state for the checkpoint."""
-        return {**vars(self), "known": dict(vars(self.known)), "evidence": dict(vars(self.evidence))}
+        return {**vars(self), **{name: dict(vars(getattr(self, name))) for name in PARTS}}
 
     @classmethod
     def restore(cls, content: Mapping[str, Any]) -> "History":
         """Return the history that `content` took apart."""
-        parts = {"known": Known(**content["known"]), "evidence": Evidence(**content["evidence"])}
-        return cls(**{**content, **parts})
+        return cls(**{**content, **{name: kind(**content[name]) for name, kind in PARTS.items()}})
 
 
 def running_mean(memory: Tensor, now: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class Measurements:
 
     size: int  # d, of an update
     scores: Tensor  # (n, n) float64 z of each pair, 0: nothing is new; NaN: one of the two is absent
+    rests: Tensor | None = None  # (n, n) `Reports.rests` of the updates as they came; None: the method needs none
 
 
 @dataclass(frozen=True)

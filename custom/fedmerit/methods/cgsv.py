@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract import rewards
+from fedmerit.contract.capabilities import HasGuardedForm
 from fedmerit.contract.games import cosine_values
+from fedmerit.contract.innovation import rest_shares
 from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports, inner_products
 from fedmerit.contract.vectors import (
     aggregate,
@@ -39,7 +41,7 @@ class CGSVState:
 
 
 @dataclass(frozen=True)
-class CGSV(RemembersSites):
+class CGSV(RemembersSites, HasGuardedForm):
     """A reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the
@@ -119,12 +121,9 @@ class CGSV(RemembersSites):
         gamma = self.gamma if self.gamma is not None else reports.data_share @ sizes
         u_N = aggregate(torch.zeros_like(updates[0]), gamma * weights * to_unit, updates)  # Eq. 1
 
-        cosines = to_unit[:, None] * products * to_unit  # between any two updates
-        psi = cosine_to_sum(cosines, weights)  # Eq. 3
-        contribution, quantities = psi, {"cosine": psi.where(present, torch.nan)}
-        if self.contribution == "exact":
-            contribution, errors = cosine_values(cosines, weights, self.permutations, int(state.round), present)
-            quantities["standard_error"] = errors
+        cosines = to_unit[:, None] * self._judged(products, reports) * to_unit  # between any two updates
+        contribution, quantities = self._contributions(state, cosines, weights, present)
+        contribution = contribution * self._factors(reports)
 
         memory = remember(state.reputation, contribution, self.alpha, present)  # Eq. 4
         reputation = reshare(state.reputation, memory.clamp(min=self.floor), present)
@@ -141,3 +140,44 @@ class CGSV(RemembersSites):
                 quantities["output_distance"] = distances(models[:, state.outputs], server[state.outputs])
         state = replace(state, models=models, reputation=reputation, round=state.round + 1, server=server)
         return state, Outcome(contribution.where(present, torch.nan), reputation, weights, models, quantities)
+
+    @property
+    def guarded_form(self) -> "GuardedCGSV":
+        """The form whose contributions are of the updates beyond their forecasts."""
+        return GuardedCGSV(**vars(self))
+
+    def _judged(self, products: Tensor, reports: Reports) -> Tensor:
+        """Return (n, n) the inner products that contributions follow from."""
+        return products
+
+    def _factors(self, reports: Reports) -> float | Tensor:
+        """Return (n,) factors of contributions."""
+        return 1.0
+
+    def _contributions(
+        self, state: CGSVState, cosines: Tensor, weights: Tensor, present: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (n,) contributions by the ``cosines`` (n, n), and quantities of them."""
+        psi = cosine_to_sum(cosines, weights)  # Eq. 3
+        quantities = {"cosine": psi.where(present, torch.nan)}
+        if self.contribution != "exact":
+            return psi, quantities
+        found, errors = cosine_values(cosines, weights, self.permutations, int(state.round), present)
+        return found, {**quantities, "standard_error": errors}
+
+
+@dataclass(frozen=True)
+class GuardedCGSV(CGSV):
+    """A CGSV whose contributions are of what the server cannot forecast of updates, as under the guard.
+
+    Cosines are those of the rests (`fedmerit.contract.innovation`), times the share of its update's length that a
+    rest has: what follows from broadcast models earns nothing. Aggregation and rewards are those of whole updates.
+    """
+
+    uses_rests: ClassVar[bool] = True
+
+    def _judged(self, products: Tensor, reports: Reports) -> Tensor:
+        return products if reports.rests is None else reports.rests
+
+    def _factors(self, reports: Reports) -> float | Tensor:
+        return 1.0 if reports.rests is None else rest_shares(reports)

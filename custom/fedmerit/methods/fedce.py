@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import HasGuardedForm, MeasuresLeaveOneOut, OwnUpdate
+from fedmerit.contract.innovation import rest_shares
 from fedmerit.contract.method import (
     Layout,
     Method,
@@ -51,6 +52,7 @@ class FedCEState:
     cosine_mean: Tensor  # (n,) running means of `FedCENVFlare`
     minus_error_mean: Tensor  # (n,)
     rounds: Tensor  # (n,) rounds a site took part in, of `FedCENVFlare`
+    novelty: Tensor  # (n,) of the last round's rests, of `GuardedFedCE`; NaN if there was none
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         """Return the state before round 0; ``model`` is (d,)."""
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         unknown = torch.full_like(zeros, torch.nan)
-        return FedCEState(model, zeros, unknown, unknown, zeros, zeros, zeros)
+        return FedCEState(model, zeros, unknown, unknown, zeros, zeros, zeros, unknown)
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """Aggregate ``updates`` (n, d); weigh the sites by their accumulated contribution, aggregate (Eqs. 2-6)."""
@@ -120,7 +122,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         cosine = state.cosine if len(state.model) else claim
         flagged = present & claim.isfinite() & ~((claim - cosine).abs() <= CLAIM_TOLERANCE)
 
-        gamma_cos = share_known((1 - cosine.clamp(min=self.least_cosine)).clamp(min=EPSILON), present)  # Eq. 2
+        gamma_cos = share_known(self._novelty(state, cosine).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & (minus_error.isfinite() | (self.combine == "cosine"))
@@ -139,8 +141,13 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
 
     @property
     def guarded_form(self) -> Method:
-        """The form in which updates of reversed sign are no more novel than unrelated ones."""
-        return replace(self, least_cosine=0.0)
+        """The form in which neither reversed signs are novel, nor what the server can forecast of an update."""
+        other = replace(self, least_cosine=0.0)
+        return GuardedFedCE(**vars(other)) if type(self) is FedCE else other
+
+    def _novelty(self, state: FedCEState, cosine: Tensor) -> Tensor:
+        """Return (n,) 1 - ``cosine`` (n,)."""
+        return 1 - cosine.clamp(min=self.least_cosine)
 
     def data_term(self, reports: Reports) -> Tensor:
         """Return (n,) error of the model without a site on its images; NaN if that is not known."""
@@ -162,6 +169,29 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
             "error": None if received is None else 1 - received,
         }
         return {name: value for name in self.asks if (value := measured[name]) is not None}
+
+
+@dataclass(frozen=True)
+class GuardedFedCE(FedCE):
+    """A FedCE whose novelty is of what the server cannot forecast of updates, as under the guard.
+
+    It is 1 - the cosine of the rests (`fedmerit.contract.innovation`), times the share of its update's length that a
+    rest has: what follows from broadcast models is not novel. Claims are checked by whole updates.
+    """
+
+    uses_rests: ClassVar[bool] = True
+
+    def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
+        """Aggregate ``updates`` (n, d), and remember the novelty of their rests for the next round."""
+        state, outcome = super().round(state, updates, reports)
+        if reports.rests is not None:
+            cosine = cosine_to_others(reports.rests, outcome.weights).clamp(min=self.least_cosine)
+            novelty = (1 - cosine) * rest_shares(reports)
+            state = replace(state, novelty=novelty.where(reports.present, torch.nan))
+        return state, outcome
+
+    def _novelty(self, state: FedCEState, cosine: Tensor) -> Tensor:
+        return torch.where(cosine.isfinite() & state.novelty.isfinite(), state.novelty, super()._novelty(state, cosine))
 
 
 def average_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:

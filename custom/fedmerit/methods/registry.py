@@ -12,6 +12,7 @@ from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedsac import FedSAC
+from fedmerit.methods.innovation import Innovation
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
@@ -42,6 +43,7 @@ OWN: Mapping[str, type[Method]] = {
     "median": Median,
     "trimmed": Trimmed,
     "krum": Krum,
+    "innovation": Innovation,
 }
 METHODS: Catalogue[type[Method]] = Catalogue(
     "methods",

@@ -56,7 +56,7 @@ def check_evaluated(answer: object, task: Evaluation, labels: Collection[str], s
     expected = {
         "round": task.round,
         "labels": labels,
-        "scored": scored,
+        "scored": scored or task.soft,
         "models": task.count,
         "choices": MOST_CHOICES if task.purpose is Purpose.FINISH else 0,
         "surfaces": task.purpose in (Purpose.FINAL, Purpose.FINISH),

@@ -23,7 +23,20 @@ from fedmerit.errors import MemoryLost
 from fedmerit.evidence.ledger import GENESIS, texts_digest
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.reasons import LISTED, PATTERNS, reason_of
-from fedmerit.schema.rules import About, Choice, Count, Declared, Message, Number, Part, Rule, Text, fault, parts_of
+from fedmerit.schema.rules import (
+    About,
+    Choice,
+    Count,
+    Declared,
+    Message,
+    Number,
+    Part,
+    Rule,
+    Switch,
+    Text,
+    fault,
+    parts_of,
+)
 from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import TOO_FEW, Question, Surveyed
@@ -46,6 +59,7 @@ from fedmerit.schema.tensors import (
     WholeCounts,
 )
 
+MOST_FILTERS = 16  # that a site declares
 T = TypeVar("T")
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does: names of NVFlare's tasks
 MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of a split, and training cases of a site
@@ -376,6 +390,12 @@ class Enrolment(Message):
         Text("([0-9a-f]{64})?", "a SHA-256"),
         About("Digest of how the images were prepared; empty if the site's folder does not say."),
     ] = ""
+    filters: Annotated[
+        tuple[Annotated[str, Text(r"[A-Za-z]\w{0,63}", "a name of a class")], ...],
+        Length(most=MOST_FILTERS),
+        InLedger(),
+        About("Privacy filters that change the site's updates on their way, by the names of their classes."),
+    ] = ()
 
     def judge(self, expected: Expected) -> None:
         """Raise a `fault` if counts and digests contradict each other."""
@@ -471,6 +491,7 @@ class Evaluation(Message):
     buffers: Annotated[tuple[NetworkStatistics, ...], FailFast(), About("Sets of BatchNorm statistics.")]
     shares: Annotated[Tensor, Axes("k", "b"), About("Mixtures of the sets of statistics; rows sum to 1.")]
     bins: Annotated[int, Count(0, MOST_IMAGES), About("Bins of a histogram of losses per image; 0: none.")] = 0
+    soft: Annotated[bool, Switch(), About("Whether scores are soft Dice of each case, instead of counts.")] = False
     ledger: Head = GENESIS
     ciphertexts: Annotated[Ciphertexts | None, About("In encrypted runs: what the model is made of.")] = None
     purpose: Annotated[Purpose, PlainSerializer(str), About("What the models are evaluated for.")] = Purpose.ROUND
@@ -543,7 +564,8 @@ def recorded(message: Message) -> dict[str, Any]:
     """Return the fields of a message that the ledger holds, by name; of digests only the digest of all."""
     marks = {part.name: part.mark(InLedger) for part in parts_of(type(message))}
     values = {name: (getattr(message, name), mark) for name, mark in marks.items() if mark}
-    return {name: texts_digest(value) if mark.digest else value for name, (value, mark) in values.items()}
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, (value, _) in values.items()}
+    return {name: texts_digest(values[name][0]) if values[name][1].digest else value for name, value in listed.items()}
 
 
 def payload_bytes(message: Declared) -> int:

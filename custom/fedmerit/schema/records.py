@@ -51,6 +51,10 @@ class RatingRecord(Record):
     )
     cases: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(description="Cases behind each mean.")
     losses: list[list[FiniteFloat]] = Field([], description="Histogram of the images' losses of each model.")
+    soft: list[list[Annotated[float, Field(ge=0, le=1)]]] = Field(
+        [], description="Soft Dice of each case, mean over labels, by model; dice is their mean then."
+    )
+    patients: list[Whole] = Field([], description="Number of each of these cases' patient.")
 
 
 class InputsRecord(Record):
@@ -68,6 +72,7 @@ class InputsRecord(Record):
     values: dict[str, BySite] = Field({}, description="Reported values, by quantity and site.")
     pairs: dict[str, Matrix] = Field({}, description="Reports about other sites, by quantity, reporter and site.")
     scores: Matrix = Field({}, description="The guard's scores of pairs of updates, upper triangle.")
+    rests: Matrix = Field({}, description="Inner products of the updates without their forecasts, upper triangle.")
     ratings: dict[str, dict[str, RatingRecord]] = Field({}, description="Ratings, by what was rated and by rater.")
     importance: list[FiniteFloat] = Field([], description="Importance of each neuron, measured before the round.")
 
@@ -90,6 +95,7 @@ class EnrolmentRecord(Record):
     shares_with: list[str] = Field(description="Sites that hold half of its training cases or more, and it theirs.")
     organisation: str = Field(description="Organisation in the certificate, else the site.")
     images: Number = Field(description="Training images of distinct cases.")
+    filters: list[str] = Field([], description="Privacy filters that the site declares.")
 
 
 class GuardRecord(Record):
@@ -169,6 +175,7 @@ class LogEntry(ChainedRecord):
     cases: dict[str, Whole] = Field({}, description="Enrolled cases by split.")
     slices: dict[str, Whole] = Field({}, description="Enrolled slices by split.")
     fingerprint: str = Field("", description="SHA-256 over the sealed digests of the enrolled cases.")
+    filters: list[str] = Field([], description="Privacy filters that the site declares.")
     models: Whole = Field(0, description="Models that were evaluated.")
     order: str = Field("", description="Order to which the importance of neurons was measured.")
     question: str = Field("", description="SHA-256 of the task.")

@@ -57,7 +57,8 @@ QUANTITIES: Mapping[str, str] = {
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
-    "standard_error": "of a contribution estimated by sampling",
+    "innovation": "what the site's updates added beyond their forecast, summed over rounds until then, in soft Dice",
+    "standard_error": "of a contribution estimated by sampling; of innovation over patients",
     "expelled": "1 if the method has expelled the site",
     "final_model_choice": "final model of the site: 0 the received one, 1 that with statistics of its own images, "
     "2 its local-only model, 2 + e the received one after e epochs of fine-tuning",
@@ -67,6 +68,7 @@ QUANTITIES: Mapping[str, str] = {
     "reward_group_share": "share of the site in its reward group (its organisation, or it and its near copies), 0 to 1",
     "evidence": "log odds that the site does not work, to the guard; a verdict begins at log (n T / rate)",
     "verdict": "1 if a verdict of the guard stands against the site",
+    "work_test": "0 if the site declares a privacy filter, so that its work is not tested; only if any site does",
     "worked": "1 if the site sent something new in the round, and no verdict withheld its reward",
     "rater_outlier": "1 if the site's ratings of others are outliers, so that they do not count",
     "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "

@@ -57,7 +57,10 @@ class Evaluator:
         make_task = self._tasks(candidates, admission, SERVER_SPLIT)
         ratings, replies = yield from self._rate(CANDIDATES, make_task, replies, admission, clock)
         guarded = self.run_guard.on and SERVER not in ratings
-        judged = self.run_guard.judge_candidates(admission, candidates, ratings) if guarded else pool_ratings(ratings)
+        if guarded:
+            judged = self.run_guard.judge_candidates(admission, candidates, ratings)
+        else:
+            judged = pool_ratings(ratings, self.sites)
         return replace(reports, candidates=judged), replies
 
     def leave_one_out(
@@ -93,7 +96,7 @@ class Evaluator:
             usable = {SERVER: self.images.evaluate(make_task(None))}
         else:
             usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
-        ratings = {by: Rating.of(answer) for by, answer in usable.items()}
+        ratings = {by: Rating.of(answer, make_task(None).soft) for by, answer in usable.items()}
         return ratings, replace(replies, ratings={**replies.ratings, what: ratings})
 
     def observation(

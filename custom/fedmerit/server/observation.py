@@ -62,6 +62,7 @@ class RoundObservation:
     models: Models
     evaluator: Evaluator
     recorder: Recorder
+    tensor_sizes: tuple[int, ...]  # of the vector
 
     def exchanges(self, round: int, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
         """Observe the method's ``outcome`` before the models take it over; this changes nothing of the run."""
@@ -72,7 +73,8 @@ class RoundObservation:
         began = models.parameters
         if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: take the common model of the others
             began = began[next(row for row in range(len(began)) if row not in models.separate)].clone()
-        view = RoundView(round, config.rounds, began, outcome.models, admission.updates, outcome.weights, reports)
+        seen = began, outcome.models, admission.updates, outcome.weights, reports
+        view = RoundView(round, config.rounds, *seen, self.tensor_sizes)
         first, counted = admission.reward_groups.first, admission.counted
         if config.keep_updates:
             kept = KeptRound(view, admission.group_statistics, models.statistics, first, counted)

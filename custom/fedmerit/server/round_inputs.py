@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import CandidateResults, Reports
+from fedmerit.contract.method import CandidateResults, PatientResults, Reports
 from fedmerit.guard.work import Measurements
 from fedmerit.schema.messages import Evaluated
 from fedmerit.schema.records import InputsRecord, Matrix, RatingRecord
 from fedmerit.schema.scores import mean_dice
 
 SERVER = "(server)"  # who rates models on the server's own images
+ROUNDING = 1e-5  # of a mean of numbers that leave a site with six decimals
 CANDIDATES, LEAVE_ONE_OUT = "candidates", "leave_one_out"  # what is rated
 
 
@@ -28,6 +29,9 @@ class Rating:
     dice: tuple[float | None, ...]  # (k,) mean Dice, 0 to 1; None: of no case
     cases: tuple[int, ...]  # (k,) of how many cases
     losses: Tensor  # (k, bins) images by soft Dice loss
+    soft: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # (k, c) soft Dice of each
+    # case, mean over labels; dice is their mean then; (0, 0): counts were measured
+    patients: tuple[int, ...] = ()  # (c,) number of each case's patient, from 0
 
     @property
     def scores(self) -> Tensor:
@@ -35,10 +39,27 @@ class Rating:
         return torch.tensor([math.nan if one is None else one for one in self.dice], dtype=torch.float64)
 
     @classmethod
-    def of(cls, answer: Evaluated) -> "Rating":
-        """Return the rating that an answer with overlaps of k models gives."""
+    def of(cls, answer: Evaluated, soft: bool = False) -> "Rating":
+        """Return the rating that an answer with overlaps of k models gives; ``soft``: their scores are soft Dice."""
         known = [{one.case for one in of_model if one.dice is not None} for of_model in answer.overlaps]
-        return cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses.double())
+        found = cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses.double())
+        if not soft:
+            return found
+        cases = sorted(known[0])
+        names = {one.case: one.patient or f"case {one.case}" for one in answer.overlaps[0]}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names[case] for case in cases))}
+        rows = [
+            [mean_dice([one for one in of_model if one.case == case]) for case in cases] for of_model in answer.overlaps
+        ]
+        patients = tuple(numbers[names[case]] for case in cases)
+        return replace(found, soft=torch.tensor(rows, dtype=torch.float64), patients=patients)
+
+    @property
+    def by_patient(self) -> Tensor:
+        """(k, patients) soft Dice, mean over each patient's cases."""
+        places = torch.tensor(self.patients, dtype=torch.long)
+        counts = torch.bincount(places).double()
+        return torch.zeros(len(self.soft), len(counts), dtype=torch.float64).index_add_(1, places, self.soft) / counts
 
     @classmethod
     def from_record(cls, record: RatingRecord) -> "Rating":
@@ -46,18 +67,53 @@ class Rating:
         if len(record.cases) != len(record.dice) or (record.losses and len(record.losses) != len(record.dice)):
             raise ValueError(f"rates {len(record.dice)} models, and has cases of {len(record.cases)}")
         losses = record.losses or [[]] * len(record.dice)
-        return cls(tuple(record.dice), tuple(record.cases), torch.tensor(losses, dtype=torch.float64))
+        found = cls(tuple(record.dice), tuple(record.cases), torch.tensor(losses, dtype=torch.float64))
+        if not record.soft:
+            return found
+        cases = len(record.patients)
+        if len(record.soft) != len(record.dice) or any(len(row) != cases for row in record.soft):
+            raise ValueError(f"has soft Dice of other models or cases than {len(record.dice)} and {cases}")
+        if record.cases != [cases] * len(record.dice) or {*record.patients} != {*range(len({*record.patients}))}:
+            raise ValueError(f"has soft Dice of {cases} cases, expected {record.cases[0]}, of patients from 0 on")
+        soft = torch.tensor(record.soft, dtype=torch.float64)
+        if not torch.allclose(soft.mean(dim=1), found.scores, rtol=0, atol=ROUNDING):
+            raise ValueError("has a Dice that is not the mean of its soft Dice of the cases")
+        return replace(found, soft=soft, patients=tuple(record.patients))
 
 
 Ratings = Mapping[str, Rating]  # by who gave it: a site, or `SERVER`
 
 
-def pool_ratings(ratings: Ratings) -> CandidateResults:
-    """Pool the images of all raters into one validation set; a model without a Dice gets 0."""
+def pool_ratings(ratings: Ratings, sites: Sequence[str] = ()) -> CandidateResults:
+    """Pool the images of all raters into one validation set; a model without a Dice gets 0.
+
+    Of soft Dice, each of ``sites`` is rated by the patients of all others.
+    """
     dice = torch.stack([one.scores.nan_to_num(nan=0.0) for one in ratings.values()])  # of no case: without weight
     cases = torch.tensor([one.cases for one in ratings.values()], dtype=torch.float64)
     losses = torch.stack([one.losses for one in ratings.values()]).sum(dim=0)
-    return CandidateResults((dice * cases).sum(dim=0) / cases.sum(dim=0).clamp(min=1), losses)
+    found = CandidateResults((dice * cases).sum(dim=0) / cases.sum(dim=0).clamp(min=1), losses)
+    if not any(one.patients for one in ratings.values()):
+        return found
+    utilities = stack_patients(ratings, sites)
+    if SERVER in ratings:
+        voice = torch.ones(len(sites), 1, dtype=torch.float64)
+    else:
+        counts = utilities[0].isfinite().sum(dim=1).double().expand(len(sites), -1)
+        voice = counts * (1 - torch.eye(len(sites), dtype=torch.float64))
+        voice = voice / voice.sum(dim=1, keepdim=True).clamp(min=1)
+    return replace(found, patients=PatientResults(utilities, voice, torch.zeros(voice.shape[1], dtype=torch.float64)))
+
+
+def stack_patients(ratings: Ratings, sites: Sequence[str]) -> Tensor:
+    """Return (k, R, K) `PatientResults.utilities` of the server's rating, R = 1, or of those of ``sites``, R = n."""
+    found = [ratings[SERVER]] if SERVER in ratings else [ratings.get(site) for site in sites]
+    by_patient = [one.by_patient if one else torch.zeros(0, 0) for one in found]
+    most, models = max(part.shape[1] for part in by_patient), max(map(len, by_patient))
+    stacked = torch.full((models, len(found), most), torch.nan, dtype=torch.float64)
+    for place, part in enumerate(by_patient):
+        stacked[: len(part), place, : part.shape[1]] = part
+    return stacked
 
 
 @dataclass(frozen=True)
@@ -91,6 +147,7 @@ class RoundInputs:
             "values": {name: _by_site(sites, values) for name, values in reports.values.items()},
             "pairs": {name: pairs(values, torch.ones_like(there)) for name, values in reports.pairs.items()},
             "scores": {} if measured is None else pairs(measured.scores, upper),
+            "rests": {} if measured is None or measured.rests is None else pairs(measured.rests, upper),
             "ratings": {
                 what: {by: _rating_record(one) for by, one in those.items()} for what, those in self.ratings.items()
             },
@@ -146,7 +203,8 @@ class RoundInputs:
             return found
         there = reports.present[:, None] & reports.present
         scores = symmetric(record.scores).where(there, torch.nan)
-        return replace(found, measured=Measurements(record.size, scores))
+        rests = symmetric(record.rests) if record.rests else None
+        return replace(found, measured=Measurements(record.size, scores, rests))
 
 
 def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
@@ -156,4 +214,5 @@ def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
 
 def _rating_record(rating: Rating) -> dict[str, Any]:
     losses = {"losses": rating.losses.tolist()} if rating.losses.numel() else {}
-    return {"dice": list(rating.dice), "cases": list(rating.cases), **losses}
+    soft = {"soft": rating.soft.tolist(), "patients": list(rating.patients)} if rating.patients else {}
+    return {"dice": list(rating.dice), "cases": list(rating.cases), **losses, **soft}

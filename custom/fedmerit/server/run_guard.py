@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, Capabilities
 from fedmerit.contract.flat import Buffers
-from fedmerit.contract.method import CandidateResults, Method, Outcome, Reports
+from fedmerit.contract.method import CandidateResults, Method, Outcome, PatientResults, Reports
 from fedmerit.evidence.ledger import log_payload, split_head
 from fedmerit.evidence.signatures import certificate_name, is_signed_by_any, organisation
 from fedmerit.guard import cross_evaluation
@@ -29,7 +29,7 @@ from fedmerit.schema.messages import Enrolment, EnrolmentTask, Evaluated, Reply,
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange, Moment
-from fedmerit.server.round_inputs import SERVER, Ratings
+from fedmerit.server.round_inputs import SERVER, Ratings, stack_patients
 from fedmerit.server.round_updates import Replies
 
 
@@ -41,6 +41,7 @@ class RunGuard:
         in_the_clear: whether the server sees models.
         rates: whether the server, or the sites for each other, may rate the models without a site.
         root: certificate of the federation's root; None: there are no certificates.
+        tensor_sizes: entries of each tensor of an update, in order; none: nothing is forecast here.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class RunGuard:
         in_the_clear: bool,
         rates: bool,
         root: Certificate | None = None,
+        tensor_sizes: tuple[int, ...] = (),
     ):
+        self.tensor_sizes = tensor_sizes if method.uses_rests and in_the_clear else ()
         self.config, self.sites, self.root = config, sites, root
         self.on = config.is_guarded(method)
         # a run that estimates values enrols its sites also if the guard has nothing to do
@@ -143,7 +146,8 @@ class RunGuard:
     def _guard(self) -> Guard:
         enrolled = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
         seed = random_seed(self.config.seed, "guard")
-        return Guard(self.config.guard, enrolled, self.merges, self.measures, seed, self.config.rounds)
+        settings = self.merges, self.measures, seed, self.config.rounds, self.tensor_sizes
+        return Guard(self.config.guard, enrolled, *settings)
 
     def admit(
         self,
@@ -153,6 +157,7 @@ class RunGuard:
         received: Sequence[Buffers],
         last_step: Tensor | None,
         measured: Measurements | None = None,
+        models: Tensor | None = None,
     ) -> Admission:
         """Return what the method gets of a round.
 
@@ -163,11 +168,12 @@ class RunGuard:
             received: BatchNorm statistics that each site was sent.
             last_step: (d,) the mean update of the round before; None: there is none.
             measured: what the guard measured, if the round is played again.
+            models: (d,) or (n, d) that sites trained from; None: not known.
         """
         trained = [reply.buffers if reply else None for reply in replies]
         if not self.on:
             return replace(Admission.unguarded(updates, reports), statistics=[one or {} for one in trained])
-        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, measured)
+        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, measured, models)
         quantities, bounded = dict(admission.quantities), list(trained)
         if any(received):
             bounded, quantities["statistics_bound"] = bound_statistics(trained, received)
@@ -194,6 +200,9 @@ class RunGuard:
         losses = torch.stack([one.losses for one in rated.values()]).sum(dim=0)
         scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
         self.history, judged, voice, offsets = self.guard.judge(self.history, admission.reward_groups, scores)
+        if candidates.soft:
+            patients = PatientResults(stack_patients(rated, self.sites), voice, offsets)
+            return CandidateResults(ratings.nanmean(dim=0), losses, patients=patients)
         return cross_evaluation.candidate_results(candidates, ratings, losses, judged, voice, offsets)
 
     def leave_one_out_models(
@@ -342,7 +351,8 @@ def collect_enrolments(
     """
     counts = {site: distinct_images(enrolment) for site, enrolment in enrolments.items()}
     organisations = {site: read_organisation(enrolment, site, root) for site, enrolment in enrolments.items()}
-    return Enrolled.of_sites(sites, counts, organisations, shared)
+    filtered = [site for site, enrolment in enrolments.items() if enrolment.filters]
+    return Enrolled.of_sites(sites, counts, organisations, shared, filtered)
 
 
 def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:

@@ -92,11 +92,15 @@ class Federation:
         self.submodels = Submodels(self.can.neurons, self.layout, images)
         self.models = build_models(config, self.can, self.network, self.sites, context, self.submodels)
         rates = (images is not None or config.share_models) and config.can_evaluate
-        self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
+        self.run_guard = RunGuard(
+            config, self.method, self.can, self.sites, self.models.are_visible, rates, root, self.layout.tensor_sizes
+        )
         self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, images, self.now)
         self.best = BestRound(run, config.can_evaluate)
         observers = RunObservers(config.values, self.models.parameters, len(self.sites))
-        self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
+        self.observation = RoundObservation(
+            config, run, observers, self.models, self.evaluator, self.recorder, self.layout.tensor_sizes
+        )
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
         self.round = 0
         self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
@@ -239,7 +243,10 @@ class Federation:
         updates, reports = stack_replies(replies.replies, self.sites, size, self.method.asks, self.can)
 
         sent = reports
-        admission = self.run_guard.admit(updates, reports, replies.replies, models.buffers, self.mean_update)
+        began, received = models.digests(), models.parameters
+        admission = self.run_guard.admit(
+            updates, reports, replies.replies, models.buffers, self.mean_update, models=received
+        )
         places = self.method.parts(self.state)
         parts = part_products(admission.updates, admission.reports, places) if len(places) else None
         admission = replace(admission, reports=replace(admission.reports, parts=parts))
@@ -247,7 +254,6 @@ class Federation:
             self.can.candidates, self.state, admission, replies, clock
         )
 
-        began, received = models.digests(), models.parameters
         self.state, given = self.method.round(self.state, admission.updates, reports)
         require_finite(given, self.method, f"round {number}: {self.config.method}")
         with clock.paused():

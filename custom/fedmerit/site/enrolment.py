@@ -7,6 +7,7 @@ asks again when a run resumes.
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Enrolment
@@ -16,7 +17,7 @@ DIGITS = 32  # of a case's digest, hexadecimal
 
 
 def make_enrolment(
-    holdings: Holdings, config: RunConfiguration, round: int, certificate: str, secret: str
+    holdings: Holdings, config: RunConfiguration, round: int, certificate: str, secret: str, filters: Sequence[str] = ()
 ) -> Enrolment:
     """Return the enrolment of a site: its counts, a digest of each of its training cases, and a seal.
 
@@ -26,6 +27,7 @@ def make_enrolment(
         round: of the task.
         certificate: PEM of the site; "" if it has none.
         secret: of the site, the same whenever it enrols in a run, so that a run repeats bit for bit.
+        filters: classes of the privacy filters of its updates.
     """
     salt = json.dumps(config.to_dict(), sort_keys=True).encode()
     digests = (hashlib.sha256(salt + image).hexdigest()[:DIGITS] for image in holdings.identities)
@@ -37,4 +39,5 @@ def make_enrolment(
         certificate,
         seal=hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS],
         preparation=holdings.preparation,
+        filters=tuple(filters),
     )

@@ -161,6 +161,10 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
             raise Refused(NOT_FOR_OTHERS, f"BatchNorm statistics on the {task.split} split, expected training")
         if task.purpose is Purpose.FINISH and config.training.final_model != "selected":
             raise Refused(NOT_FOR_OTHERS, "the final model selection; final_model=selected is not set")
+        soft = task.split == SERVER_SPLIT and bool(can.candidates and can.candidates.soft)
+        soft |= task.split == "validation" and any(parse_observer(spec).soft for spec in config.values)
+        if task.soft and not soft:
+            raise Refused(NOT_NEEDED, f"soft Dice on the {task.split} split in round {task.round}; expected counts")
         bins = can.loss_bins if task.split == SERVER_SPLIT else 0
         if task.bins not in (0, bins):
             what = f"losses in {task.bins} bins of images of the {task.split} split"
@@ -193,7 +197,7 @@ def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
     whole = hashlib.sha256(f"{digest(models)} {type(task).__name__}".encode())
     tensors: list[Tensor] = []
     if isinstance(task, Evaluation):
-        whole.update(f"{task.split} {task.bins} {task.purpose}".encode())
+        whole.update(f"{task.split} {task.bins}{' soft' * task.soft} {task.purpose}".encode())
         tensors += [task.mixtures, task.shares]
     elif isinstance(task, ImportanceTask):
         whole.update(f"{task.split} {task.order} {task.images}".encode())

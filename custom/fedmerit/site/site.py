@@ -46,6 +46,7 @@ class Site:
         signer: of its log; None: it is not signed.
         certificate: PEM, of the site; "": it has none.
         caps: by split, the most models that the site's operator lets it evaluate in a round; for others no cap.
+        filters: classes of the privacy filters that change its updates on their way; it declares them as it enrols.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Site:
         signer: Signer | None = None,
         certificate: str = "",
         caps: Mapping[str, int] | None = None,
+        filters: Sequence[str] = (),
     ):
         self.trainer, self.config, self.name, self.certificate = trainer, config, trainer.name, certificate
         method = config.build_guarded_method()
@@ -67,7 +69,7 @@ class Site:
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, trainer.name, signer, config.digest)
         self._secret = signer.sign(f"secret {config.digest}") if signer else ""  # what only the site can know
-        self.participants, self.caps = participants, dict(caps or {})
+        self.participants, self.caps, self.filters = participants, dict(caps or {}), tuple(filters)
         self.models = self._models(ask_peer, key)
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
@@ -100,7 +102,7 @@ class Site:
         """Commit to what the site holds."""
         started, holdings = time.perf_counter(), self.trainer.holdings(task.round)
         secret = self._secret or holdings.secret
-        enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret)
+        enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret, self.filters)
         enrolment = replace(enrolment, seconds=time.perf_counter() - started)
         self.log.enrolled(task, enrolment)
         return enrolment

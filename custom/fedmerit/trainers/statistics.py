@@ -118,4 +118,4 @@ def candidate_task(
 ) -> Evaluation:
     """Return the evaluation of candidate models on a split, with ``statistics`` of `candidate_statistics`."""
     models, mixtures, bins = candidates.models, candidates.mixtures, candidates.bins
-    return Evaluation(round, split, models, mixtures, *statistics, bins, ledger=ledger)
+    return Evaluation(round, split, models, mixtures, *statistics, bins, candidates.soft, ledger=ledger)

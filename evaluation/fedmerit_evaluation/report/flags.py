@@ -260,6 +260,7 @@ BOUNDS = {  # by quantity: what was bounded, and how
         "reward",
         "shared within a reward group: one organisation, shared cases, or near copies of updates",
     ),
+    "work_test": ("test of work", "suspended, as the site declares a privacy filter of its updates"),
     "rater_outlier": ("ratings of other sites", "outliers among the raters, left out"),
 }
 

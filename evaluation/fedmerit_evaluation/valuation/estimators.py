@@ -218,6 +218,30 @@ class LocalOnlyValues(Estimator):
         return reached / run.holders[:, None] if self.copies == "share" else reached
 
 
+@dataclass(frozen=True)
+class InnovationValues(Estimator):
+    """The sum over rounds of what a site's updates add beyond the server's forecast of them, on others' patients.
+
+    Source: `fedmerit.contract.innovation`. A site is paid for no patient of its own: voice=others.
+    """
+
+    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = OTHERS
+
+    about: ClassVar[str] = "what updates add beyond the server's forecast of them, summed over rounds"
+    observes: ClassVar[str] = "innovation"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """Return (n, D) points of soft Dice, fractions; negative ones stay."""
+        games = run.games(self.observes)
+        masks = [own_patient_mask(game, run.sites) for game in games]
+        parts = [
+            mean_over_testers(leave_one_out_matrix(game, run.sites), self.voice, own)
+            for game, own in zip(games, masks, strict=True)
+        ]
+        return sum_rounds(np.stack(parts), np.stack([game.counts for game in games]))
+
+
 def benefit_matrix(run: ObservedRun) -> FloatArray:
     """Return (n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
     parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
@@ -260,6 +284,7 @@ ESTIMATORS: Mapping[str, type[Estimator]] = {
     "local_only": LocalOnlyValues,
     "contribution": OwnContribution,
     "data_size": DataSize,
+    "innovation": InnovationValues,
 }
 
 

@@ -176,7 +176,7 @@ def detection(
 ) -> None:
     """Measure false alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
 
-    Small trainings have 15 honest scenarios and 27 attacks; detectors of other packages see them, too. On networks
+    Small trainings have 20 honest scenarios and 47 attacks; detectors of other packages see them, too. On networks
     detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
@@ -218,6 +218,34 @@ def detection(
             settings,
         )
         show(bench.detection(wanted, bench.federations(wanted, out, on_case), out), out)
+    console.print(f"all measurements: {out}", soft_wrap=True)
+
+
+@commands.add("lab bench pay --out pay --seeds 0,1 --sizes 4,6")
+def pay(
+    out: costs.OutFolder,
+    seeds: Seeds = "0,1,2",
+    sizes: Annotated[str, typer.Option(help="Numbers of sites.")] = "4,6,10",
+    rounds: Annotated[int, typer.Option(min=4, help="Rounds of every federation.")] = ROUNDS_SMALL,
+    images: Annotated[int, typer.Option(min=8, help="Images of the server.")] = 200,
+    retrained: Annotated[
+        int, typer.Option(min=0, help="Seeds whose honest federations are retrained for Shapley values.")
+    ] = 2,
+) -> None:
+    """Measure what innovation pays to attackers, and to unusual honest sites beside Shapley values by retraining.
+
+    Small trainings, as of `lab bench detection`. Interrupted, the same command resumes.
+    """
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.studies.study import parse_seeds
+    from fedmerit_lab.benchmarks.pay_benchmark import PayBench, pay_tables, play_all
+
+    bench = PayBench(parse_counts(sizes), parse_seeds(seeds), rounds, images, retrained)
+
+    def on_case(case: str, done: int, of: int) -> None:
+        console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
+
+    show(pay_tables(bench, play_all(bench, out, on_case), out), out)
     console.print(f"all measurements: {out}", soft_wrap=True)
 
 

@@ -15,21 +15,24 @@ from fedmerit.contract.vectors import gram
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import GuardSettings, Network
 from fedmerit.seeds import random_seed
-from fedmerit.server.round_inputs import Rating, Ratings, pool_ratings
+from fedmerit.server.round_inputs import SERVER, Rating, Ratings, pool_ratings
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.server.run_guard import RunGuard
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit_lab.attacks.attack import AttackerView
 from fedmerit_lab.detection.detector import MonitoredRound
-from fedmerit_lab.detection.scenarios import Scenario
+from fedmerit_lab.detection.scenarios import Scenario, Work
 from fedmerit_lab.detection.small_trainings import (
     SIZES,
     VALIDATION,
     Recipe,
     SiteData,
     accuracies,
+    generate_images,
     generate_sites,
     initial_model,
+    logits,
+    soft_scores,
     train,
 )
 
@@ -47,6 +50,7 @@ class Case:
     rounds: int = 20
     parameters: Mapping[str, Any] = field(default_factory=dict)
     guard: GuardSettings = field(default_factory=lambda: GuardSettings("on"))
+    server_images: int = 0  # that no site chose, of four scanners and all classes
 
     @property
     def attackers(self) -> range:
@@ -78,7 +82,8 @@ class Federation:
         )  # fmt: skip
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
-        self.guard = RunGuard(config, self.method, self.can, self.names, True, True)
+        self.guard = RunGuard(config, self.method, self.can, self.names, True, True, tensor_sizes=SIZES)
+        self.images = generate_images(case.server_images, self._random("data"), self._random("server"))
         self.models = initial_model(self._random("model"))
         self.state = self.method.start(self.models, n, Layout.of(*SIZES))
         self.past: list[Tensor] = []  # (n, d) models received
@@ -97,6 +102,8 @@ class Federation:
         sites = generate_sites(counts, scenario.concentration, self._random("data"))
         sites = [scenario.all(site, self._random("all", row)) for row, site in enumerate(sites)]
         sites[0] = scenario.odd(sites[0], self._random("odd"))
+        if scenario.twins:
+            sites[0] = sites[1] = self._public(sites[0])
         claims = [float(site.count) for site in sites]
         origins = {row: sites[self.case.attackers[0] if scenario.is_copy else row] for row in self.case.attackers}
         for place, (row, origin) in enumerate(origins.items()):
@@ -105,12 +112,34 @@ class Federation:
             claims[row] = sites[row].count * scenario.claims
         return sites, torch.tensor(claims, dtype=torch.float64)
 
+    def _public(self, like: SiteData) -> SiteData:
+        """Return ``like`` with public training images."""
+        images, labels = generate_images(like.count, self._random("data"), self._random("public"))
+        return replace(like, images=images.numpy(), labels=labels.numpy())
+
+    def _work(self, number: int, received: Tensor, honest: Tensor, work: Work, row: int) -> Tensor:
+        """Return (d,) what an attacker's `Work` gives, of the length of ``honest`` (d,) times its factor."""
+        data = replace(self._public(self.data[row]) if work.is_public else self.data[row], batch_size=work.batch_size)
+        if work.is_predicted:
+            found = logits(received[None], torch.from_numpy(data.images)).argmax(dim=2)[0]
+            data = replace(data, labels=found.numpy())
+        recipe = replace(self.recipe, steps=work.steps)
+        update = train(received[None], [data], recipe, [self._random("work", row, number)])[0]
+        return update * (work.length * float(honest.norm() / update.norm().clamp(min=1e-30)))
+
     def _train(self, number: int, received: Tensor) -> Tensor:
         """Return (n, d) honest updates; exact copies draw the same batches."""
         names = list(self.names)
         if self.case.scenario.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
             names[-1] = names[-2]
-        return train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
+        updates = train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
+        scenario = self.case.scenario
+        if scenario.filter_noise:
+            noise = torch.from_numpy(self._random("filter", number).normal(size=updates.shape[1])).float()
+            updates[0] += noise * (scenario.filter_noise * updates[0].norm() / noise.norm())
+        for row in self.case.attackers if scenario.work else ():
+            updates[row] = self._work(number, received[row], updates[row], scenario.work, row)
+        return updates
 
     def _present(self, number: int) -> Tensor:
         n, scenario = self.case.sites, self.case.scenario
@@ -118,6 +147,7 @@ class Federation:
         missing = torch.full((n,), scenario.away, dtype=torch.float64)
         missing[0] = max(scenario.away, scenario.absent)
         present = drawn >= missing
+        present[0] &= number >= scenario.joins
         return present if present.sum() >= 2 else torch.ones_like(present)
 
     def play(self, number: int) -> Outcome:
@@ -132,13 +162,16 @@ class Federation:
         counts = self.claims.where(present, 0.0)
         nothing = {name: torch.zeros_like(updates) for name in self.can.vectors}
         reports = Reports(counts, present, values, products=gram(updates), vectors=nothing)
-        admission = self.guard.admit(updates, reports, [None] * n, [{}] * n, step)
+        admission = self.guard.admit(updates, reports, [None] * n, [{}] * n, step, models=received)
         places = self.method.parts(self.state)
         parts = part_products(admission.updates, admission.reports, places) if len(places) else None
         reports = replace(admission.reports, parts=parts)
         if self.can.candidates and (wanted := self.can.candidates.candidates(self.state, admission.updates, reports)):
             rated = self._rate(wanted)
-            results = self.guard.judge_candidates(admission, wanted, rated) if self.guard.on else pool_ratings(rated)
+            if self.guard.on and SERVER not in rated:
+                results = self.guard.judge_candidates(admission, wanted, rated)
+            else:
+                results = pool_ratings(rated, self.names)
             reports = replace(reports, candidates=results)
         self.state, given = self.method.round(self.state, admission.updates, reports)
         outcome = self.guard.divide_outcome(admission, given, received)
@@ -189,8 +222,16 @@ class Federation:
                 values[name] = error.where(torch.tensor(len(self.past) > 0), torch.nan)
 
     def _rate(self, wanted: Candidates) -> Ratings:
-        """Return every site's accuracies of all candidates, and the histogram of wrong images."""
+        """Return the ratings of all candidates: by the server on its images, or by every site.
+
+        By accuracy with the histogram of wrong images, or where soft Dice is wanted by `soft_scores`.
+        """
         models = (wanted.mixtures @ wanted.models.double()).float()
+        if self.case.server_images:
+            return {SERVER: self._rating(wanted, models, *self.images)}
+        if wanted.soft:
+            rows = [(torch.from_numpy(one.validation), torch.from_numpy(one.validation_labels)) for one in self.data]
+            return {name: self._rating(wanted, models, *images) for name, images in zip(self.names, rows, strict=True)}
         found = accuracies(models, self.data)
         ratings = {}
         for name, row in zip(self.names, found, strict=True):
@@ -199,6 +240,16 @@ class Federation:
                 losses[:, 0], losses[:, -1] = row * VALIDATION, (1 - row) * VALIDATION
             ratings[name] = Rating(tuple(row.tolist()), (VALIDATION,) * len(models), losses)
         return ratings
+
+    def _rating(self, wanted: Candidates, models: Tensor, images: Tensor, labels: Tensor) -> Rating:
+        """Return the rating of ``models`` (k, d) on images."""
+        known = soft_scores(models, images, labels)
+        right = known if wanted.soft else (logits(models, images).argmax(dim=2) == labels).double()
+        count, losses = len(labels), torch.zeros(len(models), wanted.bins, dtype=torch.float64)
+        if wanted.bins:
+            losses[:, 0], losses[:, -1] = right.sum(dim=1), (1 - right).sum(dim=1)
+        rating = Rating(tuple(right.mean(dim=1).tolist()), (count,) * len(models), losses)
+        return replace(rating, soft=known, patients=tuple(range(count))) if wanted.soft else rating
 
 
 def play(case: Case, see: Any = None) -> Played:

@@ -26,6 +26,17 @@ def unchanged(site: SiteData, random: Generator) -> SiteData:
 
 
 @dataclass(frozen=True)
+class Work:
+    """A training of attackers of the arena instead of the honest one; their updates are as long as honest ones."""
+
+    steps: int = 10  # of the 10
+    batch_size: int = 16
+    is_public: bool = False  # on images that anybody has, of all scanners, not on its own
+    is_predicted: bool = False  # with the received model's predictions as labels
+    length: float = 1.0  # in norms of an honest update
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A federation with a known answer: what its honest sites have in common, what is odd about one, who attacks."""
 
@@ -42,6 +53,10 @@ class Scenario:
     attackers: int = 0
     data: tuple[Change, ...] = (unchanged,)  # of the data of each attacker, in turn
     claims: float = 1.0  # factor of the number of images that an attacker commits to
+    work: Work | None = None  # of attackers, instead of the honest one
+    joins: int = 0  # the first site's first round
+    filter_noise: float = 0.0  # of the first site's own privacy filter, in norms of its update; it declares the filter
+    twins: bool = False  # whether the first two sites have the same public images, and no others
     is_copy: bool = False  # whether all attackers have the images of the first
     on_sites: str = ""  # spec of the attack on site folders, with {attacker}, {partner} and {middle} of the rounds
     sybil: str = ""  # a key of `fedmerit_lab.attacks.sybils.SYBILS`, by which site folders change
@@ -104,6 +119,11 @@ def _batches(size: int) -> Change:
     return lambda site, random: replace(site, batch_size=size)
 
 
+def _wrong_labels(site: SiteData, random: Generator) -> SiteData:
+    is_wrong = random.random(site.count) < 0.6
+    return replace(site, labels=np.where(is_wrong, random.integers(CLASSES, size=site.count), site.labels))
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "usual": Scenario("sites of three sizes, other mixes of classes and scanner settings"),
     "noise x4": Scenario("one site's images are four times as noisy", _noisy(4)),
@@ -120,6 +140,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     "heterogeneous": Scenario("every site has a few of the classes", concentration=0.2),
     "alike": Scenario("sites of one size with nearly the same mix of classes", counts=(80,), concentration=100.0),
     "Adam": Scenario("sites train with Adam", adam=True, lr=0.003),
+    "wrong labels": Scenario("60 % of one site's labels are drawn", _wrong_labels),
+    "joins in round 10": Scenario("one site joins when half of the rounds are over", joins=10),
+    "own filter": Scenario("one site's privacy filter adds noise of the norm of its update", filter_noise=1.0),
+    "own filter x8": Scenario("one site's privacy filter adds noise of 8 times that norm", filter_noise=8.0),
+    "public twins": Scenario("two sites have the same public images only", twins=True),
 }
 
 
@@ -192,6 +217,28 @@ ATTACKS: Mapping[str, Scenario] = {
         on_sites="near-twin:of={attacker}:noise=0.83",
         sybil="duplicate",
     ),
+    "last step, blocks times factors": attacked("that step, its blocks times fixed factors", "reweighted"),
+    "last step, blocks of 24 times factors": attacked("likewise, of small blocks", "reweighted:block=24"),
+    "last step, entries times factors": attacked("likewise, of every entry", "reweighted:block=1"),
+    "forecast by block": attacked("each block's regression on its last steps", "forecast"),
+    "forecast by block of 24": attacked("likewise, of small blocks", "forecast:block=24"),
+    "forecast under noise": attacked("the forecast, under noise of .3 of its length", "forecast:noise=0.3"),
+    "low-rank mean of steps": attacked("the mean of the last steps, of low rank", "low-rank"),
+    "extrapolated steps": attacked("each entry's geometric series continued", "extrapolated"),
+    "last step and rescaled weights": attacked("what leaves ReLU layers unchanged, on the last step", "rescaled"),
+    "15 % of its update on the last step": attacked("a small part of honest work", "dose"),
+    "honest once, then forecast": attacked("trains in round 0 only", "forecast:from=1"),
+    "honest once, then that by blocks": attacked(
+        "trains in round 0 only, then sends that update, its blocks times factors", "reweighted:of=own:from=1"
+    ),
+    "honest 8 rounds, then forecast": attacked("trains in 8 rounds only", "forecast:from=8"),
+    "2.9 times the length": attacked("a long update", "scaled:by=2.9"),
+    "one step of ten": attacked("one step in place of ten, as long", work=Work(steps=1)),
+    "one step on two images": attacked("one step on two images", work=Work(1, 2)),
+    "public images": attacked("trains on public images only", work=Work(is_public=True)),
+    "public images, 2.9 times the length": attacked("likewise, a long update", work=Work(is_public=True, length=2.9)),
+    "one step on public images": attacked("likewise, one step in place of ten", work=Work(1, is_public=True)),
+    "predicted labels": attacked("trains with the model's predictions as labels", work=Work(is_predicted=True)),
     "a site split in two": attacked(
         "two names, half of the images each", attackers=2, is_copy=True, data=(_half(0), _half(1)), sybil="split"
     ),

@@ -5,6 +5,7 @@ image, white noise. A site differs from the others by its mix of classes and its
 take milliseconds, so that hundreds of federations can be trained.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ PIXELS = SIDE * SIDE
 SIZES = (PIXELS * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES)  # of the parts of the vector
 SIZE = sum(SIZES)  # d
 VALIDATION = 40  # images of each site
+LEAST_PROBABILITY = 1e-3  # of an image's class: less counts as this
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,27 @@ def generate_sites(counts: Sequence[int], concentration: float, random: Generato
     """Return sites of so many training images; ``concentration`` of the Dirichlet distribution of their classes."""
     templates = smooth_fields(CLASSES, random)
     return [_generate(templates, count, random.dirichlet(np.full(CLASSES, concentration)), random) for count in counts]
+
+
+def generate_images(count: int, data: Generator, random: Generator) -> tuple[Tensor, Tensor]:
+    """Return (count, PIXELS) images and (count,) classes in equal shares, in turn of four scanners.
+
+    ``data`` is the generator that `generate_sites` begins with, of the same templates; ``random`` draws the images.
+    """
+    templates, equal = smooth_fields(CLASSES, data), np.full(CLASSES, 1 / CLASSES)
+    parts = [_generate(templates, count // 4 + (place < count % 4), equal, random) for place in range(4)]
+    images, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def soft_scores(models: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Return (k, images) float64 scores of ``models`` (k, d), 0 to 1: 1 less the cross-entropy by the largest counted.
+
+    That is of a probability of `LEAST_PROBABILITY`.
+    """
+    found = torch.log_softmax(logits(models.float(), images), dim=2)
+    own = found.gather(2, labels.expand(len(models), -1)[..., None])[..., 0].double()
+    return (1 - own / math.log(LEAST_PROBABILITY)).clamp(0, 1)
 
 
 def _generate(templates: NDArray[np.float64], count: int, mix: NDArray[np.float64], random: Generator) -> SiteData:

@@ -107,7 +107,7 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
     [
         (
             {"values": ["shap"]},
-            "--values 'shap': unknown; expected one of multi_round, local_only, leave_one_out_loss, one_round",
+            "--values 'shap': unknown; expected one of multi_round, local_only, innovation, leave_one_out_loss",
         ),
         ({"values": ["multi_round", "multi_round:every=2"]}, "--values multi_round: given twice"),
         ({"values": ["multi_round:every=-1"]}, "every=-1: expected a whole number, 0 or more"),

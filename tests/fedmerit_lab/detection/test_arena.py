@@ -49,8 +49,9 @@ def test_a_scenario_changes_one_site_or_all(name):
         for one, another in zip(usual.data, other.data, strict=True)
     ]
     scenario = SCENARIOS[name]
-    trained_otherwise = scenario.adam or scenario.absent or scenario.away or name == "usual"
-    assert same in ([[True] * 3] if trained_otherwise else [[False, True, True], [False] * 3])
+    trained_otherwise = scenario.adam or scenario.absent or scenario.away or scenario.joins or scenario.filter_noise
+    twins = [[False, False, True]] if scenario.twins else [[False, True, True], [False] * 3]
+    assert same in ([[True] * 3] if trained_otherwise or name == "usual" else twins)
     assert name == "usual" or scenario != USUAL
     assert scenario.card
 
@@ -70,7 +71,46 @@ def test_an_attack_is_followed_by_the_last_sites_alone(name):
         not np.array_equal(one.labels, two.labels) for one, two in zip(federation.data, honest.data, strict=True)
     )
     lies = not torch.equal(federation.claims, honest.claims)
-    assert changed or others or lies or name in ("trains one round in two", "zero update, every other round")
+    begins = ("trains one round in two", "zero update, every other round", "honest 8 rounds, then forecast")
+    assert changed or others or lies or name in begins
+
+
+@pytest.mark.parametrize("name", [name for name, scenario in ATTACKS.items() if scenario.work])
+def test_work_of_an_attacker_is_as_long_as_its_honest_update_and_another(name):
+    attack = ATTACKS[name]
+    updates = []
+    for scenario in (attack, USUAL):
+        federation = Federation(Case("fedavg", 4, scenario))
+        federation.play(0)
+        updates.append(federation.last.updates[-1].double())
+    assert float(updates[0].norm()) == pytest.approx(attack.work.length * float(updates[1].norm()), rel=1e-5)
+    assert torch.cosine_similarity(*updates, dim=0) < 0.99
+
+
+@pytest.mark.parametrize(
+    "spec", ["reweighted", "forecast", "low-rank", "extrapolated", "rescaled", "forecast:noise=0.5"]
+)
+def test_a_forecaster_sends_functions_of_steps_as_long_as_an_honest_update(spec):
+    federation = Federation(Case("fedavg", 4, attacked("forecasts", spec), rounds=20))
+    for _ in range(5):
+        federation.play(_)
+        sent, honest = federation.last.updates[-1].double(), federation.own[-1][-1].double()
+        assert 0.99 < float(sent.norm() / honest.norm()) < 1.2
+        assert not torch.equal(sent, honest)
+    again = Federation(Case("fedavg", 4, attacked("forecasts", spec), rounds=20))
+    for _ in range(5):
+        again.play(_)
+    assert torch.equal(again.last.updates[-1].double(), sent)
+
+
+def test_the_servers_images_rate_candidates_in_the_place_of_the_sites():
+    federation = Federation(Case("innovation", 4, USUAL, server_images=50))
+    outcome = federation.play(0)
+    assert federation.state.patients.tolist() == [50]
+    assert outcome.quantities["innovation"].isfinite().all()
+    committee = Federation(Case("innovation", 4, USUAL))
+    committee.play(0)
+    assert committee.state.patients.tolist() == [40] * 4
 
 
 @pytest.mark.parametrize("method", ["fedce", "cgsv", "cffl", "fedci", "qfedavg"])

@@ -25,6 +25,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.operations import site_policy
 from fedmerit.engines.nvflare.own_errors import ERRORS, keep_error
+from fedmerit.engines.nvflare.privacy import find_own_filters
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
     message_to_model,
@@ -62,11 +63,18 @@ class MeritExecutor(Executor):
         encrypted: whether updates leave, and models come, as ciphertexts.
         script: of a plan with a script, how to start it, as `fedmerit.engines.nvflare.client_script.start_script` has
             it; a hospital's own manifest replaces it.
+        filters: classes of the job's privacy filters; None: it has none.
     """
 
-    def __init__(self, plan: dict[str, Any], encrypted: bool = False, script: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        plan: dict[str, Any],
+        encrypted: bool = False,
+        script: dict[str, Any] | None = None,
+        filters: list[str] | None = None,
+    ):
         super().__init__()
-        self.plan, self.encrypted, self.script = plan, encrypted, script
+        self.plan, self.encrypted, self.script, self.filters = plan, encrypted, script, filters
         self._client_script: ClientScript | None = None
         self._at_work: tuple[FLContext, Signal] | None = None  # of the task at hand
         self._accepted: RunConfiguration | None = None  # the plan, once the site's rules allow it
@@ -145,9 +153,10 @@ class MeritExecutor(Executor):
             trainer: Trainer = ScriptTrainer(
                 str(name), plan, own, RestartedScript(self._ask_script, self._start_script)
             )
-            return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
-        trainer = build_trainer(plan, site_folder(name), own, configured_device(name))
-        return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
+        else:
+            trainer = build_trainer(plan, site_folder(name), own, configured_device(name))
+        filters = [*(self.filters or ()), *find_own_filters(self._local(fl_ctx))]
+        return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps, filters)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Refuse a job that cannot run here, task by task; remember what filters left of an update."""

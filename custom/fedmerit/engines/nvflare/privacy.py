@@ -1,6 +1,7 @@
 """The privacy filters of `configuration/specs.py` as NVFlare's, and what they make of an answer outside NVFlare."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
+from fedmerit.engines.nvflare.components import class_path
+from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
+from fedmerit.files import read_json
 from fedmerit.schema.configuration.specs import Gaussian, Percentile, SparseVector, parse_filter
 from fedmerit.schema.messages import Answer, Reply
 
@@ -71,3 +75,15 @@ def build_answer_filter(specs: Sequence[str], network: nn.Module) -> Callable[[A
         return model_to_answer(FLModelUtils.from_shareable(shareable), network)
 
     return filtered
+
+
+def find_own_filters(local: Path) -> list[str]:
+    """Return the classes of the filters that ``privacy.json`` in a kit's ``local`` has results go through.
+
+    They are those of all its scopes, each once; the gate is none.
+    """
+    path = local / "privacy.json"
+    scopes = read_json(path).get("scopes", ()) if path.exists() else ()
+    found = (str(one["path"]) for scope in scopes for one in scope.get("task_result_filters", ()))
+    names = dict.fromkeys(path.rpartition(".")[2] for path in found if path != class_path(EgressFilter))
+    return list(names)

@@ -23,7 +23,7 @@ from fedmerit.engines.nvflare.scalars import RECEIVERS, receiver
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import JOB_WAITING, Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.specs import HE
+from fedmerit.schema.configuration.specs import HE, filter_names
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.server.requirements import require_decentralised
 
@@ -64,7 +64,8 @@ class MeritRecipe(Recipe):
         job.to_server(MeritController(**waiting._asdict()))
         encrypted = HE in privacy
         job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
-        job.to_clients(executor(config.to_dict(), encrypted, script), tasks=[TRAIN, EVALUATE])
+        declared = filter_names(privacy) or None
+        job.to_clients(executor(config.to_dict(), encrypted, script, declared), tasks=[TRAIN, EVALUATE])
         asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
         chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():

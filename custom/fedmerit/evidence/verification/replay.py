@@ -159,6 +159,9 @@ class Replay:
         nothing: list[Any] = [None] * len(self.sites)
         if self.guard.on and self.sees_updates and inputs.measured is None:
             raise ValueError("scores lack, what the guard measures in every round")
+        forecasts = self.guard.on and self.sees_updates and self.method.uses_rests
+        if forecasts and (inputs.measured is None or inputs.measured.rests is None):
+            raise ValueError("rests lack, what the guard measures in every round for this method")
         admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
         if len(self.method.parts(self.state)) and inputs.parts is None:
             raise ValueError("parts lack, whose inner products the method has")
@@ -196,7 +199,8 @@ class Replay:
                     shared[places[site], places[other]] = shared[places[other], places[site]] = True
         counts = {site: enrolment.images for site, enrolment in present.items()}
         organisations = {site: certified_organisation(enrolment, site) for site, enrolment in present.items()}
-        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared)
+        filtered = [site for site, enrolment in present.items() if enrolment.filters]
+        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared, filtered)
         self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
 
     def _allocate(self, inputs: RoundInputs) -> None:
@@ -222,7 +226,7 @@ class Replay:
         ratings = self._require_ratings(CANDIDATES, len(candidates.mixtures), inputs, admission, record)
         if self.guard.on and SERVER not in ratings:
             return replace(reports, candidates=self.guard.judge_candidates(admission, candidates, ratings))
-        return replace(reports, candidates=pool_ratings(ratings))
+        return replace(reports, candidates=pool_ratings(ratings, self.sites))
 
     def _leave_one_out(
         self, inputs: RoundInputs, admission: Admission, given: Outcome, received: Tensor, record: RoundRecord

@@ -83,7 +83,7 @@ def compare_enrolments(ledger: Path, records: Sequence[RoundRecord], log: SiteLo
 
 
 def _commitment(record: LogEntry | EnrolmentRecord) -> tuple[object, ...]:
-    return record.cases, record.slices, record.fingerprint
+    return record.cases, record.slices, record.fingerprint, record.filters
 
 
 def compare_ratings(

@@ -55,6 +55,11 @@ def parse_filter(spec: str) -> Filter:
     return parse_spec(spec, FILTERS, "--privacy")
 
 
+def filter_names(specs: Sequence[str]) -> list[str]:
+    """Return the names of the filters of specs, by which a site declares them; encryption is none."""
+    return [type(parse_filter(spec)).__name__ for spec in specs if spec != HE]
+
+
 @dataclass(frozen=True)
 class TensorBoard:
     """A tracker: event files in the job's folder at the server, a folder per site."""

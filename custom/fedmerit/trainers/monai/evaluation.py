@@ -20,7 +20,7 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.neurons import loss_increases
-from fedmerit.trainers.monai.prediction import evaluate, evaluate_with_losses
+from fedmerit.trainers.monai.prediction import evaluate, evaluate_softly, evaluate_with_losses
 from fedmerit.trainers.monai.samples import Samples, build_samples
 
 STATISTICS_BATCH = 16  # slices whose mean and variance are one of those averaged
@@ -88,25 +88,28 @@ class Evaluations:
         cases: Sequence[Case],
         final: bool = False,
         losses: bool = False,
+        soft: bool = False,
     ) -> ModelEvaluation:
         """Return results of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` if
         necessary.
         """
         model, images = (digest(parameters), tensors_digest(buffers.items())), [case.image_file for case in cases]
-        key = model, tuple(images), final, losses
+        key = model, tuple(images), final, losses, soft
         found = self._found.pop(key, None)
         if found is None:
             flat.load(network, parameters, buffers)
-            found = self.evaluate_now(network, cases, final, losses)
+            found = self.evaluate_now(network, cases, final, losses, soft)
         self._found[key] = found
         if len(self._found) > KEPT:
             del self._found[next(iter(self._found))]
         return found
 
     def evaluate_now(
-        self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False
+        self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False, soft: bool = False
     ) -> ModelEvaluation:
-        """Return results of ``network``; only a round's models have ``losses``, not ``final`` ones."""
+        """Return results of ``network``; ``final`` models have neither ``losses`` nor ``soft`` scores."""
+        if soft:
+            return ModelEvaluation(tuple(evaluate_softly(network, cases, self._labels, self._amp)))
         if not losses:
             return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
         overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
@@ -127,7 +130,7 @@ def evaluate_models(
     ``evaluations`` remember are not computed again.
     """
     started = time.perf_counter()
-    final = task.purpose is Purpose.FINAL
+    kind = task.purpose is Purpose.FINAL, task.bins > 0, task.soft
     known = evaluations or Evaluations(config)
     overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
     for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
@@ -135,9 +138,9 @@ def evaluate_models(
         if estimate_on is not None:
             flat.load(network, *model)
             estimate_statistics(network, estimate_on)
-            found = known.evaluate_now(network, cases, final, task.bins > 0)
+            found = known.evaluate_now(network, cases, *kind)
         else:
-            found = known.evaluate(network, *model, cases, final, task.bins > 0)
+            found = known.evaluate(network, *model, cases, *kind)
         overlaps.append(found.overlaps)
         if found.losses is not None:
             losses[row] = histogram(found.losses, task.bins)

@@ -40,6 +40,32 @@ def evaluate(
 
 
 @torch.inference_mode()
+def evaluate_softly(
+    network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False
+) -> list[Overlap]:
+    """Return one `Overlap` per case and label with its soft Dice, 2 Σ p g / (Σ p + Σ g), over all slices of the case.
+
+    p are the predicted probabilities and g the masks. There is none where the reference is empty.
+    """
+    sums = torch.zeros(len(cases), len(labels), 3, dtype=torch.float64)  # Σ p g, Σ p, Σ g
+    for places, logits, masks in _passes(network, cases, amp):
+        predicted, reference = logits.float().sigmoid(), masks.float()
+        parts = torch.stack([predicted * reference, predicted, reference]).flatten(start_dim=3).sum(dim=3)
+        sizes = [part.stop - part.start for _, part in places]
+        by_case = torch.split(parts.permute(1, 2, 0).double().cpu(), sizes)  # (slices, labels, 3) each
+        for (place, _), of_case in zip(places, by_case, strict=True):
+            sums[place] += of_case.sum(dim=0)
+    dice = (2 * sums[..., 0] / (sums[..., 1] + sums[..., 2])).clamp(0, 1)
+    return [
+        Overlap(f"{position:03d}", label, 0, 0, 0, patient=case.number, score=score if there else None)
+        for position, case in enumerate(cases)
+        for label, score, there in zip(
+            labels, dice[position].tolist(), (sums[position, :, 2] > 0).tolist(), strict=True
+        )
+    ]
+
+
+@torch.inference_mode()
 def evaluate_with_losses(
     network: nn.Module, cases: Sequence[Case], labels: Sequence[str], amp: bool = False
 ) -> tuple[list[Overlap], Tensor]:

@@ -401,7 +401,7 @@ def scoring(scores: Callable[[torch.Tensor], torch.Tensor]) -> Spoil:
         guard = federation.run_guard
         admit = guard.admit
 
-        def admitted(updates: Any, reports: Any, replies: Any, received: Any, step: Any) -> Any:
+        def admitted(updates: Any, reports: Any, replies: Any, received: Any, step: Any, models: Any) -> Any:
             known, found = guard.history.known.measure(updates, reports.present, step, 0)
             guard.history = replace(guard.history, known=known)
             return admit(updates, reports, replies, received, step, Measurements(updates.shape[1], scores(found)))
