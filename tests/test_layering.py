@@ -36,7 +36,10 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.schema.configuration"},
     {"fedmerit.schema.configuration.options"},
     {"fedmerit.schema"},
-    {f"fedmerit.trainers.{name}" for name in ("memory", "saved_networks", "statistics", "training_checkpoint")},
+    {
+        f"fedmerit.trainers.{name}"
+        for name in ("memory", "saved_networks", "seen_patients", "statistics", "training_checkpoint")
+    },
     {"fedmerit.trainers.trainer"},
     {"fedmerit.trainers.script"},
     {"fedmerit.trainers.monai"},
@@ -48,7 +51,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},
     {"fedmerit.engines"},
-    {"fedmerit_data.raw_cases", "fedmerit_data.folders"},
+    {"fedmerit_data.raw_cases", "fedmerit_data.folders", "fedmerit_data.splits"},
     {"fedmerit_data.tables", "fedmerit_data.figure_style", "fedmerit_data.pages"},
     {"fedmerit_data.spatial"},
     {"fedmerit_data.readers"},

@@ -222,12 +222,17 @@ def evaluate(
         raise BadInput("--estimate-statistics: belongs to models on the stored grid; leave it out")
     added = metric or ()
     if run is not None:
-        _print_scores(evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=added), split, added)
+        scores = evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=added, note=_warn)
+        _print_scores(scores, split, added)
         for difference in list_preparation_differences(run, sites):
             typer.echo(printable(f"note: {difference}"), err=True)
     for one in ["stored"] * (masks is not None) + ["own"] * (grid == "own"):
         assert source is not None
         _score_raw(run, masks, sites, source, split, one, added, out)
+
+
+def _warn(text: str) -> None:
+    typer.echo(printable(f"WARNING: {text}"), err=True)
 
 
 def _score_raw(
@@ -247,7 +252,7 @@ def _score_raw(
         table = own_grid.evaluate_masks(masks, sites, source, split, grid, metrics)
     else:
         assert run is not None
-        table = own_grid.evaluate_run(run, sites, source, split, grid, metrics)
+        table = own_grid.evaluate_run(run, sites, source, split, grid, metrics, _warn)
     file = (out or Path(str(run)) / "evaluation") / f"{split}-{sites.resolve().name}-{grid}-grid.csv"
     own_grid.write_scores(table, file)
     console.print(f"on the {grid} grid: {file}", soft_wrap=True)

@@ -26,6 +26,14 @@ def _parse_ratios(value: Any) -> Any:
     return first, second, third
 
 
+def _parse_channels(value: Any) -> Any:
+    if not isinstance(value, str) or value.strip().isdigit():
+        return value
+    from fedmerit_data.readers.channel_names import parse_names  # loads NumPy
+
+    return parse_names(value)
+
+
 def _parse_labels(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -59,7 +67,9 @@ class PreparationOptions:
     ] = 0.0
     patients: Annotated[int | None, Count(5), About("Synthetic kinds: mean number of patients per site.")] = None
     patient_table: Annotated[
-        Path | None, About("CSV file of site,case,patient, if file names do not name patients.")
+        Path | None,
+        About("CSV of site,case,patient; or FILE.csv:COLUMN, or a PATTERN of cases' names."),
+        Shown("TABLE"),
     ] = None
     skip_unreadable: Annotated[bool, Switch(), About("Leave unreadable cases out and count them.")] = False
     slices: Annotated[
@@ -99,8 +109,9 @@ class PreparationOptions:
         Shown("LABELS", "dataset.json's, else mask=any", panel=GENERIC),
     ] = None
     channels: Annotated[
-        int | None,
-        About("1 (grey), 3 (colours), numbers per voxel or files."),
+        int | tuple[str, ...] | None,
+        BeforeValidator(_parse_channels),
+        About("1 (grey), 3 (colours), another number, or names in order: t1,t1ce,t2,flair."),
         Shown(default="dataset.json's, else 3", panel=GENERIC),
     ] = None
     task: Annotated[str | None, Text(), About("Name of the task."), Shown(default="generic", panel=GENERIC)] = None
@@ -113,8 +124,8 @@ class PreparationOptions:
     site: Annotated[
         str | None,
         Text(),
-        About("Name of the site, if SOURCE is the folder of one site."),
-        Shown("NAME", "the folder's", panel=GENERIC),
+        About("Name of the only site; or of each case's: FILE.csv:COLUMN or a PATTERN."),
+        Shown("SITE", "the folder's", panel=GENERIC),
     ] = None
     fill: Annotated[
         float | None,

@@ -1,5 +1,6 @@
 """The options of a preparation: raw data, and how to prepare them."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.options import RATIOS, PreparationOptions
-from fedmerit_data.preparing.splits import Earlier, read_earlier
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY
 from fedmerit_data.readers.lists import stated_channels, stated_labels
+from fedmerit_data.readers.patients import Lookup, read_lookup
+from fedmerit_data.splits import Earlier, read_earlier
 
 DISC_MULTIPLE = 3.0
 
@@ -65,7 +67,7 @@ class Preparation(PreparationOptions):
         if self.kind not in KINDS:
             yield f"kind {self.kind!r}: expected one of {', '.join(KINDS)}"
         own = self._generic_options
-        if self.kind != GENERIC and (unfit := [name for name, value in own.items() if value is not None]):
+        if self.kind != GENERIC and (unfit := [name for name in own if getattr(self, name) is not None]):
             yield f"{', '.join(unfit)}: fixed for kind {self.kind}; only kind {GENERIC} takes them"
         if self.expert is not None and KINDS[self.kind].of_expert is None:
             several = ", ".join(name for name, kind in KINDS.items() if kind.of_expert)
@@ -97,6 +99,11 @@ class Preparation(PreparationOptions):
                 "prepare other patients, and name their folder with --server-sites"
             )
 
+    @cached_property
+    def site_lookup(self) -> Lookup | None:
+        """The function from a case to its site, if the option names a table's column or a pattern."""
+        return None if self.site is None else read_lookup(self.site, "site")
+
     @property
     def layout(self) -> Kind:
         """The kind, that of one expert if asked for; the generic one with its options."""
@@ -109,7 +116,8 @@ class Preparation(PreparationOptions):
     def _generic_options(self) -> dict[str, Any]:
         """The options that only the generic kind takes."""
         names = ("labels", "channels", "task", "modality", "site", "fill", "resample", "channel", "pairs")
-        return {name: getattr(self, name) for name in names}
+        options = {name: getattr(self, name) for name in names}
+        return options | ({"site": None} if self.site_lookup else {})
 
     @cached_property
     def earlier(self) -> Mapping[str, Earlier]:
@@ -135,7 +143,7 @@ class Preparation(PreparationOptions):
             ),
             "slices": self.slices,
             "server_share": self.server_share,
-            "patient_table": None if self.patient_table is None else sha256(self.patient_table),
+            "patient_table": None if self.patient_table is None else _digest(str(self.patient_table)),
             "field_of_view": self.field_of_view,
             "crop": self.crop,
             "crop_multiple": self.crop_multiple,
@@ -147,6 +155,8 @@ class Preparation(PreparationOptions):
             labels = ANY if self.labels is None else self.labels
             record["label_values"] = {name: list(values) for name, values in labels.items()}
             record |= {"fill": self.fill, "resample": bool(self.resample), "channel": self.channel}
+            if isinstance(self.channels, tuple):
+                record["channels_asked"] = list(self.channels)
         return record
 
     def meaning(self) -> dict[str, Any]:
@@ -163,3 +173,8 @@ class Preparation(PreparationOptions):
         if self.layout.generate is not None:
             options |= {"seed": self.seed, "patients": self.patients, "raw": str(raw.resolve())}
         return options | {"fedmerit_version": version("fedmerit")}
+
+
+def _digest(table: str) -> str:
+    """Return the SHA-256 of a table of patients, or of the text that names a column or pattern."""
+    return sha256(Path(table)) if Path(table).is_file() else hashlib.sha256(table.encode()).hexdigest()

@@ -17,12 +17,12 @@ from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.case_pool import ProgressReport, prepare_cases
 from fedmerit_data.preparing.cases import CaseTask
 from fedmerit_data.preparing.resumption import is_published, keep_finished_cases, remove_leftovers, start_or_resume
-from fedmerit_data.preparing.site_lists import read_patients, require_site_name, split_site, with_patients, write_lists
-from fedmerit_data.preparing.splits import Earlier
+from fedmerit_data.preparing.site_lists import find_sites, require_site_name, split_site, write_lists
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.generic import propose_pairs
 from fedmerit_data.readers.label_map import ANY
 from fedmerit_data.readers.lists import ROWS
+from fedmerit_data.splits import Earlier
 
 
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressReport | None = None) -> list[Path]:
@@ -43,7 +43,6 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
     if jobs < 1:
         raise BadInput(f"jobs {jobs}: expected 1 or more")
     out, layout = Path(out), asked.layout
-    patients = {} if asked.patient_table is None else read_patients(asked.patient_table)
     earlier = asked.earlier
     raw = asked.raw_folder(out)
     if layout.generate is not None:
@@ -58,11 +57,9 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
                 if layout.generate is not None and not (resumed and is_occupied(raw)):
                     _generate(asked, raw)
                     new.append(raw)
-                sites = layout.find_sites(raw)
+                sites = find_sites(asked, raw)
                 for site in sites:
                     require_site_name(site.name, raw)
-                if asked.patient_table is not None:
-                    sites = with_patients(sites, patients, asked.patient_table)
                 _write_sites(asked, sites, earlier, raw, folder, jobs, progress)
             (folder / "sites").replace(out)
         shutil.rmtree(folder)
@@ -143,6 +140,7 @@ class SiteDescription:
             shares = self.decoded.label.mean(axis=(0, 2, 3), dtype=np.float64)
             lines += [f"  label {name}: {share:.2%} of it" for name, share in zip(labels, shares, strict=True)]
             lines += [f"  remark: {remark}" for remark in self.decoded.remarks]
+        lines += [f"  remark: {remark}" for remark in self.site.remarks]
         if self.site.left_out:
             name, reason = self.site.left_out[0]
             lines.append(f"  left out: {len(self.site.left_out)} files, the first {name}: {reason}")
@@ -160,9 +158,7 @@ def describe(asked: Preparation) -> list[SiteDescription]:
             f"kind {asked.kind}: generates its images, so there is nothing to describe; leave out --describe"
         )
     source = Path(asked.source)
-    sites = asked.layout.find_sites(source)
-    if asked.patient_table is not None:
-        sites = with_patients(sites, read_patients(asked.patient_table), asked.patient_table)
+    sites = find_sites(asked, source)
     return [_describe_site(site, source, asked) for site in sites]
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,18 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput
 
 MAX_LABELS = 128  # different values in a mask
+
+
+class Origin(StrEnum):
+    """A part of the source that states a case's patient, channels or modality."""
+
+    DICOM = "DICOM header"
+    BIDS = "BIDS entity"
+    TABLE = "table"
+    LIST = "list"  # of nnU-Net, the Decathlon, MONAI, or pairs.csv
+    OPTION = "option"
+    LAYOUT = "layout"  # of a public release
+    FILE = "file name"
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,11 @@ class RawCase:
     more: tuple[Path, ...] = ()  # the other files of the mask
     organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ; "": a part of the mask
     channels: tuple[Channel, ...] = ()  # all channels, the first that of ``image``; (): ``image`` holds them all
+    channel_names: tuple[str, ...] = ()  # of all channels, in order; (): not stated
+    modality: str = ""  # DICOM's code, such as MR; "": not stated
+    patient_from: str = ""  # the `Origin` of each, "" of what is not stated
+    channels_from: str = ""
+    modality_from: str = ""
 
     @property
     def parts(self) -> tuple[Channel, ...]:
@@ -60,6 +78,7 @@ class RawSite:
     name: str
     cases: tuple[RawCase, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()  # on its patients
 
 
 @dataclass(frozen=True)

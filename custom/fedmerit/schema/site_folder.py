@@ -32,6 +32,7 @@ from fedmerit.schema.declarations import read
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
+IF_STATED = ("channel_names", "modality")  # alike, too, of sites that both state them
 FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
 MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
 LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
@@ -98,6 +99,8 @@ class _Stated(BaseModel):
     labels: tuple[Annotated[str, AfterValidator(as_file_name)], ...] = Field(min_length=1, max_length=64)
     channels: int = Field(ge=1, le=64)
     image_size: tuple[Annotated[int, Field(ge=1, le=16384)], Annotated[int, Field(ge=1, le=16384)]]
+    channel_names: tuple[str, ...] | None = None  # in order; None: not stated
+    modality: str | None = None  # DICOM's code; None: not stated
     normalisation: str | None = None
     folds: int = Field(0, ge=0, le=FOLDS[1])
 
@@ -142,6 +145,7 @@ class SiteFolder:
         said = read(_Stated, self.info, self.path / "site.json")
         lists = read(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
+        self.channel_names, self.modality = said.channel_names, said.modality
         self.image_size, self.normalisation, self.folds = said.image_size, said.normalisation, said.folds
         self.data_plan = read_data_plan(self.info, str(self.path / "site.json"))
         require_name(self.name, self.path / "site.json")
@@ -321,7 +325,24 @@ def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None =
                     f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
                     "sites that train together have to be prepared alike"
                 )
+        for field in IF_STATED:
+            for first in sites:
+                if fault := unlike(site, first, field):
+                    raise BadInput(f"site {site.name}: {fault}")
     return sorted((site.in_fold(fold) for site in sites), key=lambda site: site.name)
+
+
+def unlike(site: SiteFolder, other: SiteFolder, field: str) -> str:
+    """Return why two sites cannot train together as they differ in one of `IF_STATED`; "" if they can."""
+    ours, theirs = (
+        ", ".join(value) if isinstance(value, tuple) else value
+        for value in (getattr(site, field), getattr(other, field))
+    )
+    if not ours or not theirs or ours == theirs:
+        return ""
+    how = "name them alike, with --channels NAME,NAME" if field == "channel_names" else "leave one of the two out"
+    what = field.replace("_", " ")
+    return f"{what}: {ours}, but site {other.name} has {theirs}; prepare them alike: {how}"
 
 
 def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:

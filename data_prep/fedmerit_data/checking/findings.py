@@ -44,6 +44,10 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
     "empty mask": (Severity.error, "more masks lack a label entirely than is allowed"),
     "patient in two splits": (Severity.error, "one patient's images are in two splits: test results would be too good"),
     "patient in two sites": (Severity.error, "one patient is named in two sites"),
+    "similar patients": (
+        Severity.warning,
+        "names in two splits differ only by their ends: perhaps one patient's visits",
+    ),
     "copy": (Severity.error, "two cases have the same image"),
     "leak": (Severity.error, "two splits or sites hold nearly the same image: test results would be too good"),
     "near-duplicate": (Severity.warning, "two cases of one split show nearly the same image"),

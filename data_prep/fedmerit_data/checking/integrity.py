@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SPLITS
-from fedmerit.schema.site_folder import SiteFolder, load_array
+from fedmerit.schema.site_folder import IF_STATED, SiteFolder, load_array, unlike
 from fedmerit_data.checking.findings import Finding, LocatedCase, locate_cases
+from fedmerit_data.readers.patients import similar_names
 from fedmerit_data.spatial.readings import LITTLE, MUCH, MUCH_CUT, Reading, stated_readings
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing", "folds")
@@ -29,6 +30,9 @@ def check_metadata(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
         if ours != theirs:
             detail = f"{field} is {ours}, but site {first.name} has {theirs}"
             yield Finding("unlike sites", site.name, file, f"{detail}; prepare both alike", detail=detail)
+    for field in IF_STATED:
+        if detail := unlike(site, first, field):
+            yield Finding("unlike sites", site.name, file, detail, detail=detail)
 
 
 def check_lists(site: SiteFolder) -> Iterator[Finding]:
@@ -168,6 +172,21 @@ def check_patients(cases: list[LocatedCase]) -> Iterator[Finding]:
             file=site.path / "datalist.json",
             detail=f"also {first.shareable}",
         )
+
+
+def check_similar_patients(site: SiteFolder) -> Iterator[Finding]:
+    """Check for names of patients in several splits that may be one patient's."""
+    splits = {case.patient: split for split, cases in site.splits.items() for case in cases}
+    for group in similar_names(splits):
+        apart = {splits[name] for name in group}
+        if len(apart) > 1:
+            message = (
+                f"patients {', '.join(group)} are in {' and '.join(sorted(apart))}, and their names differ only by "
+                "their ends, case or zeros; if they are one patient, prepare again with --patient-table"
+            )
+            yield Finding(
+                "similar patients", site.name, site.path / "datalist.json", message, detail=f"{len(group)} names"
+            )
 
 
 def check_copies(cases: list[LocatedCase], checksums: Checksums) -> Iterator[Finding]:

@@ -12,14 +12,16 @@ from fedmerit.files import write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import require_name
 from fedmerit_data.folders import OVERVIEW
+from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files
-from fedmerit_data.preparing.splits import Earlier, assign_folds, split_patients
-from fedmerit_data.raw_cases import RawCase, RawSite
+from fedmerit_data.raw_cases import Origin, RawCase, RawSite
+from fedmerit_data.readers.kind import Kind
+from fedmerit_data.readers.patients import Lookup, Patients, assign_sites, identify_patients, read_lookup
+from fedmerit_data.splits import Earlier, assign_folds, split_patients
 from fedmerit_data.tables import read_table
 
 COLUMNS = ("site", "case", "patient")
-Patients = Mapping[tuple[str, str], str]  # by site and case
 FIRST_FOLD = {0: "testing", 1: "validation"}  # splits of these folds in datalist.json
 MAX_NAMED = 10  # unreadable cases in one error
 MAX_NAME_BYTES = 200  # of a site or a case: file names add endings
@@ -45,26 +47,61 @@ def read_patients(file: Path) -> Patients:
     return patients
 
 
-def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> list[RawSite]:
-    """Return the sites with the patients of the table; cases that it does not name are unchanged.
+def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
+    """Return the sites of a source, with the site, patient, channels and modality of each case.
 
     Raises:
-        BadInput: the table names a case that does not exist.
+        BadInput: the source does not fit its layout, a table names no such case, or images of a site are of several
+            modalities.
     """
+    sites = asked.layout.find_sites(source)
+    table = None if asked.patient_table is None else str(asked.patient_table)
+    if asked.site_lookup:
+        sites = assign_sites(sites, asked.site_lookup)
+    patient_of = None if table is None else read_lookup(table, "patient")
+    listed = {} if table is None or patient_of else read_patients(Path(table))
+    if table is not None:
+        _require_cases(sites, listed, table)
+    if asked.kind == GENERIC:
+        sites = [identify_patients(site, listed, patient_of, source) for site in sites]
+    else:
+        sites = [_of_layout(site, asked.layout, listed, patient_of) for site in sites]
+    modality = asked.layout.modality
+    return [replace(site, cases=tuple(_with_modality(case, modality) for case in site.cases)) for site in sites]
+
+
+def _with_modality(case: RawCase, modality: str) -> RawCase:
+    """Return a case of the modality that the options imply, if nothing in its source states one."""
+    unknown = modality and not case.modality
+    return replace(case, modality=modality, modality_from=Origin.OPTION) if unknown else case
+
+
+def _of_layout(site: RawSite, kind: Kind, table: Patients, patient_of: Lookup | None) -> RawSite:
+    """Return a site of a public release: patients as its layout or a table names them, channels of its kind."""
+    cases = []
+    for case in site.cases:
+        stated = f"{site.name}-{patient_of(case)}" if patient_of else table.get((site.name, case.name))
+        cases.append(
+            replace(
+                case,
+                patient=stated or case.patient,
+                patient_from=Origin.TABLE if stated else Origin.LAYOUT,
+                channel_names=kind.channel_names,
+                channels_from=Origin.LAYOUT if kind.channel_names else "",
+                modality=kind.modality,
+                modality_from=Origin.LAYOUT if kind.modality else "",
+            )
+        )
+    return replace(site, cases=tuple(cases))
+
+
+def _require_cases(sites: Sequence[RawSite], patients: Patients, file: str) -> None:
+    """Raise `BadInput` if a table names a case that does not exist."""
     there = {(site.name, case.name) for site in sites for case in site.cases}
     if unknown := sorted(set(patients) - there):
         site, case = unknown[0]
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise BadInput(f"{file}: site {site} has no case {case}{others}; name cases as datalist.json of a site does")
-    return [
-        replace(
-            site,
-            cases=tuple(
-                replace(case, patient=patients.get((site.name, case.name), case.patient)) for case in site.cases
-            ),
-        )
-        for site in sites
-    ]
 
 
 def require_site_name(name: str, raw: Path) -> None:
@@ -134,6 +171,7 @@ def write_lists(
             **asked.meaning(),
             "image_size": [asked.size, asked.size],
             "spacing": spacing,
+            **_identity([task.case for task, _ in outcomes]),
             **asked.record(),
             "licence": asked.layout.licence,
             "citation": asked.layout.citation,
@@ -141,12 +179,26 @@ def write_lists(
             "used": {"cases": len(usable), "files": len({path for _, finished in usable for path in finished.raw})},
             "unreadable_cases": len(unusable),
             "left_out": [{"file": name, "reason": reason} for name, reason in left_out],
-            "remarks": [{"case": task.case.name, "remark": text} for task, done in usable for text in done.remarks],
+            "remarks": [
+                *({"case": "", "remark": text} for text in site.remarks),
+                *({"case": task.case.name, "remark": text} for task, done in usable for text in done.remarks),
+            ],
             "readings": [finished.reading for _, finished in usable],
             "checksums": {name: known for _, finished in usable for name, known in finished.checksums.items()},
             "fedmerit_version": version("fedmerit"),
         },
     )
+
+
+def _identity(cases: Sequence[RawCase]) -> dict[str, Any]:
+    """Return the fields of site.json on channels and modality, and how many cases state what where."""
+    first = cases[0]
+    stated = {
+        what: dict(sorted(Counter(origin for case in cases if (origin := str(getattr(case, what)))).items()))
+        for what in ("patient_from", "channels_from", "modality_from")
+    }
+    modality = next((case.modality for case in cases if case.modality), None)
+    return {"channel_names": list(first.channel_names) or None, "modality": modality, **stated}
 
 
 def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:

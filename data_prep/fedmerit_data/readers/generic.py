@@ -7,13 +7,23 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
+from fedmerit_data.readers.channel_names import Names, find_channels
 from fedmerit_data.readers.image_files import KNOWN
 from fedmerit_data.readers.inventory import UNREAD, Inventory, take_inventory
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, named_organs, require_labels
 from fedmerit_data.readers.labelled_images import Allowed, decode
 from fedmerit_data.readers.layouts import Arrangement, arrange
-from fedmerit_data.readers.lists import ROWS, find_lists, name_in_list, pair_rows, read_list, read_pairs, unlisted
+from fedmerit_data.readers.lists import (
+    ROWS,
+    find_lists,
+    listed_channels,
+    name_in_list,
+    pair_rows,
+    read_list,
+    read_pairs,
+    unlisted,
+)
 
 EXPECTED = (
     "images and masks with names that go together (HOSPITAL/{images,masks}, a folder for each patient, pairs in one "
@@ -107,9 +117,15 @@ def _unread(inventory: Inventory, found: Arrangement) -> Path | None:
     return next(iter(named if inventory.items else unread), None)
 
 
+# DICOM's codes of what a normalisation is for, if it is asked for.
+MODALITIES = {"mri": "MR", "mri_by_channel": "MR", "xray": "XR"} | dict.fromkeys(
+    ("ct_soft_tissue", "ct_lung", "ct_bone"), "CT"
+)
+
+
 def generic_kind(
     labels: LabelMap = ANY,
-    channels: int = 3,
+    channels: int | Names = 3,
     task: str = "generic",
     modality: str | None = None,
     site: str | None = None,
@@ -120,7 +136,8 @@ def generic_kind(
 ) -> Kind:
     """Return the kind of your own images, with a label map: name and mask values of each label.
 
-    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel. Without a ``modality``, images of three
+    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel; or ``channels`` are the names of those
+    to take, in order. Without a ``modality``, images of three
     channels are photographs, others MRI with each channel normalised separately. ``site`` names a source that is one
     site. ``fill`` and ``resample`` are those of `Allowed`.
 
@@ -128,10 +145,12 @@ def generic_kind(
         BadInput: the map, the number of channels, the name of the task or the modality is not valid.
     """
     require_labels(labels)
+    wanted, channels = (channels, len(channels)) if isinstance(channels, tuple) else ((), channels)
     if not 1 <= channels <= 64:
         raise BadInput(f"channels {channels}: expected 1 (grey), 3 (colours) or the numbers of each voxel, up to 64")
     if not re.fullmatch(r"[A-Za-z][\w-]*", task):
         raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
+    code = MODALITIES.get(modality or "", "")
     if modality is None:
         modality = {1: "mri", 3: "photo"}.get(channels, "mri_by_channel")
     if modality not in NORMALISATIONS:
@@ -141,10 +160,17 @@ def generic_kind(
         task=task,
         labels=tuple(name for name in labels if name != IGNORE),
         channels=channels,
-        find_sites=partial(find_sites, site=site, labels=labels, pairs=pairs),
+        find_sites=partial(
+            find_channels,
+            find=partial(find_sites, site=site, labels=labels, pairs=pairs),
+            wanted=wanted,
+            listed=partial(listed_channels, pairs=pairs),
+            count=channels,
+        ),
         decode=partial(decode, labels=labels, channels=channels, allowed=Allowed(fill, resample, channel)),
         normalisation=modality,
         field_of_view=None,
+        modality=code,
         licence="as the data's owner states",
         crops=("whole", "disc") if "disc" in labels else ("whole",),
     )

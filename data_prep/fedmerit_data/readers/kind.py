@@ -85,6 +85,8 @@ class Kind:
     generate: Callable[[Path, int, int | None], None] | None = None
     crops: tuple[str, ...] = ("whole",)
     of_expert: Callable[[int], "Kind"] | None = None
+    channel_names: tuple[str, ...] = ()  # (): not stated, or stated by each case
+    modality: str = ""  # DICOM's code; "": not stated, or stated by each case
 
     @property
     def normalise(self) -> Normalise:
@@ -101,7 +103,14 @@ GENERATED = "generated, shows no patient; Apache-2.0 as FedMerit"  # the licence
 
 # Fields that kinds of one task have in common.
 prostate_kind = partial(
-    Kind, task="prostate", labels=("prostate",), channels=1, normalisation="mri", field_of_view=120.0
+    Kind,
+    task="prostate",
+    labels=("prostate",),
+    channels=1,
+    normalisation="mri",
+    field_of_view=120.0,
+    channel_names=("t2",),
+    modality="MR",
 )
 photo_kind = partial(Kind, channels=3, normalisation="photo", field_of_view=None)
 fundus_kind = partial(photo_kind, task="fundus", labels=("disc", "cup"), crops=("disc", "whole"))

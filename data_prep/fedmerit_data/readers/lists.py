@@ -13,7 +13,8 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
-from fedmerit_data.raw_cases import Channel, RawCase, RawSite, list_files, list_visible, note_file, pair_files
+from fedmerit_data.raw_cases import Channel, Origin, RawCase, RawSite, list_files, list_visible, note_file, pair_files
+from fedmerit_data.readers.channel_names import canonical
 from fedmerit_data.readers.image_files import KNOWN, PHOTOGRAPHS, READABLE, is_detached, is_readable, name_and_suffix
 from fedmerit_data.readers.inventory import SERIES_MARK, find_series
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
@@ -164,6 +165,19 @@ def stated_labels(source: Path) -> LabelMap | None:
 def stated_channels(source: Path) -> int | None:
     """Return the number of channels, likewise."""
     return len(channel_names(source / DATASET, _stated(source))) or None
+
+
+def listed_channels(source: Path, pairs: Path | None = None) -> tuple[str, ...] | None:
+    """Return the canonical names of channels that the list in a folder states, () if none; None if there is no list.
+
+    A table ``pairs`` given in its place is a list that names the channels of each case.
+    """
+    if pairs is not None:
+        return ()
+    if not find_lists(source):
+        return None
+    names = channel_names(source / DATASET, _stated(source))
+    return tuple(canonical(names[number]) for number in sorted(names))
 
 
 def _stated(source: Path) -> Mapping[str, Any]:
@@ -345,7 +359,11 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
         patient = f"{site}-{entry.patient or case}"
         is_plain = len(channels) == 1 and channels[0] == Channel(files[0])
         listed_channels = () if is_plain else tuple(channels)
-        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, listed_channels))
+        origin = Origin.LIST if entry.patient else ""
+        more = tuple(masks[1:])
+        cases.append(
+            RawCase(case, patient, files[0], masks[0], more, entry.organs, listed_channels, patient_from=origin)
+        )
     return tuple(sorted(cases, key=lambda case: case.name))
 
 

@@ -27,7 +27,7 @@ from fedmerit_data.readers.label_map import ANY, LabelMap
 from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.preprocessing import Box, resize_label
 from fedmerit_evaluation.models.predictor import Predictor
-from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder
+from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder, unseen_cases
 from fedmerit_evaluation.results.runs import open_run
 
 STORED, OWN = "stored", "own"  # grids: that of the site folders, and that of each raw image
@@ -47,13 +47,20 @@ class Scored:
 
 
 def evaluate_run(
-    run: Path, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str] = ()
+    run: Path,
+    sites: Path,
+    source: Path,
+    split: str,
+    grid: str,
+    metrics: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
 ) -> pd.DataFrame:
     """Evaluate a run's final models by the masks that they make of raw images, in the schema of results.csv.
 
     Args:
         source: The raw data that these were prepared from.
         grid: `STORED` or `OWN`.
+        note: As of `fedmerit_evaluation.results.evaluation.evaluate`.
 
     Raises:
         BadInput: no model fits, or a case of the sites is not in the source.
@@ -66,7 +73,7 @@ def evaluate_run(
         return Predictor(run, model_of(site), description, fed).masks(image, box)
 
     scored = Scored(opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, opened.fold)
-    return _score(scored, sites, source, split, grid, metrics, predicted)
+    return _score(scored, sites, source, split, grid, metrics, predicted, run, note)
 
 
 def evaluate_masks(
@@ -96,7 +103,15 @@ def write_scores(table: pd.DataFrame, file: Path) -> None:
 
 
 def _score(
-    scored: Scored, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str], predict: Predict
+    scored: Scored,
+    sites: Path,
+    source: Path,
+    split: str,
+    grid: str,
+    metrics: Sequence[str],
+    predict: Predict,
+    run: Path | None = None,
+    note: Callable[[str], object] = lambda text: None,
 ) -> pd.DataFrame:
     extra = {name: get_part(METRICS, name, "metric") for name in metrics}
     rows: list[Row] = []
@@ -104,7 +119,10 @@ def _score(
         kind = _kind(site)
         raw = _raw_cases(site, kind, source)
         boxes = _boxes(site)
+        scored_cases = site.cases(split) if run is None else unseen_cases(run, site, split, note)
         for place, case in enumerate(site.cases(split)):
+            if case not in scored_cases:
+                continue
             if case.name not in raw:
                 raise BadInput(f"{source}: has no case {case.name} of site {site.name}; name what it was prepared from")
             image = kind.decode(raw[case.name])
@@ -152,7 +170,8 @@ def _kind(site: SiteFolder) -> Kind:
             return KINDS[info["source"]]
         fill, resample, channel = info.get("fill"), bool(info.get("resample")), info.get("channel")
         labels, by = _label_map(site), info["normalisation"]
-        return generic_kind(labels, site.channels, site.task, by, fill=fill, resample=resample, channel=channel)
+        channels = site.channel_names if site.channel_names and site.channels > 1 else site.channels
+        return generic_kind(labels, channels, site.task, by, fill=fill, resample=resample, channel=channel)
     except (KeyError, TypeError) as error:
         raise BadInput(f"{site.path / 'site.json'}: does not say how it was prepared ({error})") from None
 

@@ -34,6 +34,7 @@ from fedmerit.trainers.monai.prediction import predict
 from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trainers.monai.surfaces import surface_dice_by_area
 from fedmerit.trainers.saved_networks import read_description
+from fedmerit.trainers.seen_patients import drop_seen
 from fedmerit_evaluation.results.runs import open_run
 
 
@@ -80,7 +81,7 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
     """
     folder = model_folder(run)
     names = sorted(path.stem for path in folder.glob("*.pt"))
-    trained, _ = read_description(folder)
+    trained, recorded = read_description(folder)
     loaded: dict[str, nn.Module] = {}
 
     def model_of(site: SiteFolder) -> nn.Module:
@@ -100,6 +101,12 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
                     f"site {site.name}: its {what} are {theirs}, but {run} was trained for {ours}; "
                     "prepare the site as the run's sites were"
                 )
+        channels = recorded.channel_names if recorded else ()
+        if channels and site.channel_names and channels != site.channel_names:
+            raise BadInput(
+                f"site {site.name}: its channels are {', '.join(site.channel_names)}, but {run} was trained on "
+                f"{', '.join(channels)}; prepare the site with --channels {','.join(channels)}"
+            )
         check_image_size(trained, site.image_size)
         if name not in loaded:
             loaded[name] = load_network(folder, name)
@@ -155,6 +162,7 @@ def evaluate(
     out: Path | None = None,
     estimated: bool = False,
     metrics: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
 ) -> pd.DataFrame:
     """Evaluate the global model on every site, or each site's own model on its site; and write the table.
 
@@ -167,6 +175,8 @@ def evaluate(
         estimated: use BatchNorm statistics of each site's own training images (no label is read) instead of those
             of the run, as a hospital that took no part can.
         metrics: names of plugins, of `fedmerit_evaluation.results.evaluation.METRICS`, to add.
+        note: called with a sentence on test cases of a site that are not scored, since the run was trained on, or its
+            model chosen by, images of their patients.
 
     Returns:
         Rows in the schema of results.csv, of the last round: Dice, HD95, NSD and voxel counts per case and label.
@@ -184,16 +194,16 @@ def evaluate(
     for site in folders:
         network = with_batch_statistics(site, model_of(site)) if estimated else model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
-        for overlap in read_overlaps(network, site.cases(split), site.labels, amp, final=True):
+        cases = unseen_cases(run, site, split, note)
+        places = [f"{position:03d}" for position, case in enumerate(site.cases(split)) if case in cases]
+        for overlap in read_overlaps(network, cases, site.labels, amp, final=True):
+            at = {**overlap.place, "case": places[int(overlap.case)]}
             rows += (
-                Row(*head, name, value, split, fold=opened.fold, **overlap.place)
-                for name, value in overlap.quantities.items()
+                Row(*head, name, value, split, fold=opened.fold, **at) for name, value in overlap.quantities.items()
             )
-        for position, case in enumerate(site.cases(split) if extra else ()):
+        for position, case in zip(places, cases if extra else (), strict=False):
             for name, label, value in compute_metrics(network, case, site.labels, extra):
-                rows.append(
-                    Row(*head, name, value, split, f"{position:03d}", label, patient=case.number, fold=opened.fold)
-                )
+                rows.append(Row(*head, name, value, split, position, label, patient=case.number, fold=opened.fold))
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
@@ -203,6 +213,20 @@ def evaluate(
     out = out or Path(run) / "evaluation" / file
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
     return table
+
+
+def unseen_cases(run: Path, site: SiteFolder, split: str, note: Callable[[str], object]) -> Sequence[Case]:
+    """Return the cases of a split; to test on, without those of patients that the run has seen, which are noted.
+
+    Raises:
+        BadInput: the run has seen the patients of all test cases.
+    """
+    if split != "testing":
+        return site.cases(split)
+    cases, seen = drop_seen(Path(run), site, site.cases(split))
+    if seen:
+        note(seen)
+    return cases
 
 
 def with_batch_statistics(site: SiteFolder, network: nn.Module) -> nn.Module:

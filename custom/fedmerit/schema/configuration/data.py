@@ -121,6 +121,9 @@ class Preprocessing(Checked):
         About("mm; volumes are resampled to slices so far apart; None: as acquired"),
     ] = None
     data_plan: Annotated[str, Text(), About("SHA-256 of the data plan that sites were prepared by; empty: none")] = ""
+    channel_names: Annotated[
+        tuple[str, ...], Text(), About("channels in order, if there are several and sites name them")
+    ] = ()
     threshold: Annotated[
         float, Number(above=0, below=1), About("probability above which a pixel belongs to a label")
     ] = 0.5
@@ -138,7 +141,9 @@ class Preprocessing(Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
-        return asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
+        plain = asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
+        names = plain.pop("channel_names")
+        return plain | ({"channel_names": list(names)} if names else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
@@ -150,6 +155,8 @@ class Preprocessing(Checked):
             known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
             height, width = values.get("size") or values["image_size"]
             known["size"] = (height, width)
+            names = known.pop("channel_names", None) or ()
+            known |= {"channel_names": tuple(names)} if len(names) > 1 else {}
             if plan := read_data_plan(values, "site.json") if isinstance(values.get("data_plan"), Mapping) else None:
                 known |= {"data_plan": plan.digest, "slice_distance": plan.slice_distance}
             _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text

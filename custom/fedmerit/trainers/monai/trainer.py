@@ -32,6 +32,7 @@ from fedmerit.trainers.monai.networks import working_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Samples, Slices, build_samples
 from fedmerit.trainers.saved_networks import save_network
+from fedmerit.trainers.seen_patients import note_patients
 from fedmerit.trainers.statistics import estimates_statistics
 from fedmerit.trainers.trainer import Holdings, Model
 from fedmerit.trainers.training_checkpoint import RoundCheckpoints
@@ -85,6 +86,7 @@ class ImageTrainer:
 
     def train(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Validate the received model, report what the method asks for, train for a round."""
+        note_patients(self.memory.path, self.folder, self.config.digest)
         overlaps = self._validate(received, task.buffers)
         values = self._local_round(task).report(received, memory, mean_dice(overlaps))
         learned = self.learn(task, received, memory, question)

@@ -10,7 +10,7 @@ from layouts import prepare, prostate_site
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import SiteFolder
-from fedmerit_data.preparing.splits import BY_PLACE, Earlier, apportion, assign_folds, place, slack, split_patients
+from fedmerit_data.splits import BY_PLACE, Earlier, apportion, assign_folds, place, slack, split_patients
 
 RATIOS = (0.5, 0.25, 0.25)
 

@@ -1,0 +1,258 @@
+"""Whose images a case shows, and at which site: by DICOM headers, BIDS entities, tables and names."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pydicom
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import Origin, RawCase, RawSite, list_visible
+from fedmerit_data.tables import read_table
+
+SUBJECT = re.compile(r"(?:^|[_/])sub-([A-Za-z0-9]+)(?=[_/.]|$)")  # of BIDS
+NOBODY = ("", "anon", "anonym", "anonymous", "anonymized", "anonymised", "unknown", "none", "patient", "0")
+# DICOM's codes of one modality; "OT" and what converters leave say nothing.
+MODALITIES = {"CR": "XR", "DX": "XR", "DR": "XR", "RG": "XR"}
+SILENT_MODALITIES = ("", "OT", "SC")
+PATTERN = re.compile(r"[()]")  # a pattern has a group, no name has
+TABLE_COLUMN = re.compile(r"(?P<file>.+\.(?:csv|tsv|txt)):(?P<column>.+)", re.IGNORECASE)
+UNUSUAL = re.compile(r"[^A-Za-z0-9_-]+")
+VISIT = re.compile(  # ends of names that tell visits, sides or eyes of one patient
+    r"(?:[_. -]?(?:ses|visit|timepoint|tp|scan|study|exam|baseline|followup|follow-up|pre|post|left|right|od|os)"
+    r"[_. -]?\d{0,4}|[_. -][vt]\d{1,2}|[_. -][lr]|(?<=\d)[a-e])$"
+)
+DENSE = 0.5  # share of the numbers from the lowest to the highest above which they only count patients
+OFTEN = 0.9  # share of the beginnings of names that have the most frequent end, if ends tell visits
+MOST_VISITS = 6  # names that continue another; more are of patients whose names begin alike
+MAX_NAMED = 3  # groups of names in a remark
+Patients = Mapping[tuple[str, str], str]  # by site and case
+Lookup = Callable[[RawCase], str]
+
+
+def read_lookup(text: str, what: str) -> Lookup | None:
+    """Return a function from a case to its ``what``, by ``FILE.csv:COLUMN`` or a pattern of names with a group.
+
+    A row belongs to a case if a value in it, of the one column that names most cases, is the case, its patient, or the
+    beginning of its name up to a separator. None if ``text`` is neither a table nor a pattern.
+
+    Raises:
+        BadInput: the table lacks the column or cannot be read, or the pattern is no regular expression with one group.
+    """
+    if match := TABLE_COLUMN.fullmatch(text):
+        return _by_table(Path(match["file"]), match["column"], what)
+    if not PATTERN.search(text):
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise BadInput(f"{text}: not a pattern ({error}); expected one such as 'TCGA_(..)_'") from None
+    if pattern.groups != 1:
+        raise BadInput(f"{text}: a pattern with {pattern.groups} groups; expected one, that of the {what}")
+
+    def find(case: RawCase) -> str:
+        if not (match := pattern.search(case.name)) or not match[1]:
+            raise BadInput(f"{case.image}: the name {case.name} has no {what} by the pattern {text}; correct either")
+        return match[1]
+
+    return find
+
+
+def _by_table(file: Path, column: str, what: str) -> Lookup:
+    rows = read_table(file, [column])
+    columns = {name: defaultdict[str, set[str]](set) for _, row in rows for name in row if name and name != column}
+    for _, row in rows:
+        for name, values in columns.items():
+            values[row[name]].add(row[column])
+
+    def find(case: RawCase) -> str:
+        keys = _keys(case)
+        found = [(keys.index(key), values[key]) for values in columns.values() for key in keys if key in values]
+        if not found:
+            raise BadInput(
+                f"{file}: no row names case {case.name} ({case.image}); expected {' or '.join(keys[:2])} in one of the "
+                f"columns {', '.join(columns)}"
+            )
+        named = min(found, key=lambda one: (one[0], len(one[1])))[1] - {""}
+        if len(named) != 1:
+            raise BadInput(f"{file}: case {case.name} has {len(named)} values of {column}; expected one {what}")
+        return next(iter(named))
+
+    return find
+
+
+def _keys(case: RawCase) -> list[str]:
+    """Return what a table may call a case, the longest name first."""
+    names = [case.name, case.patient, *(case.patient[at.end() :] for at in re.finditer("-", case.patient))]
+    starts = [name[: at.start()] for name in (case.name,) for at in reversed(list(re.finditer(r"[_.-]", name)))]
+    return list(dict.fromkeys(name for name in (*names, *starts) if name))
+
+
+def assign_sites(sites: Sequence[RawSite], site_of: Lookup) -> list[RawSite]:
+    """Return the cases of all sites at the site that ``site_of`` finds; the first lists what is left out.
+
+    Raises:
+        BadInput: the site of a case is not stated.
+    """
+    cases: dict[str, list[RawCase]] = defaultdict(list)
+    for site in sites:
+        for case in site.cases:
+            name = UNUSUAL.sub("-", site_of(case)).strip("-")
+            patient = case.patient.removeprefix(f"{site.name}-")
+            cases[name].append(replace(case, patient=f"{name}-{patient}"))
+    left_out = tuple(one for site in sites for one in site.left_out)
+    names = sorted(cases)
+    return [
+        RawSite(name, tuple(sorted(cases[name], key=lambda case: case.name)), left_out if name == names[0] else ())
+        for name in names
+    ]
+
+
+def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None, source: Path) -> RawSite:
+    """Return a site with the patient of each case, and remarks.
+
+    A case's patient is what the DICOM header, the BIDS entity or a table states, named by the first of these that
+    does; two cases are of one patient if any of them says so. Only without these it is what the layout or a file name
+    says. A PatientID that all cases share is of nobody if anything else states different patients.
+
+    Raises:
+        BadInput: images of the site are of several modalities.
+    """
+    heads = [_read_head(case) for case in site.cases]
+    own = [case.patient.removeprefix(f"{site.name}-") for case in site.cases]
+    stated: list[dict[Origin, str]] = []
+    for case, (patient, _), name in zip(site.cases, heads, own, strict=True):
+        relative = case.image.relative_to(source) if case.image.is_relative_to(source) else case.image
+        subject = SUBJECT.search(relative.as_posix())
+        listed = table.get((site.name, case.name), "").removeprefix(f"{site.name}-")
+        stated.append(
+            {
+                Origin.DICOM: patient,
+                Origin.BIDS: f"sub-{subject[1]}" if subject else "",
+                Origin.TABLE: patient_of(case) if patient_of else listed,
+                Origin.LIST: name if case.patient_from == Origin.LIST else "",
+            }
+        )
+    remarks = []
+    headers = {one[Origin.DICOM] for one in stated}
+    if len(headers) == 1 and len(stated) > 1 and "" not in headers:
+        is_separate = any(one[origin] for one in stated for origin in (Origin.BIDS, Origin.TABLE, Origin.LIST))
+        (shared,) = headers
+        remarks.append(
+            f"all {len(stated)} cases state PatientID {shared}: "
+            + (
+                "it is taken for nobody's"
+                if is_separate
+                else "taken for one patient; if not, name patients with --patient-table"
+            )
+        )
+        if is_separate:
+            stated = [one | {Origin.DICOM: ""} for one in stated]
+    groups = _join([{(origin, name) for origin, name in one.items() if name} for one in stated])
+    cases = []
+    for case, one, group, (_, modality), name in zip(site.cases, stated, groups, heads, own, strict=True):
+        names = {origin: min((n for o, n in group if o == origin), default="") for origin in one}
+        origin = next((origin for origin in names if names[origin]), None)
+        fallback = Origin.FILE if name == case.name else Origin.LAYOUT
+        cases.append(
+            replace(
+                case,
+                patient=f"{site.name}-{names[origin]}" if origin else case.patient,
+                patient_from=origin or case.patient_from or fallback,
+                modality=modality or case.modality,
+                modality_from=Origin.DICOM if modality else case.modality_from,
+            )
+        )
+    modalities = Counter(case.modality for case in cases if case.modality)
+    if len(modalities) > 1:
+        counts = ", ".join(f"{name} of {count} cases" for name, count in modalities.most_common())
+        raise BadInput(f"site {site.name}: images of several modalities ({counts}); prepare each apart")
+    patients = sorted({case.patient.removeprefix(f"{site.name}-") for case in cases})
+    if similar := similar_names(patients):
+        few = "; ".join(", ".join(group[:4]) for group in similar[:MAX_NAMED])
+        remarks.append(
+            f"names of patients differ only by their ends, case or zeros ({len(similar)} groups: {few}"
+            f"{'; ...' if len(similar) > MAX_NAMED else ''}): name patients with --patient-table if a group is one"
+        )
+    return replace(site, cases=tuple(cases), remarks=(*site.remarks, *remarks))
+
+
+def _read_head(case: RawCase) -> tuple[str, str]:
+    """Return PatientID and Modality of an image in DICOM, empty if it states none or is in another format."""
+    part = case.parts[0]
+    files = part.files or (list_visible(part.path) if part.path.is_dir() else [part.path])
+    for file in files:
+        if not file.is_file() or not _is_dicom(file):
+            continue
+        try:
+            head = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["PatientID", "Modality"], force=True)
+        except Exception:  # any error over a damaged file: its reader says why
+            return "", ""
+        patient, modality = (str(head.get(tag) or "").strip() for tag in ("PatientID", "Modality"))
+        known = "" if modality in SILENT_MODALITIES else MODALITIES.get(modality, modality)
+        return ("" if patient.casefold() in NOBODY else patient), known
+    return "", ""
+
+
+def _is_dicom(file: Path) -> bool:
+    """Return whether a file may be DICOM: by its preamble, or a name of slices without one."""
+    with file.open("rb") as stream:
+        has_preamble = stream.read(132)[128:] == b"DICM"
+    return has_preamble or file.suffix.lower() in (".dcm", ".ima", "") or file.suffix[1:].isdigit()
+
+
+def _join(stated: Sequence[set[tuple[Origin, str]]]) -> list[set[tuple[Origin, str]]]:
+    """Return for each case all that is stated of cases of the same patient."""
+    groups: list[set[tuple[Origin, str]]] = []
+    for names in stated:
+        same = [group for group in groups if group & names]
+        groups = [group for group in groups if not group & names]
+        groups.append(set().union(names, *same))
+    return [next((group for group in groups if group & names), set()) for names in stated]
+
+
+def similar_names(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return groups of names that may be of one patient: they differ by case, zeros, or what ends them.
+
+    An end is a word for a visit or side, such as ``_v2`` or ``_L``; what follows another name (p3b after p3); or one of
+    a few digits that end most names, as in genius_0800 and genius_0801. Plain counts of patients have no such ends.
+    """
+    every = sorted(set(names))
+    by: dict[str, dict[str, set[str]]] = {"plain": defaultdict(set), "visit": defaultdict(set)}
+    for name in every:
+        plain = re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
+        by["plain"][plain].add(name)
+        by["visit"][VISIT.sub("", plain) or plain].add(name)
+    known, continued = set(every), defaultdict[str, set[str]](set)
+    for name in every:  # p3 of p3b, P1 of P1_post: a beginning that does not cut a number
+        for end in range(1, len(name)):
+            if name[:end] in known and not (name[end].isdigit() and name[end - 1].isdigit()):
+                continued[name[:end]] |= {name[:end], name}
+    by["continued"] = {name: group for name, group in continued.items() if len(group) <= MOST_VISITS}
+    found = [group for groups in by.values() for group in groups.values() if len(group) > 1]
+    return sorted({tuple(sorted(group)) for group in (*found, *_by_digits(every))})
+
+
+def _by_digits(names: Sequence[str]) -> list[set[str]]:
+    """Return groups of names that differ by the last digits, if the digits tell visits, not patients."""
+    numbered = [match for name in names if (match := re.fullmatch(r"(.*?)(\d{2,})", name))]
+    by_beginning: dict[tuple[str, int], list[re.Match[str]]] = defaultdict(list)
+    for match in numbered:
+        by_beginning[match[1], len(match[2])].append(match)
+    found = []
+    for matches in by_beginning.values():
+        numbers = sorted(int(match[2]) for match in matches)
+        if len(numbers) < 3 or len(numbers) > DENSE * (numbers[-1] - numbers[0] + 1):
+            continue
+        for cut in range(1, min(3, len(matches[0][2]))):
+            ends = defaultdict[str, set[str]](set)
+            for match in matches:
+                ends[match[0][:-cut]].add(match[0][-cut:])
+            (_, times), *_ = Counter(end for of_one in ends.values() for end in of_one).most_common(1)
+            kinds = len({end for of_one in ends.values() for end in of_one})
+            if 1 < kinds < len(ends) and times >= OFTEN * len(ends):
+                found += [{start + end for end in of_one} for start, of_one in ends.items() if len(of_one) > 1]
+                break
+    return found
