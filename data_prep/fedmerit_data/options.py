@@ -54,10 +54,8 @@ class PreparationOptions:
         About("Shares of patients to train, validate and test on."),
         Shown("SHARE,SHARE,SHARE", "0.5,0.25,0.25"),
     ] = RATIOS
-    folds: Annotated[
-        int | None, Count(3, 20), About("For cross-validation: that many splits, each patient tested in one.")
-    ] = None
-    size: Annotated[int, Count(16, 4096), About("Height and width of prepared slices.", "px")] = 256
+    folds: Annotated[int | None, Count(3, 20), About("Cross-validation: splits, each patient tested in one.")] = None
+    size: Annotated[int, Count(16, 4096), About("Side of prepared slices.", "px")] = 256
     seed: Annotated[int, Count(), About("Key of the splits, the same at all sites.")] = 0
     like: Annotated[Path | None, About("Earlier site folders, whose patients keep their splits."), Shown("SITES")] = (
         None
@@ -67,9 +65,7 @@ class PreparationOptions:
     ] = 0.0
     patients: Annotated[int | None, Count(5), About("Synthetic kinds: mean number of patients per site.")] = None
     patient_table: Annotated[
-        Path | None,
-        About("CSV of site,case,patient; or FILE.csv:COLUMN, or a PATTERN of cases' names."),
-        Shown("TABLE"),
+        Path | None, About("CSV of site,case,patient; FILE.csv:COLUMN; or a name PATTERN."), Shown("TABLE")
     ] = None
     skip_unreadable: Annotated[bool, Switch(), About("Leave unreadable cases out and count them.")] = False
     slices: Annotated[
@@ -136,13 +132,13 @@ class PreparationOptions:
     resample: Annotated[
         bool | None,
         Switch(),
-        About("Bring channels (linear) and masks (nearest) on other grids to that of the finest channel."),
+        About("Bring channels (linear), masks (nearest) to the finest channel's grid."),
         Shown(panel=GENERIC),
     ] = None
     channel: Annotated[
         int | None,
         Count(0, 4095),
-        About("Images with four axes: the number along the fourth to take, from 0."),
+        About("Of images with four axes, the number along the fourth."),
         Shown(panel=GENERIC),
     ] = None
     pairs: Annotated[
