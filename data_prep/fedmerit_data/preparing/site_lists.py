@@ -16,6 +16,7 @@ from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
+from fedmerit_data.readers.channel_names import canonical, modality_of
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.patients import Lookup, Patients, assign_sites, identify_patients, read_lookup
 from fedmerit_data.splits import Earlier, assign_folds, split_patients
@@ -81,15 +82,18 @@ def _of_layout(site: RawSite, kind: Kind, table: Patients, patient_of: Lookup | 
     cases = []
     for case in site.cases:
         stated = f"{site.name}-{patient_of(case)}" if patient_of else table.get((site.name, case.name))
+        parts = tuple(canonical(part.name) for part in case.channels if part.name)
+        names = parts if len(parts) == kind.channels else kind.channel_names
+        modality = kind.modality or modality_of(names)
         cases.append(
             replace(
                 case,
                 patient=stated or case.patient,
                 patient_from=Origin.TABLE if stated else Origin.LAYOUT,
-                channel_names=kind.channel_names,
-                channels_from=Origin.LAYOUT if kind.channel_names else "",
-                modality=kind.modality,
-                modality_from=Origin.LAYOUT if kind.modality else "",
+                channel_names=names,
+                channels_from=Origin.LAYOUT if names else "",
+                modality=modality,
+                modality_from=Origin.LAYOUT if modality else "",
             )
         )
     return replace(site, cases=tuple(cases))
