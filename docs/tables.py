@@ -131,7 +131,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by name: the page that h
     "egress": ("privacy.md", egress_table),
     "reasons": ("privacy.md", reasons_table),
     "ledger": ("files.md", lambda: record_table(*LEDGER)),
-    "site log": ("files.md", lambda: record_table("LogEntry")),
+    "site log": ("files.md", lambda: record_table("LogEntry", "CommitmentRecord")),
+    "audit statement": ("files.md", lambda: record_table("AuditStatement", "RepeatedRound")),
+    "job ledger": ("files.md", lambda: record_table("JobEntry")),
     "closing record": ("files.md", lambda: record_table("ClosingRecord")),
 }
 

@@ -40,6 +40,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
         f"fedmerit.trainers.{name}"
         for name in ("memory", "saved_networks", "seen_patients", "statistics", "training_checkpoint")
     },
+    {"fedmerit.trainers.step_commitments"},
     {"fedmerit.trainers.trainer"},
     {"fedmerit.trainers.script"},
     {"fedmerit.trainers.monai"},

@@ -140,6 +140,9 @@ def verify(
         rounds = ", ".join(map(str, given.lost))
         lost = f"; in rounds {rounds} the model did not arrive, by the log of {given.receiver}" if rounds else ""
         print_line(text + lost)
+    for shown in found.work:
+        by = f", by {shown.auditor}" if shown.auditor else ""
+        print_line(f"{shown.site}: {len(shown.repeated)} of {len(shown.drawn)} drawn steps repeated{by}")
     for question in found.unproven:
         print_line(f"not shown: {question}{question.moved.text if question.moved else ''}")
     if payout:

@@ -106,6 +106,12 @@ class Group(TyperGroup):
         """Print the help."""
         _print_help(self, ctx, self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the user named, by one word or two."""
+        if (pair := " ".join(args[:2])) in self.commands:
+            args = [pair, *args[2:]]
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the user named."""
         try:

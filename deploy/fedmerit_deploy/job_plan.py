@@ -3,6 +3,7 @@
 The job folder, or the run folder, is read as data: nothing of it is imported or carried out.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,11 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.evaluation_budget import most_evaluations
 from fedmerit.site.machine_settings import follow_approvals
 from fedmerit.site.policy import Manifest
-from fedmerit.trainers.factory import count_images
+from fedmerit.trainers.factory import describe_images
+from fedmerit.trainers.trainer import TrainingImages
 from fedmerit_deploy.kit_files import require_kind
 from fedmerit_deploy.kits import read_manifest
-from fedmerit_deploy.site_policy import RuleCheck, check_rules, images_per_round
+from fedmerit_deploy.site_policy import RuleCheck, check_rules, images_per_round, open_ledger
 
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000
 MOST_SITES = 100  # that a job can ask for here: the number of coalitions is two to their power
@@ -83,11 +85,27 @@ def examine_job(path: Path, kit: Path | None) -> JobPage:
     follow_approvals(manifest)  # a plan may name code of others: nothing is imported that is not approved
     job = read_job(path)
     config = read_configuration(job, path)
-    images = count_images(SiteFolder(Path(manifest.site_folder)), config) if manifest.site_folder else None
-    checks = check_rules(manifest, config, job.sites, images)
+    images = None
+    if manifest.site_folder and not config.script:
+        images = describe_images(SiteFolder(Path(manifest.site_folder)), config)
+    history = open_ledger(kit).history() if kit else None
+    checks = check_rules(manifest, config, job.sites, images, history)
     checks += [RuleCheck("code", code, "none that a job brings or names", False, UNKNOWN) for code in job.code]
     rules = f"the rules of {manifest.site} ({kit})" if kit else "the default rules; --kit KIT takes a site's own"
     return JobPage(describe_job(job, config, images), checks, rules)
+
+
+def read_plan_digest(job: str) -> str:
+    """Return the SHA-256 of the plan of a job or run folder, or ``job`` itself if it is a SHA-256.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if re.fullmatch(r"[0-9a-f]{64}", job) and not Path(job).exists():
+        return job
+    if not Path(job).exists():
+        raise BadInput(f"{job:.200}: expected a job or run folder, or the 64 digits of a plan, as the refusal names it")
+    return read_configuration(read_job(Path(job)), Path(job)).digest
 
 
 def read_job(path: Path) -> Job:
@@ -166,13 +184,13 @@ def _read(file: Path) -> Mapping[str, Any]:
     return content
 
 
-def describe_job(job: Job, config: RunConfiguration, images: int | None = None) -> list[tuple[str, str]]:
+def describe_job(job: Job, config: RunConfiguration, images: TrainingImages | None = None) -> list[tuple[str, str]]:
     """Return title and text of each point of the page.
 
     Args:
         job: the job.
         config: its plan.
-        images: the site's training images, or patches; None: not known.
+        images: the site's training images; None: not known.
     """
     page = [
         ("job", job.name),
@@ -213,7 +231,7 @@ def _training(config: RunConfiguration) -> str:
     )
 
 
-def _images(config: RunConfiguration, images: int | None) -> str:
+def _images(config: RunConfiguration, images: TrainingImages | None) -> str:
     training, there = config.training, images_per_round(config, images)
     work = f"{training.steps} steps" if training.steps else f"{training.epochs} pass(es) over all training images"
     behind = "all training images of the site" if there is None else f"{there} different training images"

@@ -20,14 +20,17 @@ from nvflare.fuel.utils.config_factory import ConfigFactory
 
 from fedmerit.engines.nvflare.components import find_components
 from fedmerit.errors import BadInput, printable
+from fedmerit.evidence.signatures import Signer
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
 from fedmerit.schema.scores import EVALUATED
 from fedmerit.site.evaluation_budget import most_evaluations
+from fedmerit.site.job_ledger import JOB_LEDGER, JobHistory, JobLedger, list_differences
 from fedmerit.site.machine_settings import site_folder
 from fedmerit.site.policy import MANIFEST, JobRules, Manifest, read_manifest_file
-from fedmerit.trainers.factory import count_images
+from fedmerit.trainers.factory import describe_images, least_learning_rate, measure_network
+from fedmerit.trainers.trainer import TrainingImages
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
 LONGEST = 300  # characters of what a plan asks for: others chose them
@@ -89,56 +92,135 @@ class ClassValidator(AppValidator):
                 raise BadInput(f"{group}: {name!r}: {refused}")
 
 
+def open_ledger(kit: Path, signer: Signer | None = None) -> JobLedger:
+    """Return the ledger of jobs of a site's kit; ``signer`` signs what is added."""
+    return JobLedger(kit / "local" / JOB_LEDGER, signer)
+
+
 class SitePolicy:
     """The engine's hook at a site: the rules of its manifest.
 
     Args:
         manifest: the site's manifest.
+        ledger: of the jobs that trained at the site; None: jobs are judged by themselves.
     """
 
-    def __init__(self, manifest: Manifest):
-        self.manifest = manifest
+    def __init__(self, manifest: Manifest, ledger: JobLedger | None = None):
+        self.manifest, self.ledger = manifest, ledger
 
-    def check(self, plan: RunConfiguration, sites: int) -> None:
-        """Raise `BadInput` with every reason if the site refuses a plan in which so many sites take part."""
-        images = None if plan.script else count_images(site_folder(self.manifest.site), plan)
-        if refused := refusals(self.manifest, plan, sites, images):
+    def check(self, plan: RunConfiguration, sites: int, job: str = "") -> None:
+        """Raise `BadInput` with every reason if the site refuses a plan in which so many sites take part.
+
+        ``job`` is the id of the job, the first one of a run that was resumed.
+        """
+        images = None if plan.script else describe_images(site_folder(self.manifest.site), plan)
+        history = self.ledger.history() if self.ledger else None
+        if refused := refusals(self.manifest, plan, sites, images, history, job):
             raise BadInput("the rules of this site refuse the job", *refused)
 
+    def note_training(self, plan: RunConfiguration, job: str, round: int, received: str) -> None:
+        """Note in the ledger of jobs that a round is going to be trained from a model with this SHA-256.
 
-def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[str]:
+        Raises:
+            BadInput: it is the job's first training, and a related job or too many of the study came in between.
+        """
+        if self.ledger is None:
+            return
+        folder = None if plan.script else site_folder(self.manifest.site).in_fold(plan.fold)
+        images = sum(len(case.slices or case.image) for case in folder.cases("training")) if folder else 0
+        with self.ledger.locked():
+            history = self.ledger.history()
+            if history.find(job, plan.digest) is None:
+                checks = check_history(self.manifest.jobs, plan, history, job)
+                if refused := [check.sentence for check in checks if not check.passes]:
+                    raise BadInput("the rules of this site refuse the job", *refused)
+                self.ledger.began(job, plan)
+            self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "")
+
+
+def refusals(
+    manifest: Manifest,
+    config: RunConfiguration,
+    sites: int,
+    images: TrainingImages | None = None,
+    history: JobHistory | None = None,
+    job: str = "",
+) -> list[str]:
     """Return a sentence for each rule of a manifest that a plan breaks; none if the site takes part.
 
     Args:
         manifest: the site's manifest.
         config: the plan.
         sites: how many sites take part.
-        images: the site's training images, or patches; None: not known.
+        images: the site's training images; None: not known.
+        history: the jobs that trained at the site; None: not known.
+        job: id of the job; "": not known yet.
     """
-    return [check.sentence for check in check_rules(manifest, config, sites, images) if not check.passes]
+    checks = check_rules(manifest, config, sites, images, history, job)
+    return [check.sentence for check in checks if not check.passes]
 
 
-def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[RuleCheck]:
+def check_rules(
+    manifest: Manifest,
+    config: RunConfiguration,
+    sites: int,
+    images: TrainingImages | None = None,
+    history: JobHistory | None = None,
+    job: str = "",
+) -> list[RuleCheck]:
     """Return every rule of a manifest, held against a plan; the arguments are those of `refusals`."""
     rules = manifest.jobs
     brought = {
         group: part for group, name in find_external_parts(config.to_dict()) if (part := find_reference(group, name))
     }
+    parts = list(_check_parts(manifest, brought))
+    may_build = all(part.passes for part in parts)
     return [
-        *_check_parts(manifest, brought),
-        *(_check_script(manifest) if config.script else _check_training(rules, config, images, brought)),
+        *parts,
+        *(_check_script(manifest) if config.script else _check_training(rules, config, images, brought, may_build)),
         _check_fold(rules, config),
         *_check_models(rules, config),
         *_check_evaluations(rules, config, sites),
         _check_study(rules, config.study),
+        *(check_history(rules, config, history, job) if history is not None else ()),
     ]
 
 
-def images_per_round(config: RunConfiguration, images: int | None) -> int | None:
+def check_history(rules: JobRules, config: RunConfiguration, history: JobHistory, job: str) -> Iterator[RuleCheck]:
+    """Yield the rules across jobs, held against a plan; a job that trained here already may continue."""
+    plan = config.digest
+    if history.find(job, plan) is not None:
+        return
+    related, word = history.related(config), "the data manager's word"
+    asked = "no network that an earlier job trained by the same loss and optimizer"
+    if related:
+        last = related[0]
+        differences = printable(", ".join(list_differences(last.settings, config)))[:LONGEST]
+        how = f"differs from it only in {differences}" if differences else "has the same plan"
+        asked = f"what job {last.job} trained here on {last.day}; it {how}"
+    yield RuleCheck(
+        "repeated_jobs",
+        asked,
+        "repeated jobs" if rules.repeated_jobs else f"that only by {word}: `fedmerit deploy site allow {plan}`",
+        not related or rules.repeated_jobs or history.words.get(plan, 0) > 0,
+        "the difference of two such jobs can show a single image",
+    )
+    name = f"study {config.study[:LONGEST]}" if config.study else "no study"
+    earlier = len(history.of_study(config.study))
+    yield RuleCheck(
+        "jobs_per_study",
+        f"job {earlier + 1} of {name}",
+        f"at most {rules.jobs_per_study}",
+        earlier < rules.jobs_per_study,
+        "each job says more about the images",
+    )
+
+
+def images_per_round(config: RunConfiguration, images: TrainingImages | None) -> int | None:
     """Return how many different training images are behind an update; None: all of the site's, an unknown number."""
-    training = config.training
-    drawn = training.steps * training.batch_size if training.steps else images
-    return drawn if images is None or drawn is None else min(drawn, images)
+    training, number = config.training, images.images if images else None
+    drawn = training.steps * training.batch_size if training.steps else number
+    return drawn if number is None or drawn is None else min(drawn, number)
 
 
 def _check_parts(manifest: Manifest, brought: dict[str, Reference]) -> Iterator[RuleCheck]:
@@ -157,14 +239,20 @@ def _check_script(manifest: Manifest) -> Iterator[RuleCheck]:
 
 
 def _check_training(
-    rules: JobRules, config: RunConfiguration, images: int | None, brought: dict[str, Reference]
+    rules: JobRules,
+    config: RunConfiguration,
+    images: TrainingImages | None,
+    brought: dict[str, Reference],
+    may_build: bool,
 ) -> Iterator[RuleCheck]:
+    """Yield the rules on network and training; ``may_build``: whether the network's code may be used here."""
     network, training = config.network, config.training
+    is_known = network.architecture in rules.architectures or "networks" in brought  # `_check_parts` judges those
     yield RuleCheck(
         "architectures",
         network.architecture[:LONGEST],
         _listed(rules.architectures),
-        network.architecture in rules.architectures or "networks" in brought,  # `_check_parts` judges those
+        is_known,
         "a network whose first layer sees the whole image copies it into the update",
     )
     yield RuleCheck(
@@ -183,6 +271,9 @@ def _check_training(
         there is None or there >= rules.least_images,
         "an update of few images can give them back",
     )
+    yield from _check_amounts(rules, config, images, there)
+    if images and may_build and is_known and set(network.arguments) <= set(rules.arguments):
+        yield from _check_size(rules, config, images)
     sgd = 0 if "sgd" in rules.optimizers else rules.sgd_images
     many = training.optimizer == "sgd" and sgd > 0 and (there is None or there >= sgd)
     yield RuleCheck(
@@ -198,6 +289,62 @@ def _check_training(
     ):
         why = "a larger one can end training after the first batch, and then the update is of that batch"
         yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
+    rate, round = least_learning_rate(config)
+    yield RuleCheck(
+        "least_lr",
+        f"a learning rate of {rate:g} in round {round}",
+        f"{rules.least_lr:g} or more",
+        rate >= rules.least_lr,
+        "steps of a smaller one are all at one model, and their sum does not depend on the order of images",
+    )
+
+
+def _check_amounts(
+    rules: JobRules, config: RunConfiguration, images: TrainingImages | None, there: int | None
+) -> Iterator[RuleCheck]:
+    """Yield the rules on patients and batches; ``there``: images behind an update."""
+    patients = images.count_patients(there) if images else None
+    yield RuleCheck(
+        "least_patients",
+        "all patients of the site"
+        if patients is None
+        else f"{patients} different patients a round, as expected by chance",
+        f"{rules.least_patients} or more",
+        patients is None or patients >= rules.least_patients,
+        "many images of few patients are still those few",
+    )
+    size = config.training.batch_size
+    yield RuleCheck(
+        "least_batch",
+        f"{size} images a step",
+        f"{rules.least_batch} or more",
+        size >= rules.least_batch,
+        "a step of few images can give them back",
+    )
+
+
+def _check_size(rules: JobRules, config: RunConfiguration, images: TrainingImages) -> Iterator[RuleCheck]:
+    """Yield the rules on the size of the network, beside that of the images."""
+    try:
+        parameters, bottom = measure_network(config.network, images.sides)
+    except BadInput as error:
+        yield RuleCheck("least_bottom", f"another network ({error})", "one that can be applied", False, "unknown")
+        return
+    yield RuleCheck(
+        "least_bottom",
+        f"feature maps of {bottom} rows or columns",
+        f"{rules.least_bottom} or more",
+        bottom >= rules.least_bottom,
+        "gradients of smaller ones are products of single pixels, which can be read off",
+    )
+    multiple = parameters / max(images.voxels, 1)
+    yield RuleCheck(
+        "parameters_per_voxel",
+        f"{parameters} parameters, {multiple:.3g} for each voxel of the training images",
+        f"at most {rules.parameters_per_voxel:g}",
+        multiple <= rules.parameters_per_voxel,
+        "an update with many more numbers than the images can hold copies of them",
+    )
 
 
 def _check_fold(rules: JobRules, config: RunConfiguration) -> RuleCheck:

@@ -103,7 +103,7 @@ def test_page_of_a_job_that_takes_an_image(fedmerit, job):
     )
     assert result.exit_code == 1, result.output
     refused = [line.split(": ")[1] for line in result.output.splitlines() if line.startswith("refused: ")]
-    assert refused == ["architectures", "least_images", "optimizers", "keep_updates"]
+    assert refused == ["architectures", "least_images", "least_batch", "optimizers", "keep_updates"]
 
 
 def test_page_by_the_rules_of_a_site(fedmerit, job, sites, tmp_path):
@@ -121,7 +121,9 @@ def test_page_by_the_rules_of_a_site(fedmerit, job, sites, tmp_path):
 def test_page_of_a_run(fedmerit, trained):
     for path in (trained(), trained() / "run.json"):
         result = fedmerit("check", "--plan", path)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == 1, result.output  # steps of two images, as on one machine
+        refused = [line.split(": ")[1] for line in result.output.splitlines() if line.startswith("refused: ")]
+        assert refused == ["least_batch"]
         assert "site1, site2, site3" in result.output
 
 

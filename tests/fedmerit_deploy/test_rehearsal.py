@@ -7,6 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.site.policy import Manifest
+from fedmerit.trainers.trainer import TrainingImages
 from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
 from fedmerit_deploy.site_policy import JobRules, check_rules
 from fedmerit_deploy.status import SiteState
@@ -43,7 +44,8 @@ def test_default_rules_allow_rehearsal(optimizer, images):
     short = RunConfiguration.from_dict(shorten(plan))
     assert short.training.steps * short.training.batch_size == images
     manifest = Manifest(site="A", site_folder="/data/A")
-    assert [check.sentence for check in check_rules(manifest, short, 3, images=300) if not check.passes] == []
+    images_there = TrainingImages(300, (20,) * 15, 300 * 128**2, (128, 128))
+    assert [check.sentence for check in check_rules(manifest, short, 3, images_there) if not check.passes] == []
 
 
 def test_rehearsal_rejects_other_folder(tmp_path):

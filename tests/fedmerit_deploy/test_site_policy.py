@@ -21,8 +21,11 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.job_ledger import JobLedger, job_family
 from fedmerit.site.policy import JobRules, Manifest
-from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules, count_images, refusals
+from fedmerit.trainers.factory import describe_images, initial_network, measure_network
+from fedmerit.trainers.trainer import TrainingImages
+from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules, refusals
 
 SITE = Manifest(site="A")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedce_prostate" / "app"
@@ -32,7 +35,7 @@ FOREIGN = "nvflare.app_common.np.np_trainer.NPTrainer"  # on NVFlare's own list 
 
 def plan(method="fedavg", task="prostate", keep_updates=False, values=(), share_models=False, **settings):
     network = {"in_channels": TASKS[task]["in_channels"], "labels": TASKS[task]["labels"]}
-    settings = {"guard": "on", **settings}
+    settings = {"guard": "on", "batch_size": 4, **settings}
     config = make_configuration(method, task, 30, 0, network, settings, values, keep_updates)
     return replace(config, share_models=share_models)
 
@@ -45,17 +48,26 @@ def hostile():
     return RunConfiguration.from_dict(content)
 
 
-def refused(config, images=20, sites=4, **rules):
-    manifest = Manifest(site="A", jobs=JobRules(**rules))
-    return [check.rule for check in check_rules(manifest, config, sites, images) if not check.passes]
+def site_images(images, patients=None, sides=(128, 128)):
+    """Images, as many of each patient; None: not known."""
+    if images is None:
+        return None
+    patients = patients or images
+    return TrainingImages(images, (images // patients,) * patients, images * sides[0] * sides[1], sides)
 
 
-def test_plan_that_copies_an_image_breaks_four_rules():
-    sentences = refusals(SITE, hostile(), 4, images=1000)
+def refused(config, images=20, sites=4, patients=None, sides=(128, 128), **rules):
+    manifest, known = Manifest(site="A", jobs=JobRules(**rules)), site_images(images, patients, sides)
+    return [check.rule for check in check_rules(manifest, config, sites, known) if not check.passes]
+
+
+def test_plan_that_copies_an_image_breaks_six_rules():
+    sentences = refusals(SITE, hostile(), 4, site_images(1000))
     assert [text.partition(":")[0] for text in sentences] == [
-        "architectures", "arguments", "least_images", "optimizers",
+        "architectures", "arguments", "least_images", "least_patients", "least_batch", "optimizers",
     ]  # fmt: skip
-    for text, words in zip(sentences, ("Generator", "latent_shape", "1 different images", "sgd"), strict=True):
+    named = ("Generator", "latent_shape", "1 different images", "1 different patients", "1 images a step", "sgd")
+    for text, words in zip(sentences, named, strict=True):
         assert words in text
         assert "local/fedmerit.json" in text
         assert "\n" not in text
@@ -66,22 +78,29 @@ def test_site_policy_raises_every_refusal(own_sites, monkeypatch):
     with pytest.raises(BadInput, match="architectures: the job asks for Generator") as raised:
         SitePolicy(Manifest(site="site1")).check(hostile(), 4)
     assert "optimizers: the job asks for sgd" in str(raised.value)
-    SitePolicy(Manifest(site="site1")).check(plan(), 4)
+    rules = JobRules(least_patients=3, least_bottom=2, parameters_per_voxel=100.0)
+    SitePolicy(Manifest(site="site1", jobs=rules)).check(plan(), 4)
 
 
 @pytest.mark.parametrize("task", sorted(TASK_RECIPES))
 @pytest.mark.parametrize("recipe", ["default", "quick"])
 def test_recipes_pass_default_rules(task, recipe):
-    for images in (None, 8, 1000):
+    for images in (None, 10, 1000):
         assert refused(plan("fedce", task, recipe=recipe), images) == []
 
 
 @pytest.mark.parametrize(
     ("settings", "rule", "wider"),
     [
-        ({"architecture": "UNETR"}, "architectures", {"architectures": ("UNETR",)}),
-        ({"arguments": {"kernel_size": [[33, 33]]}}, "arguments", {"arguments": ("kernel_size",)}),
-        ({"steps": 3, "batch_size": 2}, "least_images", {"least_images": 6}),
+        ({"architecture": "HighResNet"}, "architectures", {"architectures": ("HighResNet",)}),
+        ({"arguments": {"trans_bias": True}}, "arguments", {"arguments": ("trans_bias",)}),
+        ({"steps": 1, "batch_size": 7}, "least_images", {"least_images": 6}),
+        ({"batch_size": 3}, "least_batch", {"least_batch": 3}),
+        ({"lr": 1e-4, "schedule": "cosine"}, "least_lr", {"least_lr": 1e-8}),
+        ({"lr": 1e-9, "schedule": "constant"}, "least_lr", {"least_lr": 1e-9}),
+        ({"schedule": "step", "decay": 1e-9, "decay_every": 20}, "least_lr", {"least_lr": 1e-15}),
+        ({"architecture": "unet", "depth": 7, "width": 2}, "least_bottom", {"least_bottom": 2}),
+        ({"width": 32}, "parameters_per_voxel", {"parameters_per_voxel": 100.0}),
         ({"optimizer": "sgd"}, "optimizers", {"optimizers": ("sgd",)}),
         ({"optimizer": "sgd"}, "optimizers", {"sgd_images": 20}),
         ({"lr": 10}, "largest_lr", {"largest_lr": 10.0}),
@@ -104,31 +123,167 @@ def test_plain_sgd_needs_many_images():
 
 
 def test_repeated_image_counts_once():
-    assert refused(plan(steps=100, batch_size=8), images=3) == ["least_images"]
-    assert refused(plan(epochs=100), images=3) == ["least_images"]
+    assert refused(plan(steps=100, batch_size=8), images=3) == ["least_images", "least_patients"]
+    assert refused(plan(epochs=100), images=3) == ["least_images", "least_patients"]
 
 
-def test_count_images_of_plan_that_prefers_organs(own_sites):
+def test_images_of_plan_that_prefers_organs_are_those_with_labels(own_sites):
     folder = SiteFolder(own_sites / "site1")
     for case in folder.cases("training")[1:]:
         np.save(case.label_file, np.zeros_like(case.label))
-    config = plan(organ_share=1.0)
-    assert count_images(folder, plan()) == 15
-    assert refused(config, count_images(folder, config)) == ["least_images"]
+    images = describe_images(folder, plan())
+    assert images == TrainingImages(15, (5, 5, 5), 15 * 32 * 32, (32, 32))
+    labelled = describe_images(folder, plan(organ_share=1.0))
+    assert labelled == TrainingImages(5, (5,), 15 * 32 * 32, (32, 32))
+    told = [text.partition(":")[0] for text in refusals(SITE, plan(organ_share=1.0), 4, labelled)]
+    assert told[:2] == ["least_images", "least_patients"]
+
+
+def test_patients_behind_images_are_the_expected_number():
+    images = TrainingImages(20, (10, 5, 3, 2), 1, (1, 1))
+    assert [images.count_patients(number) for number in (None, 20, 99, 1)] == [4, 4, 4, 1]
+    owners, random = np.repeat([0, 1, 2, 3], images.patients), np.random.default_rng(0)
+    for number in (3, 6, 12):
+        drawn = [len(set(random.choice(owners, number, replace=False))) for _ in range(4000)]
+        assert images.count_patients(number) == int(np.mean(drawn))
+
+
+def test_few_patients_are_refused_however_many_images_they_have():
+    assert refused(plan(), images=300, patients=3) == ["least_patients"]
+    assert refused(plan(steps=2), images=300, patients=4) == ["least_patients"]  # of 8 images, of 3.6 patients
+    assert refused(plan(steps=2), images=300, patients=4, least_patients=3) == []
+    assert refused(plan(steps=2), images=300, patients=5) == []
+
+
+def test_network_that_cannot_be_built_is_refused():
+    config = plan(arguments={"kernel_size": [[33, 33]]})
+    assert refused(config, arguments=("kernel_size",)) == ["least_bottom"]
 
 
 @pytest.mark.parametrize(
-    ("method", "caps", "rules"),
+    ("settings", "sides", "bottom"),
     [
-        ("fedavg", {"validation": 1}, ["evaluations"]),
-        ("fedavg", {"validation": 0}, ["evaluations"]),
-        ("fedavg", {"validation": 2, "testing": 8}, []),
-        ("fedavg", {"testing": 1}, ["evaluations"]),
-        ("fedavg", {"testing": 0, "server_validation": 0}, []),  # the run does without
+        ({}, (64, 64), 8),  # nnU-Net's: sides of 4 are not halved
+        ({"depth": 3}, (16, 32), 8),
+        ({"architecture": "unet", "depth": 5, "norm": "group"}, (32, 32), 2),
+        ({"architecture": "segresnet"}, (128, 128), 8),
+        ({"patch": (16, 32, 32), "depth": 4}, (16, 32, 32), 4),
     ],
 )
-def test_evaluation_caps_refuse_only_needed_evaluations(method, caps, rules):
-    assert refused(plan(method), evaluations=caps) == rules
+def test_smallest_feature_maps_are_those_that_convolutions_see(settings, sides, bottom):
+    parameters, found = measure_network(plan(**settings).network, sides)
+    assert found == bottom
+    assert parameters == sum(one.numel() for one in initial_network(plan(**settings).network, 0).parameters())
+
+
+@pytest.fixture
+def policy(own_sites, monkeypatch, tmp_path) -> SitePolicy:
+    """The rules of a site with its ledger, loose in what is not about other jobs."""
+    monkeypatch.setenv("FEDMERIT_SITES", str(own_sites))
+    rules = {"least_patients": 1, "least_bottom": 1, "parameters_per_voxel": 1e6, "largest_lr": 1.0, "least_images": 1}
+    rules |= {"least_batch": 1, "optimizers": ("adam", "sgd"), "least_lr": 1e-30, "jobs_per_study": 3}
+    return SitePolicy(Manifest(site="site1", jobs=JobRules(**rules)), JobLedger(tmp_path / "job_ledger.jsonl"))
+
+
+def train(policy: SitePolicy, config, job: str) -> None:
+    policy.check(config, 4, job)
+    policy.note_training(config, job, 0, "0" * 64)
+
+
+def test_second_of_two_jobs_that_differ_by_one_step_is_refused(policy):
+    """Jobs of which the difference is the step of one image: all of N images, and N - 1 steps of one."""
+    one = {"optimizer": "sgd", "batch_size": 1, "architecture": "unet", "norm": "group", "lr": 0.1}
+    train(policy, plan(**one, epochs=1), "A")
+    with pytest.raises(BadInput, match="repeated_jobs") as told:
+        policy.check(plan(**one, steps=14), 4, "B")
+    assert "what job A trained here on" in str(told.value)
+    assert "it differs from it only in steps (0, 14)" in str(told.value)
+    assert f"fedmerit deploy site allow {plan(**one, steps=14).digest}" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 3}, {"epochs": 2}, {"batch_size": 5}, {"lr": 0.00101}, {"schedule": "cosine"}, {"clip_norm": 1e9},
+        {"weight_decay": 1e-12}, {"augmentation": "none"}, {"mirrored": False}, {"norm": "instance"}, {"guard": "off"},
+        {"arguments": {"res_block": False}}, {"organ_share": 0.01}, {"method": "fedprox"}, {"validate_trained": True},
+    ],
+)  # fmt: skip
+def test_related_jobs_need_the_data_managers_word(policy, change):
+    train(policy, plan(), "A")
+    with pytest.raises(BadInput, match="repeated_jobs"):
+        policy.check(plan(**change), 4, "B")
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"rounds": 31}, {"study": "other"}, {}])
+def test_jobs_of_other_seeds_and_rounds_are_related(policy, change):
+    assert job_family(replace(plan(), fold=0)) == job_family(plan())
+    train(policy, plan(), "A")
+    with pytest.raises(BadInput, match=r"differs from it only in|has the same plan"):
+        policy.check(replace(plan(), **change), 4, "B")
+
+
+@pytest.mark.parametrize("change", [{"width": 16}, {"architecture": "unet"}, {"loss": "dice"}, {"optimizer": "sgd"}])
+def test_jobs_of_other_networks_losses_and_optimizers_are_not_related(policy, change):
+    train(policy, plan(), "A")
+    policy.check(plan(**change), 4, "B")
+
+
+def test_word_is_for_one_plan_and_as_many_jobs(policy):
+    train(policy, plan(), "A")
+    policy.ledger.allow(plan(steps=3).digest, 1)
+    with pytest.raises(BadInput, match="repeated_jobs"):
+        policy.check(plan(steps=4), 4, "B")
+    train(policy, plan(steps=3), "B")
+    policy.check(plan(steps=3), 4, "B")  # resumed
+    policy.note_training(plan(steps=3), "B", 1, "1" * 64)
+    with pytest.raises(BadInput, match="repeated_jobs"):
+        policy.check(plan(steps=3), 4, "C")
+    with pytest.raises(BadInput, match="repeated_jobs"):
+        policy.check(plan(steps=4), 4, "B")  # another plan under the id of a job that trained
+
+
+def test_rule_lets_related_jobs_pass(policy):
+    train(policy, plan(), "A")
+    rules = policy.manifest.jobs.model_copy(update={"repeated_jobs": True})
+    SitePolicy(policy.manifest.model_copy(update={"jobs": rules}), policy.ledger).check(plan(), 4, "B")
+
+
+def test_jobs_of_a_study_are_counted(policy):
+    for number, width in enumerate((2, 3, 4)):
+        train(policy, replace(plan(width=width), study="x"), str(number))
+    with pytest.raises(BadInput, match="jobs_per_study: the job asks for job 4 of study x; allowed here: at most 3"):
+        policy.check(replace(plan(width=5), study="x"), 4, "3")
+    policy.check(plan(width=5), 4, "3")
+
+
+def test_job_that_was_accepted_beside_a_related_one_trains_only_once(policy):
+    """Two jobs that were both accepted before the first trained."""
+    policy.check(plan(), 4, "A")
+    policy.check(plan(steps=3), 4, "B")
+    policy.note_training(plan(), "A", 0, "0" * 64)
+    with pytest.raises(BadInput, match="repeated_jobs"):
+        policy.note_training(plan(steps=3), "B", 0, "0" * 64)
+
+
+def test_ledger_has_plan_model_and_images_of_every_round(policy, own_sites):
+    config = plan()
+    train(policy, config, "A")
+    policy.note_training(config, "A", 1, "1" * 64)
+    began, *rounds = policy.ledger.entries()
+    assert (began.work, began.job, began.plan) == ("begin", "A", config.digest)
+    assert [(entry.work, entry.round, entry.received, entry.images) for entry in rounds] == [
+        ("train", 0, "0" * 64, 15),
+        ("train", 1, "1" * 64, 15),
+    ]
+    assert {entry.folder for entry in rounds} == {SiteFolder(own_sites / "site1").digest}
+
+
+def test_damaged_ledger_refuses_every_job(policy):
+    train(policy, plan(), "A")
+    policy.ledger.path.write_text("{}\n")
+    with pytest.raises(BadInput, match="line 1: not an entry of the ledger of jobs"):
+        policy.check(plan(width=2), 4, "B")
 
 
 NOW, PAST, LATER = "2000-01-01/2999-12-31", "2000-01-01/2000-12-31", "2999-01-01/2999-12-31"
@@ -156,12 +311,12 @@ def test_code_of_others_needs_approval():
     named = replace(plan().network, architecture="pytest:Item")  # of a small package
     config = replace(plan(), network=named)
     assert refused(config) == ["parts"]
-    assert refusals(Manifest(site="A", parts="all"), config, 4, 20) == []
+    assert refusals(Manifest(site="A", parts="all"), config, 4) == []
 
 
 @pytest.mark.parametrize("config", [hostile(), plan("cycle", keep_updates=False), plan(keep_updates=True, lr=1)])
 def test_widened_rules_allow_every_plan(config):
-    assert refusals(Manifest(site="A", jobs=allow_plan(config, 4), parts="all"), config, 4, 1) == []
+    assert refusals(Manifest(site="A", jobs=allow_plan(config, 4), parts="all"), config, 4) == []
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from fedmerit_deploy.processes import running_processes
 from fedmerit_deploy.provisioning import init, make_project, organisations
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
+# for sites of few small images, at which many jobs train the same network
+RULES = JobRules(least_patients=1, least_bottom=1, parameters_per_voxel=1e6, repeated_jobs=True, jobs_per_study=1000)
 TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 
 
@@ -40,7 +42,7 @@ def make_federation(
         sites: their folders, by name; None: a script, of the manifest, knows its data.
         devices: setting as `fedmerit.site.machine_settings.configured_device` reads it.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
-        rules: the sites' for jobs; None: the defaults.
+        rules: the sites' for jobs; None: `RULES`.
 
     Returns:
         The admin's kit; those of the server, first, and the sites.
@@ -54,7 +56,7 @@ def make_federation(
         kits.prepare_site(paths[name], folder, configured_device(name, devices))
     changes: dict[str, Any] = {"run": str(run.resolve()), "runs": ""} if run else {}
     for name in (HOST, *sites):
-        of_site = {"jobs": rules} if rules and name != HOST else {}
+        of_site = {"jobs": rules or RULES} if name != HOST else {}
         kits.read_manifest(paths[name]).model_copy(update=changes | of_site).write(paths[name] / "local")
     return paths[ADMIN], [paths[HOST], *(paths[name] for name in sites)]
 

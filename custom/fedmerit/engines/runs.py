@@ -18,11 +18,12 @@ from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.schema.configuration.options import RunOptions, Waiting
 from fedmerit.schema.configuration.requirements import require_privacy
 from fedmerit.schema.configuration.run import RunConfiguration, describe, make_configuration, read_plan, with_sharing
-from fedmerit.schema.configuration.settings import ROUNDS, TASKS, guarded
+from fedmerit.schema.configuration.settings import ROUNDS, TASKS, guarded, with_preset, with_recipe
 from fedmerit.schema.configuration.specs import HE, require_tracking
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import images_digest, open_sites
 from fedmerit.server.requirements import require_consistent, require_decentralised, require_sites
+from fedmerit.site.policy import JobRules
 from fedmerit.trust import allow, allow_places, require_trusted_trackers
 
 
@@ -173,7 +174,8 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     Raises:
         BadInput: an option cannot be used.
     """
-    settings, method = guarded(asked.all_settings), str(asked.method)
+    method = str(asked.method)
+    settings = _deployed_settings(guarded(asked.all_settings), method, str(task))
     if asked.sites is None:
         observed = asked.values, asked.keep_updates
         network, parts = TASKS[str(task)], (asked.rounds, asked.seed)
@@ -187,3 +189,15 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     require_tracking(asked.track, "prod")
     require_consistent(config, filters)
     return config, filters
+
+
+def _deployed_settings(settings: Mapping[str, Any], method: str, task: str) -> dict[str, Any]:
+    """Return the settings of an exported job, with steps of as many images as hospitals' default rules ask for.
+
+    A batch size that a person or a paper chose stays.
+    """
+    chosen, least = with_preset(settings, method), JobRules().least_batch
+    recipe = with_recipe(chosen, task)
+    if "batch_size" in chosen or recipe.get("batch_size", least) >= least:
+        return dict(settings)
+    return {**settings, "batch_size": least} | ({"steps": recipe["steps"]} if "steps" in recipe else {})

@@ -75,6 +75,14 @@ class Trust:
             Tampered: it is not.
         """
         require_owner(certificate, name, what)
+        self.require_issued(certificate, what)
+
+    def require_issued(self, certificate: Certificate, what: str) -> None:
+        """Require that a certificate, which signed ``what``, is the anchor or was issued by it, and is valid.
+
+        Raises:
+            BadInput: it is not.
+        """
         anchor = self.anchor
         if certificate != anchor:
             try:

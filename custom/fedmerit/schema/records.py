@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 TRAIN, EVALUATE = "train", "evaluate"
 ENROLLED, CLOSED, REFUSED = "enrol", "close", "refused"
 GAVE, GOT = "gave", "got"
+# The work of an entry of a machine's ledger of jobs.
+JOB_ALLOWED, JOB_BEGAN, JOB_TRAINED = "allow", "begin", "train"
 
 LARGEST_NUMBER = 2**63  # JSON has numbers that no float holds
 
@@ -148,6 +150,19 @@ class RoundRecord(ChainedRecord):
     notes: list[str] = Field([], description="Notes by the operator, such as why the run was resumed.")
 
 
+class CommitmentRecord(Record):
+    """A site's commitment to the steps of a round's training."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    root: str = Field(description="Merkle root over the states after every k-th step and the last.")
+    leaves: Annotated[int, Field(ge=1, lt=2**31, description="Number of these states.")]
+    steps: Annotated[int, Field(ge=1, lt=2**40, description="Steps of the round.")]
+    samples: str = Field(description="Merkle root over the salted digests of the training images and masks.")
+    received: str = Field(description="SHA-256 of the model that the training started from.")
+    update: str = Field(description="SHA-256 of the update, before filters and encryption.")
+
+
 class LogEntry(ChainedRecord):
     """A task in a site's own log."""
 
@@ -172,6 +187,8 @@ class LogEntry(ChainedRecord):
     values: dict[str, Number] = Field({}, description="Reported values, by quantity.")
     pairs: dict[str, dict[str, Number]] = Field({}, description="Reports about other sites, by quantity.")
     step: dict[str, Number] = Field({}, description="Norms and inner products of the model's last step.")
+    commitment: CommitmentRecord | None = Field(None, description="Commitment to the steps of the training.")
+    samples: str = Field("", description="Merkle root over the salted digests of the enrolled images and masks.")
     cases: dict[str, Whole] = Field({}, description="Enrolled cases by split.")
     slices: dict[str, Whole] = Field({}, description="Enrolled slices by split.")
     fingerprint: str = Field("", description="SHA-256 over the sealed digests of the enrolled cases.")
@@ -191,6 +208,46 @@ class ClosingRecord(Record):
     files: dict[str, str] = Field(description="SHA-256 of each file of the run, by path.")
     site_logs: dict[str, str] = Field(description="How each site's log ended when the site last answered.")
     signature: str | None = Field(None, description="The server's signature of the other fields.")
+
+
+class JobEntry(ChainedRecord):
+    """An entry of a site's ledger across jobs, which stays at the site."""
+
+    work: str = Field(description="allow: the data manager's word; begin: a job's first training; train: a round.")
+    day: str = Field(description="Date, UTC.")
+    plan: str = Field(description="SHA-256 of the plan.")
+    times: Whole = Field(0, description="Jobs that the word is for.")
+    job: str = Field("", description="Id of the job, the first one if it was resumed.")
+    study: str = Field("", description="Study that the plan names.")
+    family: str = Field("", description="SHA-256 of what related plans have in common: network, loss, optimizer, task.")
+    settings: str = Field("", description="Further settings of the plan, as JSON.")
+    round: Whole = Field(0, description="Number of the round.")
+    received: str = Field("", description="SHA-256 of the received model.")
+    images: Whole = Field(0, description="Training images used.")
+    folder: str = Field("", description="SHA-256 of the prepared images.")
+
+
+class RepeatedRound(Record):
+    """An auditor's result of a round."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    root: str = Field(description="Merkle root that the site committed to.")
+    leaf: Annotated[int, Field(ge=1, lt=2**31, description="Drawn state, from 1.")]
+    fault: str = Field("", description="What did not agree; empty: the drawn steps gave the committed states.")
+
+
+class AuditStatement(Record):
+    """The content of audits/SITE.json: which drawn steps of a site were repeated from its images."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    site: str = Field(description="Name of the site.")
+    plan: str = Field(description="SHA-256 of the plan.")
+    machine: str = Field(description="Processor or GPU, and version of PyTorch, of the repetition.")
+    rounds: dict[str, RepeatedRound] = Field(description="Repeated rounds, by number.")
+    certificate: str = Field("", description="Certificate of who repeated them (PEM), if there is one.")
+    signature: str = Field("", description="Signature of all other fields.")
 
 
 def describe_fields(kind: type[Record]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 A site evaluates as many models in a round, by split, as the run's method needs, and no more. Every evaluation tells the
 server something of the images: a model that was trained with an image does better on it. Nobody gets an evaluation of
-the training images. A repeated question costs nothing: it was answered before. Losses of single images, and of models
+the training images. A repeated question costs nothing: it was answered before.
+A site trains once a round, and again only if a crash of its own cut that short. Losses of single images, and of models
 without single neurons, tell more: a site measures them if the method asks for them, on the images set aside for the
 server, as the run's settings say. Unless the plan says ``share_models``, a site evaluates only the models that it
 receives, and in the final test aggregates. A site's operator may allow fewer evaluations in the site's own kit, which
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.ciphertexts import Ciphertexts
-from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.capabilities import Capabilities, capabilities
 from fedmerit.errors import Refused
 from fedmerit.evidence.digests import digest
 from fedmerit.schema.configuration.requirements import parse_observer
@@ -111,6 +112,8 @@ def require_within_budget(
     asked = _asked(done, split, of_neurons)
     if question in asked:
         return
+    if isinstance(task, Task) and any(record.get("work") == TRAIN and record.get("question") for record in done):
+        raise Refused(OVER_BUDGET, f"a second training in round {task.round}, from another model or task")
     cap, all_asked = (caps or {}).get(split), sum((asked | _asked(done, split, not of_neurons)).values())
     if cap is not None and all_asked + models > cap:
         raise Refused(
@@ -148,7 +151,11 @@ def _require_own(task: WithModels, config: RunConfiguration) -> None:
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
     """Raise `Refused` if a task asks for more than Dice, and the run's settings say nothing of it."""
     can = capabilities(config.build_guarded_method())
-    if isinstance(task, ImportanceTask):
+    if isinstance(task, Task):
+        if unused := _unused_parts(task, can):
+            what = f"{', '.join(unused)} in a training task of round {task.round}"
+            raise Refused(NOT_NEEDED, f"{what}; {config.method} uses none")
+    elif isinstance(task, ImportanceTask):
         due = can.neurons.importance_schedule(task.round) if can.neurons else None
         if due is None or not due[1] or task.split != SERVER_SPLIT or (task.order, task.images) != due:
             what = f"{task.order} importance of neurons on {task.images} images of the {task.split} split"
@@ -169,6 +176,16 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
         if task.bins not in (0, bins):
             what = f"losses in {task.bins} bins of images of the {task.split} split"
             raise Refused(NOT_NEEDED, f"{what} in round {task.round}; {config.method} needs {bins or 'none'} there")
+
+
+def _unused_parts(task: Task, can: Capabilities) -> list[str]:
+    """Return the names of what a training task brings and the run's method does not use."""
+    brought = {
+        "neurons": task.neurons is not None and not can.neurons,
+        "models of peers": bool({*task.peers, *task.others}) and not can.peers,
+        "vectors": not set(task.vectors) <= set(can.vectors),
+    }
+    return [name for name, is_unused in brought.items() if is_unused]
 
 
 def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) -> int:

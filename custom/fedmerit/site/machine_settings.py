@@ -105,10 +105,10 @@ def run_folder(workspace: Path) -> Path:
     if run := os.environ.get(RUN):
         return Path(run)
     runs = os.environ.get(RUNS)
-    return Path(runs) / _first_job(workspace) if runs else workspace / RUN_NAME
+    return Path(runs) / first_job(workspace) if runs else workspace / RUN_NAME
 
 
-def _first_job(workspace: Path) -> str:
+def first_job(workspace: Path) -> str:
     """Return the id of the job, or of the one it was cloned from: a clone resumes the run."""
     meta = workspace / "meta.json"
     name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)

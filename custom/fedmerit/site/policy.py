@@ -74,13 +74,21 @@ class JobRules(BaseModel):
     arguments: Names = SIMPLE  # of an architecture: others may make its first kernel as large as an image
     optimizers: Names = ("adam", "adamw")
     least_images: Count = 8  # different training images, or patches, behind an update
-    sgd_images: Count = 256  # likewise with plain SGD, whose update is a sum of gradients; 0: not even then
+    least_patients: Count = 4  # different patients behind an update, as expected by chance
+    least_batch: Count = 4  # images of a step
+    sgd_images: Count = 256  # as `least_images`, with plain SGD, whose update is a sum of gradients; 0: not even then
     largest_lr: Positive = 0.1  # a larger one can end training after the first batch
     largest_weight_decay: Positive = 0.1  # likewise
+    least_lr: Positive = 1e-6  # in every round: with a smaller one an update is a sum of gradients at one model
+    least_bottom: Count = 4  # rows and columns of the smallest feature maps: smaller ones can be read off gradients
+    parameters_per_voxel: Positive = 10.0  # most parameters of a network, as a multiple of the training voxels
+    repeated_jobs: bool = False  # whether a job may be related to an earlier one without the data manager's word
+    jobs_per_study: Count = 20  # most jobs of one study, or of none
     keep_updates: bool = False  # whether the server may keep every round's update
     share_models: bool = False  # whether a model of a single site may go to other sites
     folds: tuple[Count, ...] | None = None  # whose splits a job may use, beside that of datalist.json; None: any
     evaluations: dict[Split, Count] = dict.fromkeys(EVALUATED, MANY)  # models a round
+    secret_order: bool = True  # whether order and batches follow from a secret of the site, not from the plan's seed
     studies: dict[Name, Period] = {}  # for which the site takes part; none: any job, also of no study
 
     @property

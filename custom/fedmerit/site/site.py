@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fedmerit.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.games import MOST_COALITION_SITES
 from fedmerit.errors import MemoryLost, Refused, printable
+from fedmerit.evidence.digests import digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -47,6 +48,8 @@ class Site:
         certificate: PEM, of the site; "": it has none.
         caps: by split, the most models that the site's operator lets it evaluate in a round; for others no cap.
         filters: classes of the privacy filters that change its updates on their way; it declares them as it enrols.
+        note_training: called with the round and the SHA-256 of the received model before a training; raises if the
+            site's operator does not want it.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Site:
         certificate: str = "",
         caps: Mapping[str, int] | None = None,
         filters: Sequence[str] = (),
+        note_training: Callable[[int, str], None] = lambda round, received: None,
     ):
         self.trainer, self.config, self.name, self.certificate = trainer, config, trainer.name, certificate
         method = config.build_guarded_method()
@@ -70,6 +74,7 @@ class Site:
         self.log = SiteLog(memory, trainer.name, signer, config.digest)
         self._secret = signer.sign(f"secret {config.digest}") if signer else ""  # what only the site can know
         self.participants, self.caps, self.filters = participants, dict(caps or {}), tuple(filters)
+        self._note_training = note_training
         self.models = self._models(ask_peer, key)
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
@@ -104,7 +109,7 @@ class Site:
         secret = self._secret or holdings.secret
         enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret, self.filters)
         enrolment = replace(enrolment, seconds=time.perf_counter() - started)
-        self.log.enrolled(task, enrolment)
+        self.log.enrolled(task, enrolment, holdings.samples)
         return enrolment
 
     def train(self, task: messages.Task) -> messages.Reply:
@@ -118,6 +123,7 @@ class Site:
             trained, before = known
             started -= before
         else:
+            self._note_training(task.round, digest(model))
             trained = self.trainer.train(task, model, memory, question)
             answer = keep_answer(trained, model, question, time.perf_counter() - started)
             done = self._remember(task.round, model, trained.learned, memory, answer)
@@ -128,6 +134,7 @@ class Site:
         pairs = {name: rounded(of_peers) for name, of_peers in learned.pairs.items()}
         step = self._step(model, memory, done.old if done else None, leaving.update)
         evidence = {"values": rounded(trained.values), "pairs": pairs, "step": step}
+        evidence["commitment"] = dict(learned.commitment)
         seen, images = self.models.seen(received), trained.num_samples
         said = self.log.trained(task, seen, leaves, question, trained.overlaps, images, evidence)
         return messages.Reply(

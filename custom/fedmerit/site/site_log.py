@@ -86,7 +86,8 @@ class SiteLog:
             question: digest of the task.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: training images that it reports.
-            evidence: "values" and "pairs" that it reports, and "step" by `fedmerit.site.step_products.measure_step`.
+            evidence: "values" and "pairs" that it reports, "step" by `fedmerit.site.step_products.measure_step`, and
+                "commitment" to its steps.
 
         Returns:
             The end of this log, for the reply.
@@ -99,9 +100,10 @@ class SiteLog:
         digests = {"received": digest(received), "update": digest(update)}
         return self._vouch(task, self._append(TRAIN, task.round, task.ledger, **digests, **more))
 
-    def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
-        """Record what the site commits to."""
-        self._append(ENROLLED, task.round, task.ledger, **recorded(enrolment.sealed()))
+    def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment, samples: str = "") -> None:
+        """Record what the site commits to; ``samples`` is the Merkle root over its images and masks, if it has one."""
+        more = {"samples": samples} if samples else {}
+        self._append(ENROLLED, task.round, task.ledger, **recorded(enrolment.sealed()), **more)
 
     def evaluated(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from fedmerit.tensor_files import load_state
 from fedmerit.trainers.saved_networks import read_description
 from fedmerit.trainers.script import named_tensors
 from fedmerit.trainers.script.named_tensors import NamedTensors
-from fedmerit.trainers.trainer import Evaluator, Trainer
+from fedmerit.trainers.trainer import Evaluator, Trainer, TrainingImages
 
 if TYPE_CHECKING:
     from fedmerit.trainers.monai.trainer import ImageTrainer
@@ -26,11 +26,21 @@ if TYPE_CHECKING:
 FIRST_MODEL = "first_model.pt"  # in the run folder: the state_dict that a script's run begins with
 
 
-def build_trainer(config: RunConfiguration, folder: SiteFolder, memory: Path, device: str = "auto") -> "ImageTrainer":
-    """Return the trainer of a prepared folder; ``memory``: the site's folder of memories."""
+def build_trainer(
+    config: RunConfiguration, folder: SiteFolder, memory: Path, device: str = "auto", **more: Any
+) -> "ImageTrainer":
+    """Return the trainer of a prepared folder.
+
+    Args:
+        config: the run.
+        folder: the site's images.
+        memory: the site's folder of memories.
+        device: to work on.
+        more: further arguments of `ImageTrainer`.
+    """
     from fedmerit.trainers.monai.trainer import ImageTrainer  # loads MONAI, some 200 MB
 
-    return ImageTrainer(folder, config, memory, device)
+    return ImageTrainer(folder, config, memory, device, **more)
 
 
 def load_image_trainer() -> None:
@@ -45,14 +55,30 @@ def pool_trainers(trainers: Sequence[Trainer]) -> Sequence[Trainer]:
     return trainer.pool_trainers([one for one in trainers if isinstance(one, trainer.ImageTrainer)])
 
 
-def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
-    """Return the number of training images, or patches, of a site for a plan.
-
-    Only those with a label count if the plan prefers these.
-    """
+def describe_images(folder: SiteFolder, config: RunConfiguration) -> TrainingImages:
+    """Return what a site's training images are for a plan."""
     from fedmerit.trainers.monai import trainer
 
-    return trainer.count_images(folder, config)
+    return trainer.describe_images(folder, config)
+
+
+def measure_network(network: Network, sides: Sequence[int]) -> tuple[int, int]:
+    """Return the parameters of a network of images with these sides, and the least side of its feature maps.
+
+    Raises:
+        BadInput: the network cannot be applied to such an image.
+    """
+    from fedmerit.trainers.monai import network_checks
+
+    return network_checks.measure_network(network, sides)
+
+
+def least_learning_rate(config: RunConfiguration) -> tuple[float, int]:
+    """Return the smallest learning rate of a plan's rounds, and the first round that has it."""
+    from fedmerit.trainers.monai.local_training import learning_rate
+
+    rates = [learning_rate(config.training, round, config.rounds) for round in range(config.rounds)]
+    return min(rates), rates.index(min(rates))
 
 
 def build_server_images(config: RunConfiguration, folders: Sequence[SiteFolder], device: str) -> Evaluator | None:

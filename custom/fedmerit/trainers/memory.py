@@ -31,6 +31,7 @@ class Learned:
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # what the method keeps here for the next round
     own: tuple[Tensor, Buffers] | None = None  # a model of the site's own (d,), and its statistics
+    commitment: Mapping[str, Any] = field(default_factory=dict)  # to the steps, as of `CommitmentRecord`; {}: to none
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
         "loss": learned.loss,
         "pairs": {name: dict(of_peers) for name, of_peers in learned.pairs.items()},
         "vectors": dict(learned.vectors),
+        "commitment": dict(learned.commitment),
     }
 
 
@@ -153,6 +155,7 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         vectors=kept["vectors"],
         kept=memory.kept,
         own=memory.own,
+        commitment=kept["commitment"],
     )
     parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
     parts |= {name: kept[name] for name in ("values", "metric", "restarts")}

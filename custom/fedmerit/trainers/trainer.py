@@ -3,6 +3,7 @@
 Above it are logs, budgets, ciphertexts and NVFlare, of which a trainer knows nothing; below it are images or a script.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,36 @@ class Holdings:
     identities: Iterable[bytes]  # what identifies each training case; only digests of it leave the site
     preparation: str = ""  # digest of how the images were prepared; "": not known
     secret: str = ""  # what only this site knows, for sites without a key
+    samples: str = ""  # Merkle root over the salted digests of the training images and masks; "": not known
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """A site's training images for a plan."""
+
+    images: int  # or patches; only those with a label if the plan prefers these
+    patients: tuple[int, ...]  # images of each patient, the most first
+    voxels: int  # in all images; of patches in their cases
+    sides: tuple[int, ...]  # of what the network sees at once: rows and columns, or a patch
+
+    def count_patients(self, images: int | None = None) -> int:
+        """Return how many patients to expect behind so many images, drawn without replacement; None: all images.
+
+        A patient with n of N images is missing among m with probability C(N - n, m) / C(N, m) (hypergeometric).
+        """
+        if images is None or images >= self.images:
+            return len(self.patients)
+        expected = sum(1 - _missing(count, self.images, images) for count in self.patients)
+        return math.floor(expected + 1e-9)
+
+
+def _missing(count: int, total: int, drawn: int) -> float:
+    """Return the probability that none of ``count`` of ``total`` images is among ``drawn`` of them."""
+    if drawn > total - count:
+        return 0.0
+    terms = math.lgamma(total - count + 1), math.lgamma(total - drawn + 1)
+    others = math.lgamma(total - count - drawn + 1), math.lgamma(total + 1)
+    return math.exp(sum(terms) - sum(others))
 
 
 class Evaluator(Protocol):

@@ -214,6 +214,28 @@ def site(
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
+@commands.add("deploy site allow jobs/fedce --kit HK", "site allow")
+def allow_job(
+    job: Annotated[str, typer.Argument(help="Job folder, run folder, or SHA-256 of a plan, as a refusal names it.")],
+    kit: AnyKit,
+    times: Annotated[int, typer.Option(min=1, max=1000, help="Jobs with this plan that may train.")] = 1,
+) -> None:
+    """Allow a job here that trains the network of an earlier one again: the data manager's word.
+
+    Such jobs are refused otherwise, since the difference of their updates can show a single image.
+    """
+    from fedmerit_deploy.audit import kit_signer
+    from fedmerit_deploy.job_plan import read_plan_digest
+    from fedmerit_deploy.kit_files import require_kind
+    from fedmerit_deploy.site_policy import open_ledger
+
+    require_kind(kit, "client")
+    plan, ledger = read_plan_digest(job), open_ledger(kit, kit_signer(kit))
+    with ledger.locked():
+        ledger.allow(plan, times)
+    console.print(f"allowed: {times} job(s) with the plan {plan}\nin {ledger.path}", soft_wrap=True)
+
+
 @commands.add("deploy server --kit fed.example.org --runs /data/runs", "server")
 def prepare_the_server(
     kit: AnyKit,
@@ -363,6 +385,46 @@ def _report_machine(kit: Path, offline: bool, accept: bool, byoc: bool, further:
     if accept or byoc:
         accept_loose(kit, () if accept else {POLICY})
     _report([*check_machine(kit, offline), *further])
+
+
+@commands.add("deploy audit 3f2a --kit HK --run runs/fedce --auditor auditor@example.org --out audits")
+def audit(
+    job: Annotated[str, typer.Argument(help="Id of the job, the first one if it was resumed.")],
+    kit: AnyKit,
+    run: Annotated[Path, typer.Option(help="The run folder, as `fedmerit job fetch` wrote it, or a copy so far.")],
+    auditor: Annotated[
+        Path | None,
+        typer.Option(help="Admin's kit of who repeats the steps, to sign with.", show_default="the site's own key"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write SITE.json into.", show_default="audits in --run")
+    ] = None,
+) -> None:
+    """Repeat, at a hospital, the drawn steps of its training from its images; exits with 1 if one gives other numbers.
+
+    Repeating takes about half as long as the training, on the same machine. No image leaves; the statement goes to the
+    coordinator, into the folder audits of the run.
+    """
+    from fedmerit.evidence.repeated_work import AUDITS, write_statement
+    from fedmerit.schema.site_folder import SiteFolder
+    from fedmerit_deploy.audit import audit_work, find_own_folder, kit_signer
+    from fedmerit_deploy.kit_files import require_kind
+    from fedmerit_deploy.kits import read_manifest
+
+    require_kind(kit, "client")
+    manifest = read_manifest(kit)
+    if not manifest.site_folder:
+        raise BadInput(f"{kit}: names no site folder; the steps of a site's own script cannot be repeated")
+    own = find_own_folder(kit, job)
+    statement = audit_work(run, own, SiteFolder(Path(manifest.site_folder)), manifest.device or "auto")
+    path = write_statement(out or run / AUDITS, statement, kit_signer(auditor or kit))
+    faults = {round: repeated.fault for round, repeated in statement.rounds.items() if repeated.fault}
+    done = len(statement.rounds) - len(faults)
+    console.print(f"{statement.site}: {done} of {len(statement.rounds)} drawn steps repeated: {path}", soft_wrap=True)
+    for round, fault in faults.items():
+        console.print(f"round {round}: {fault}", soft_wrap=True)
+    if faults:
+        raise typer.Exit(1)
 
 
 def _rehearse(kit: Path, job: Path, out: Path | None, wait: float) -> None:

@@ -217,13 +217,15 @@ def test_what_a_site_takes_home_is_asked_of_runs_that_have_it_chosen(config):
     require_within_budget(task, "new", tiny_plan("fedavg", ROUNDS, final_model="selected"), 3, [])
 
 
-def test_models_in_the_place_of_a_rounds_are_refused(site, config):
+def test_second_training_in_a_round_is_refused(site, config):
     """A server that has a round trained again and again, to see the Dice of one model after another."""
-    task = models(config, REPEATS + 1)
-    for number in range(REPEATS):
-        assert isinstance(site.answer(Task(0, task.models[number], task.buffers[0])), Reply)
-    assert site.answer(Task(0, task.models[REPEATS], task.buffers[0])) == Failure(OVER_BUDGET)
-    assert isinstance(site.answer(Task(0, task.models[0], task.buffers[0])), Reply)
+    task = models(config, 2)
+    first = site.answer(Task(0, task.models[0], task.buffers[0]))
+    assert isinstance(first, Reply)
+    assert site.answer(Task(0, task.models[1], task.buffers[0])) == Failure(OVER_BUDGET)
+    assert "a second training in round 0" in log_of(site)[-1]["reason"]
+    again = site.answer(Task(0, task.models[0], task.buffers[0]))
+    assert torch.equal(again.update, first.update)
     assert site.answer(Task(ROUNDS, task.models[0], task.buffers[0])) == Failure(NOT_FOR_OTHERS)
 
 
@@ -253,14 +255,34 @@ def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
         return Task(0, task.models[0], task.buffers[0], peers=peers)
 
     assert site.answer(told(*range(60))) == Failure(OVER_BUDGET)
-    for number in range(REPEATS):
-        assert isinstance(site.answer(told(2 * number, 2 * number + 1)), Reply)
+    assert "61 models on the validation split in round 0, after 0; cycle with 3 sites" in log_of(site)[-1]["reason"]
+    assert isinstance(site.answer(told(0, 1)), Reply)
     assert site.answer(told(58, 59)) == Failure(OVER_BUDGET)
-    assert (
-        "3 models on the validation split in round 0, after 9; cycle with 3 sites needs 3"
-        in (log_of(site)[-1]["reason"])
-    )
     assert isinstance(site.answer(told(0, 1)), Reply)  # it has that answer
+
+
+@pytest.mark.parametrize("part", ["neurons", "vectors", "peers", "others"])
+def test_training_task_with_what_the_method_does_not_use_is_refused(site, config, part):
+    task = models(config, 2)
+    brought = {
+        "neurons": torch.ones(3, dtype=torch.bool),
+        "vectors": {"control": task.models[1]},
+        "peers": {"site2": PeerModel(task.models[1], task.buffers[0], 0.5)},
+        "others": {"site2": 0.5},
+    }
+    plain = Task(0, task.models[0], task.buffers[0])
+    assert site.answer(replace(plain, **{part: brought[part]})) == Failure(NOT_NEEDED)
+    assert "in a training task of round 0; fedavg uses none" in log_of(site)[-1]["reason"]
+    assert isinstance(site.answer(plain), Reply)
+
+
+def test_training_that_a_crash_of_the_site_cut_short_is_done_again(site, config, monkeypatch):
+    task = models(config, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(site.trainer, "learn", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            site.answer(Task(0, task.models[0], task.buffers[0]))
+    assert isinstance(site.answer(Task(0, task.models[1], task.buffers[0])), Reply)
 
 
 FINAL = {"purpose": Purpose.FINAL, "round": ROUNDS}

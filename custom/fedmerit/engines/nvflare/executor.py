@@ -7,7 +7,7 @@ NVFlare may stream a site's logs to the server, and tracebacks name files. So er
 import sys
 import threading
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
-from fedmerit.engines.nvflare.operations import site_policy
+from fedmerit.engines.nvflare.operations import SitePolicy, site_policy
 from fedmerit.engines.nvflare.own_errors import ERRORS, keep_error
 from fedmerit.engines.nvflare.privacy import find_own_filters
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
@@ -40,7 +40,9 @@ from fedmerit.machine import give_back_memory
 from fedmerit.reasons import REFUSED, OtherVersion
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import EVALUATE, TRAIN, Failure, PeerModel, Reply, Task, describe_failure
-from fedmerit.site.machine_settings import configured_device, follow_manifest, run_folder, site_folder
+from fedmerit.site.job_ledger import JOB_LEDGER, JobLedger
+from fedmerit.site.machine_settings import configured_device, first_job, follow_manifest, run_folder, site_folder
+from fedmerit.site.order_secret import make_secret, secret_arguments
 from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
 from fedmerit.trainers.factory import build_network, build_trainer
@@ -120,11 +122,21 @@ class MeritExecutor(Executor):
             brought = brought_script(self.script or {}, self._custom(fl_ctx))
             manifest = manifest.model_copy(update={"script": brought})
         if manifest:
-            site_policy(manifest).check(plan, sites=len(fl_ctx.get_engine().get_clients() or ()))
+            policy = self._policy(manifest, fl_ctx)
+            policy.check(plan, len(fl_ctx.get_engine().get_clients() or ()), self._first_job(fl_ctx))
         if manifest and manifest.script:  # the job has no say in what runs here
             self.script = (self.script or {}) | manifest.script.model_dump(include={"file", "args", "command"})
         self._accepted = plan
         return plan, manifest
+
+    def _policy(self, manifest: Manifest, fl_ctx: FLContext, signer: Signer | None = None) -> SitePolicy:
+        """Return the rules of this machine, with its ledger of jobs."""
+        return site_policy(manifest, JobLedger(self._local(fl_ctx) / JOB_LEDGER, signer))
+
+    @staticmethod
+    def _first_job(fl_ctx: FLContext) -> str:
+        """Return the id of the job, or of the first job of a run that was resumed."""
+        return first_job(Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())))
 
     def open_site(self, fl_ctx: FLContext) -> Site:
         """Return the site of this process, as the plan and the site's rules have it."""
@@ -148,15 +160,23 @@ class MeritExecutor(Executor):
         kit = Path(engine.get_workspace().get_startup_kit_dir())
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
-        caps = manifest.jobs.caps if manifest else None
+        more: dict[str, Any] = {"caps": manifest.jobs.caps} if manifest else {}
+        if manifest:
+            policy, job = self._policy(manifest, fl_ctx, signer), self._first_job(fl_ctx)
+            more["note_training"] = partial(policy.note_training, plan, job)
         if plan.script:
             trainer: Trainer = ScriptTrainer(
                 str(name), plan, own, RestartedScript(self._ask_script, self._start_script)
             )
         else:
-            trainer = build_trainer(plan, site_folder(name), own, configured_device(name))
-        filters = [*(self.filters or ()), *find_own_filters(self._local(fl_ctx))]
-        return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps, filters)
+            folder, kept = site_folder(name), {}
+            if manifest:
+                if manifest.jobs.secret_order:
+                    make_secret(own)
+                kept = secret_arguments(own, folder)
+            trainer = build_trainer(plan, folder, own, configured_device(name), **kept)
+        more["filters"] = [*(self.filters or ()), *find_own_filters(self._local(fl_ctx))]
+        return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, **more)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Refuse a job that cannot run here, task by task; remember what filters left of an update."""

@@ -14,6 +14,7 @@ from fedmerit.files import read_object
 
 if TYPE_CHECKING:  # an admin who only asks for the status need not load PyTorch
     from fedmerit.schema.configuration.run import RunConfiguration
+    from fedmerit.site.job_ledger import JobLedger
     from fedmerit.site.policy import Manifest
 
 GROUP = "fedmerit.operations"
@@ -24,10 +25,13 @@ NO_SITE = "no site took it"  # why a job ended that no site took
 
 
 class SitePolicy(Protocol):
-    """The rules of one machine, made from its manifest."""
+    """The rules of one machine, made from its manifest and its ledger of jobs."""
 
-    def check(self, plan: "RunConfiguration", sites: int) -> None:
+    def check(self, plan: "RunConfiguration", sites: int, job: str = "") -> None:
         """Raise `BadInput` with every reason if the machine refuses a plan in which so many sites take part."""
+
+    def note_training(self, plan: "RunConfiguration", job: str, round: int, received: str) -> None:
+        """Note that a round is going to be trained; raise `BadInput` if the machine refuses the job by now."""
 
 
 class JobEvents(Protocol):
@@ -40,10 +44,10 @@ class JobEvents(Protocol):
         """Keep how a job ended: the ledger's records, the error that ended it or "", whether the run is complete."""
 
 
-def site_policy(manifest: "Manifest") -> SitePolicy:
+def site_policy(manifest: "Manifest", ledger: "JobLedger | None" = None) -> SitePolicy:
     """Return the rules of a machine; `BadInput` if no installed package provides them."""
     for entry in entry_points(group=GROUP, name="site_policy"):
-        policy: SitePolicy = entry.load()(manifest)
+        policy: SitePolicy = entry.load()(manifest, ledger)
         return policy
     raise BadInput(
         "the rules of this machine's manifest cannot be checked: no installed package provides them; install "

@@ -40,6 +40,7 @@ CONTEXTS = "fedmerit.engines.nvflare.encryption.ContextBuilder"  # not imported 
 HOST = "localhost"
 TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
 PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, whichever comes first
+TINY, MANY, MOST_JOBS = 1e-300, 1e6, 1_000_000  # rules that refuse nothing
 SCHEDULING = {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0, "max_schedule_count": 100}
 
 
@@ -86,10 +87,18 @@ def allow_plan(config: RunConfiguration, sites: int) -> JobRules:
         arguments=tuple({*rules.arguments, *network.arguments}),
         optimizers=tuple({*rules.optimizers, training.optimizer}),
         least_images=0,
+        least_patients=0,
+        least_batch=0,
+        least_lr=TINY,
+        least_bottom=0,
+        parameters_per_voxel=MANY,
+        repeated_jobs=True,
+        jobs_per_study=MOST_JOBS,
         largest_lr=max(rules.largest_lr, training.lr),
         largest_weight_decay=max(rules.largest_weight_decay, training.weight_decay),
         keep_updates=config.keep_updates,
         share_models=config.share_models,
+        secret_order=False,
         evaluations={split: max(rules.caps[split], wanted[split]) for split in EVALUATED},
     )
 

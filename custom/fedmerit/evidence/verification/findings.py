@@ -70,6 +70,13 @@ CONTRADICTIONS: Mapping[str, str] = {
         "shows work there (chance without work: {found:.0e}): one is untrue"
     ),
     "peer model": "{where}: {who} {verb} model {found}{of} in round {round}, but {log}{expected}",
+    # statements of auditors
+    "audit signature": "{where}: its signature is not that of its certificate; it was changed, or invented",
+    "audit of another run": "{where}: is of site {found} or of another plan, expected {site} and the plan of this run",
+    "audit of other steps": (
+        "{where}: round {round}: other steps than those that {log} and the ledger draw for {site}; have them repeated "
+        "again with this run folder"
+    ),
     # heads
     "two ledgers": (
         "two ledger heads for round {round}: {where}, says that the ledger ended with {expected}; {other}, with "
@@ -207,6 +214,9 @@ QUESTIONS: Mapping[str, str] = {
     "models seen encrypted": (
         "that {found} are those of the ledger, whose digests are of what the server saw: not the models"
     ),
+    "steps differ": "that {site} trained in round {round} as it said: {found}",
+    "steps not repeated": "that {site} trained in {rounds}: nobody repeated drawn steps (`fedmerit deploy audit`)",
+    "steps repeated by site": "that {site} repeated its steps: only its own key signed that; an auditor's has to",
     "unknown network": "that {found} are those of the ledger: which numbers of such a network are trained is not known",
 }
 

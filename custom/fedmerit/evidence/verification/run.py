@@ -9,6 +9,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
 from fedmerit.evidence.ledger import GENESIS, read_verified_records
+from fedmerit.evidence.repeated_work import RepeatedWork
 from fedmerit.evidence.signatures import Trust, subject
 from fedmerit.evidence.verification.attribution import Signatures
 from fedmerit.evidence.verification.chains import (
@@ -58,6 +59,7 @@ from fedmerit.evidence.verification.updates import (
     compare_updates,
     find_discarded_updates,
 )
+from fedmerit.evidence.verification.work import compare_work, list_unrepeated
 from fedmerit.files import require_inside
 from fedmerit.schema.records import RoundRecord
 from fedmerit.server.checkpoint import CHECKPOINT, complete_rounds, is_finished
@@ -72,6 +74,7 @@ class Verification:
     updates: Mapping[str, int] = field(default_factory=dict)  # by site with a log: updates in ledger and log
     answers: Mapping[str, int] = field(default_factory=dict)  # by site with a log: measurements in results.csv and log
     peer_models: tuple[PeerExchange, ...] = ()  # between sites with logs
+    work: tuple[RepeatedWork, ...] = ()  # of sites with a log that commits to their steps
     unproven: tuple[Finding, ...] = ()  # open questions
     faults: tuple[Finding, ...] = ()  # contradictions
     signatures: Signatures = field(default_factory=Signatures)
@@ -176,6 +179,12 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
     for giver, receiver in permutations(logs, 2):
         with faults.collect():
             exchanges.append(compare_peer_models(giver, receiver))
+    work = list[RepeatedWork]()
+    for log in logs:
+        with faults.collect():
+            if shown := compare_work(run, records, closing, log, trust):
+                work.append(shown)
+                unproven += list_unrepeated(shown)
     require_same_closing(run, closing, logs, certificates, report)
     unproven[:0] = _list_limits(records, certificates, trust, closing, logs, sites)
     if not faults:  # a number for what is open makes sense only if the rest holds
@@ -187,6 +196,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         updates=updates,
         answers=answers,
         peer_models=tuple(exchange for exchange in exchanges if exchange.models or exchange.lost),
+        work=tuple(work),
         unproven=tuple(unproven),
         faults=tuple(faults),
         signatures=replace(signatures, closing=bool(closing and closing.signature)),

@@ -30,6 +30,7 @@ from fedmerit.trainers.monai.neurons import owned_parameters
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, image_losses
 from fedmerit.trainers.monai.samples import Samples
 from fedmerit.trainers.statistics import estimates_statistics, statistics_rule
+from fedmerit.trainers.step_commitments import RoundCommitments, TrainingCommitments
 from fedmerit.trainers.training_checkpoint import Restorable, RoundCheckpoints, TrainingCheckpoint
 
 
@@ -90,6 +91,7 @@ def train(
     penalty: Penalty | None = None,
     shift: Tensor | None = None,
     checkpoint: TrainingCheckpoint | None = None,
+    commitments: TrainingCommitments | None = None,
 ) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
@@ -105,6 +107,7 @@ def train(
         penalty: likewise, of the trainable parameters (d,); it does not count in the mean that is returned.
         shift: (d,) added to the gradient of every step.
         checkpoint: from which the training continues if it was cut short; None: it keeps none.
+        commitments: digests of the states after some steps; None: none are made.
     """
     from monai.losses import DeepSupervisionLoss
 
@@ -123,8 +126,10 @@ def train(
     total = torch.zeros((), device=device)
     network.train()
     parts: list[Restorable] = [network, optimizer, scaler, *([augment] if augment else [])]
-    done, steps = checkpoint.restore(total, *parts) if checkpoint else 0, count_steps(samples, training)
-    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done), done + 1):
+    kept = [*parts, *([commitments] if commitments else [])]
+    done, steps = checkpoint.restore(total, *kept) if checkpoint else 0, count_steps(samples, training)
+    noted = [commitments.note_batch] if commitments else []
+    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done, *noted), done + 1):
         if augment:
             images, masks = augment(images, masks)
         optimizer.zero_grad(set_to_none=True)
@@ -144,20 +149,41 @@ def train(
         scaler.step(optimizer)
         scaler.update()
         total += loss.detach()
+        if commitments:
+            commitments.note_step(step == steps, network, *parts[1:])
         if checkpoint:
-            checkpoint.consider(step, steps, total, *parts)
+            checkpoint.consider(step, steps, total, *kept)
     optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
     return float(total) / steps
 
 
 def draw_batches(
-    samples: Samples, training: Training, seed: int, device: torch.device, done: int = 0
+    samples: Samples,
+    training: Training,
+    seed: int,
+    device: torch.device,
+    done: int = 0,
+    note: Callable[[Tensor, torch.Generator], None] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield images and masks of every step of a round on ``device``, before the augmentation.
 
-    Without the first ``done``.
+    Without the first ``done``. ``note`` is called before each with its places among the samples, and the generator.
     """
     order = torch.Generator().manual_seed(seed)
+    for step, places in enumerate(islice(draw_places(samples, training, order), count_steps(samples, training))):
+        if step >= done or samples.roams:  # what roams draws from ``order`` in every step
+            batch = samples.draw(places, device, training.organ_share, order)
+        if step >= done:
+            if note:
+                note(places, order)
+            yield batch
+
+
+def draw_places(samples: Samples, training: Training, order: torch.Generator) -> Iterator[Tensor]:
+    """Return, without end, the places (batch,) of each step's samples, drawn by the generator ``order``.
+
+    Every sample comes once an epoch, unless those with a label are preferred.
+    """
     weighs = training.organ_share > 0 and not samples.roams
     loader: DataLoader[Tensor] = DataLoader(
         range(len(samples)),  # type: ignore[arg-type]  # their places: a batch is read at once
@@ -166,11 +192,7 @@ def draw_batches(
         sampler=_oversample_labels(samples, training.organ_share, order) if weighs else None,
         generator=order,
     )
-    for step, places in enumerate(islice(chain.from_iterable(repeat(loader)), count_steps(samples, training))):
-        if step >= done or samples.roams:  # what roams draws from ``order`` in every step
-            batch = samples.draw(places, device, training.organ_share, order)
-        if step >= done:
-            yield batch
+    return chain.from_iterable(repeat(loader))
 
 
 def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:
@@ -306,6 +328,7 @@ class LocalRound:
     validation_dice: Callable[[nn.Module], float | None]
     task: Task  # the server's, in the clear
     checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
+    commitments: RoundCommitments | None = None  # to its trainings; None: none are made
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float | None) -> dict[str, float]:
         """Return the method's site half: the numbers that it asks for, of the model ``received`` (d,).
@@ -370,7 +393,8 @@ class LocalRound:
         seed = random_seed(self.config.seed, self.training_seed_site, self.task.round)
         run = self.samples, self.config.training, self._rate, seed
         checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
-        return train(self.network, *run, **more, checkpoint=checkpoint)
+        commitments = self.commitments.next() if self.commitments else None
+        return train(self.network, *run, **more, checkpoint=checkpoint, commitments=commitments)
 
     def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
         """Train with the loss term of the peers' predictions; the network holds the received model."""

@@ -37,6 +37,38 @@ def count_feature_maps(config: RunConfiguration, image_size: Sequence[int], eval
     return MAPS * config.network.width * math.prod(config.network.patch or image_size) * images
 
 
+def measure_network(network: Network, sides: Sequence[int]) -> tuple[int, int]:
+    """Return the parameters of a network, and the least side of a feature map that one of its convolutions sees.
+
+    In 3D the shortest side of each does not count.
+
+    Args:
+        network: the description.
+        sides: of an image (rows, columns), or of a patch (slices, rows, columns).
+
+    Raises:
+        BadInput: the network cannot be applied to such an image.
+    """
+    found = [sorted(sides)[-2]]
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        found.append(sorted(inputs[0].shape[2:])[-2])
+
+    built = build_network(network).eval().to("meta")  # only shapes: a volume takes gigabytes
+    for module in built.modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d) and max(module.kernel_size) > 1:
+            module.register_forward_pre_hook(note)
+    try:
+        with torch.no_grad():
+            built(torch.zeros(1, network.in_channels, *sides, device="meta"))
+    except Exception as error:  # whatever a network raises
+        text = "x".join(map(str, sides))
+        raise BadInput(
+            f"architecture={network.architecture}: cannot be applied to an image of {text} ({type(error).__name__})"
+        ) from error
+    return sum(parameter.numel() for parameter in built.parameters()), min(found)
+
+
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
     """Raise `BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
     if network.architecture not in ARCHITECTURES:

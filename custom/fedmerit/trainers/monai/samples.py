@@ -1,5 +1,6 @@
 """What a network is trained on: slices of a site's training cases, or patches, in batches on the training device."""
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -51,6 +52,14 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
         image, mask = self[0]
         return len(self) * (image.nbytes + mask.numel()) <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
+    @cached_property
+    def digests(self) -> list[bytes]:
+        """The SHA-256 of image and mask of each sample; of samples that roam, of the case that they are drawn from."""
+        if not self.roams:
+            return [_pair_digest(*(tensor.numpy() for tensor in self[place])) for place in range(len(self))]
+        cases = {case: _pair_digest(case.image, case.label) for case in {case for case, _ in self.index}}
+        return [cases[case] for case, _ in self.index]
+
     @abstractmethod
     def __len__(self) -> int:
         """Return how many there are."""
@@ -59,6 +68,14 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     @abstractmethod
     def shows_label(self) -> Tensor:
         """(images,) bool: whether a label is there at all."""
+
+
+def _pair_digest(image: NDArray[Any], mask: NDArray[Any]) -> bytes:
+    whole = hashlib.sha256()
+    for array in (image, mask):
+        whole.update(f"{array.dtype} {list(array.shape)}\n".encode())
+        whole.update(np.ascontiguousarray(array).data)
+    return whole.digest()
 
 
 class Slices(Samples):

@@ -1,9 +1,11 @@
 """The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai`."""
 
+import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -34,7 +36,15 @@ from fedmerit.trainers.monai.samples import Samples, Slices, build_samples
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.seen_patients import note_patients
 from fedmerit.trainers.statistics import estimates_statistics
-from fedmerit.trainers.trainer import Holdings, Model
+from fedmerit.trainers.step_commitments import (
+    LeafReached,
+    RoundCommitments,
+    RoundStart,
+    WorkFolder,
+    sealed_samples,
+    steps_between_leaves,
+)
+from fedmerit.trainers.trainer import Holdings, Model, TrainingImages
 from fedmerit.trainers.training_checkpoint import RoundCheckpoints
 
 POOLED = "pooled"  # part of the seeds of pooled training, instead of a site's name
@@ -46,12 +56,22 @@ class ImageTrainer:
     Args:
         memory: the site's folder of memories.
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU, if there is one.
+        secret: that only this site knows: the order of images and the augmentation follow from it; "": from the seed.
+        work: keeps what rounds started from, and commits to their steps; None: nothing does.
 
     Raises:
         BadInput: the images do not fit the run's network, or the device is not there.
     """
 
-    def __init__(self, folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto"):
+    def __init__(
+        self,
+        folder: SiteFolder,
+        config: RunConfiguration,
+        memory: Path,
+        device: str = "auto",
+        secret: str = "",
+        work: WorkFolder | None = None,
+    ):
         require_compatible_images(config, folder)
         folder = folder.in_fold(config.fold)
         self.folder, self.config, self.name = folder, config, folder.name
@@ -60,7 +80,9 @@ class ImageTrainer:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
-        self.training_seed_site = folder.name  # the site name that seeds the training
+        # what seeds the training, with the run's seed and the round
+        self.training_seed_site = f"{folder.name}/{secret}" if secret else folder.name
+        self.work = work
         self._evaluations = Evaluations(config)
         selects = config.training.final_model == "selected"
         self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
@@ -82,7 +104,8 @@ class ImageTrainer:
 
     def holdings(self, round: int) -> Holdings:
         """Return the cases and images in the folder; of a site without a key, the secret is its preparation."""
-        return replace(read_holdings(self.folder, self.num_samples), secret=self.folder.digest)
+        samples = sealed_samples(self.work.salt, self.samples.digests) if self.work else ""
+        return replace(read_holdings(self.folder, self.num_samples), secret=self.folder.digest, samples=samples)
 
     def train(self, task: messages.Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Validate the received model, report what the method asks for, train for a round."""
@@ -101,7 +124,35 @@ class ImageTrainer:
         images = self.folder.digest, len(self.samples), self.training_seed_site
         asked = self.config.digest, task.round, question
         checkpoints = RoundCheckpoints(self.memory.path, (*asked, *images, self.device.type))
-        return replace(self._local_round(task), checkpoints=checkpoints).learn(received, memory)
+        local_round = replace(self._local_round(task), checkpoints=checkpoints)
+        if self.work is None:
+            return local_round.learn(received, memory)
+
+        def learn(commitments: RoundCommitments) -> Learned:
+            return replace(local_round, commitments=commitments).learn(received, memory)
+
+        needed = memory if self.can.local_training else None
+        learned, commitment = self.work.commit(task, received, needed, question, self.samples.digests, learn)
+        return replace(learned, commitment=asdict(commitment))
+
+    def repeat(self, start: RoundStart, leaves: int | None) -> tuple[RoundCommitments, Learned | None]:
+        """Train a round again from its start, up to a number of leaves.
+
+        Args:
+            start: what the round started from.
+            leaves: after which the training ends; None: it comes to its end.
+
+        Returns:
+            The commitments, and what the training gave if it came to its end.
+        """
+        salt = self.work.salt if self.work else ""
+        every = steps_between_leaves(len(start.task.parameters))
+        commitments = RoundCommitments(salt, self.samples.digests, every, leaves)
+        local_round = replace(self._local_round(start.task), commitments=commitments)
+        try:
+            return commitments, local_round.learn(start.task.parameters, start.memory)
+        except LeafReached:
+            return commitments, None
 
     def _local_round(self, task: messages.Task) -> LocalRound:
         run = self.config, self.method, self.can
@@ -230,7 +281,7 @@ class PooledTrainer(ImageTrainer):
         settings = self.config.training
         self.config = replace(self.config, training=replace(settings, steps=settings.steps * num_sites))
         self._site_trainer, self.samples, self._training = site_trainer, samples, training
-        self.training_seed_site = POOLED
+        self.training_seed_site, self.work = POOLED, None
 
     @property
     def num_samples(self) -> int:
@@ -253,13 +304,22 @@ def pool_trainers(trainers: Sequence[ImageTrainer]) -> list[PooledTrainer]:
     return [PooledTrainer(trainer, samples, training, len(trainers)) for trainer in trainers]
 
 
-def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
-    """Return the number of training images, or patches, of a site for a plan.
+def describe_images(folder: SiteFolder, config: RunConfiguration) -> TrainingImages:
+    """Return what a site's training images are for a plan.
 
     Only those with a label count if the plan prefers these.
     """
-    samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
-    return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
+    cases = folder.in_fold(config.fold).cases("training")
+    samples = build_samples(cases, config.network.patch)
+    counted = samples.shows_label if config.training.organ_share else torch.ones(len(samples), dtype=torch.bool)
+    patients = Counter(samples.index[place][0].patient for place in counted.nonzero().flatten().tolist())
+    slices = [(len(case.image) if case.slices is None else len(case.slices), case) for case in cases]
+    return TrainingImages(
+        images=int(counted.sum()),
+        patients=tuple(sorted(patients.values(), reverse=True)),
+        voxels=sum(count * math.prod(case.image.shape[2:]) for count, case in slices),
+        sides=config.network.patch or folder.image_size,
+    )
 
 
 def read_holdings(folder: SiteFolder, num_samples: int) -> Holdings:

@@ -12,7 +12,7 @@ from fedmerit.engines.nvflare import executor
 from fedmerit.reasons import REFUSED
 from fedmerit.schema.messages import TRAIN
 from fedmerit.site import machine_settings
-from fedmerit.site.policy import Manifest
+from fedmerit.site.policy import JobRules, Manifest
 
 
 @pytest.fixture
@@ -47,9 +47,12 @@ def plan(**training):
     }  # fmt: skip
 
 
+LOOSE = JobRules(least_patients=1, least_batch=1, least_bottom=1, parameters_per_voxel=1e6)
+
+
 def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, context, monkeypatch):
     hostile = plan(architecture="Generator", steps=1, batch_size=1, optimizer="sgd")
-    one, logged = began(hostile, Manifest(site="site1"))
+    one, logged = began(hostile, Manifest(site="site1", jobs=LOOSE))
     opened = MagicMock()
     monkeypatch.setattr(one, "open_site", opened)
     for _ in range(2):  # a server that asks all the same
@@ -65,7 +68,7 @@ def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, c
     assert one.execute("mine", Shareable(), context, MagicMock()).get_return_code() == ReturnCode.TASK_UNKNOWN
 
 
-@pytest.mark.parametrize("manifest", [Manifest(site="site1"), None])
+@pytest.mark.parametrize("manifest", [Manifest(site="site1", jobs=LOOSE), None])
 def test_a_job_within_the_rules_begins(began, manifest):
     assert began(plan(batch_size=2), manifest)[1] == []
 

@@ -1,0 +1,90 @@
+"""What auditors' statements show of the sites' work."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cryptography.x509 import Certificate
+
+from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import Closing
+from fedmerit.evidence.repeated_work import AUDITS, RepeatedWork, draw_leaf, find_commitments, statement_payload
+from fedmerit.evidence.signatures import Trust, certificate_name, is_signed_by_any, parse_certificates, subject
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, join_rounds, make_finding
+from fedmerit.files import read_object
+from fedmerit.schema.declarations import read
+from fedmerit.schema.records import AuditStatement, RoundRecord
+
+
+def compare_work(
+    run: Path, records: Sequence[RoundRecord], closing: Closing | None, log: SiteLog, trust: Trust | None
+) -> RepeatedWork | None:
+    """Return what is shown of a site's work; None if its log has no commitments and nobody repeated anything.
+
+    Raises:
+        Contradiction: a statement is not its auditor's, or is of another plan, commitment or draw than log and ledger.
+        BadInput: a statement cannot be read.
+    """
+    path, commitments = run / AUDITS / f"{log.site}.json", find_commitments(log.entries, records)
+    if not path.exists() and not any(entry.commitment for entry in log.entries):
+        return None
+    trained = [record.round for record in records if log.site in record.participants]
+    leaves = {
+        round: draw_leaf(log.site, round, commitment, records, closing) for round, commitment in commitments.items()
+    }
+    drawn = [round for round, leaf in leaves.items() if leaf]
+    if not path.exists():
+        return RepeatedWork(log.site, trained, drawn)
+    statement = read_statement(path)
+    auditor = _read_auditor(path, statement, trust)
+    if statement.site != log.site or (records and statement.plan != records[0].plan):
+        raise Contradiction("audit of another run", path, site=log.site, found=statement.site)
+    for text, repeated in statement.rounds.items():
+        round = int(text) if text.isdecimal() else -1
+        commitment = commitments.get(round)
+        if commitment is None or (repeated.root, repeated.leaf) != (commitment.root, leaves[round]):
+            raise Contradiction("audit of other steps", path, site=log.site, round=text, log=log.path)
+    faults = {int(text): repeated.fault for text, repeated in statement.rounds.items() if repeated.fault}
+    shown = sorted(int(text) for text, repeated in statement.rounds.items() if not repeated.fault)
+    own_keys = [certificate.public_key() for certificate in log.certificates]
+    is_independent = not own_keys
+    if auditor:
+        is_independent = auditor.public_key() not in own_keys and certificate_name(auditor) != log.site
+    name = subject(auditor) if auditor else ""
+    return RepeatedWork(log.site, trained, drawn, shown, faults, name, is_independent)
+
+
+def read_statement(path: Path) -> AuditStatement:
+    """Read an auditor's statement.
+
+    Raises:
+        BadInput: the file holds none.
+    """
+    statement: AuditStatement = read(AuditStatement, read_object(path), f"{path}: not a statement of an auditor")
+    return statement
+
+
+def _read_auditor(path: Path, statement: AuditStatement, trust: Trust | None) -> Certificate | None:
+    """Return the certificate of who signed a statement; None if nobody did."""
+    if not statement.signature and not statement.certificate:
+        return None
+    certificate = parse_certificates(statement.certificate.encode(), f"{path}: certificate")[0]
+    if not is_signed_by_any([certificate], statement_payload(statement), statement.signature):
+        raise Contradiction("audit signature", path, site=statement.site)
+    if trust and trust.is_authority:
+        trust.require_issued(certificate, str(path))
+    if not certificate_name(certificate):
+        raise BadInput(f"{path}: signed by a certificate without a name")
+    return certificate
+
+
+def list_unrepeated(work: RepeatedWork) -> Iterator[Finding]:
+    """Yield what is not shown of a site's work."""
+    for round, fault in work.faults.items():
+        yield make_finding("steps differ", site=work.site, round=round, found=fault)
+    if not work.repeated and not work.faults:
+        return  # nobody was asked to repeat anything
+    if lacking := [round for round in work.trained if round not in work.repeated and round not in work.faults]:
+        yield make_finding("steps not repeated", site=work.site, rounds=join_rounds(lacking))
+    if work.repeated and not work.is_independent:
+        yield make_finding("steps repeated by site", site=work.site)
