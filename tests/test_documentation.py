@@ -92,9 +92,11 @@ def unknown_in(words):
     """What a command line has that is neither a command nor an option of it."""
     command = KNOWN
     while words and hasattr(command, "commands"):
-        if words[0] not in command.commands:
+        names = [" ".join(words[:count]) for count in (2, 1)]  # a command's name may be of two words
+        name = next((name for name in names if name in command.commands), None)
+        if name is None:
             return {words[0]}
-        command, words = command.commands[words[0]], words[1:]
+        command, words = command.commands[name], words[name.count(" ") + 1 :]
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return {word.partition("=")[0] for word in words if word.startswith("--")} - known
 

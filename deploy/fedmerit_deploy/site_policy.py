@@ -94,7 +94,7 @@ class ClassValidator(AppValidator):
 
 def open_ledger(kit: Path, signer: Signer | None = None) -> JobLedger:
     """Return the ledger of jobs of a site's kit; ``signer`` signs what is added."""
-    return JobLedger(kit / "local" / JOB_LEDGER, signer)
+    return JobLedger(kit / JOB_LEDGER, signer)
 
 
 class SitePolicy:

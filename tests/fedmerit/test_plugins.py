@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federation_factory import federation
+from federation_factory import RULES, federation
 
 from fedmerit import plugins
 from fedmerit.contract.method import Method
@@ -23,7 +23,6 @@ from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import find_external_parts, make_configuration
 from fedmerit.server.checkpoint import is_finished
-from fedmerit.site.policy import JobRules
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import LOSSES, OPTIMIZERS
 from fedmerit.trainers.monai.networks import NETWORKS
@@ -455,7 +454,7 @@ def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_p
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
     told = fedmerit("job", "export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
     assert told.exit_code == 0, told.output
-    with federation(tmp_path / "kits", prepared, rules=JobRules(least_images=2)) as made:
+    with federation(tmp_path / "kits", prepared, rules=RULES.model_copy(update={"least_images": 2})) as made:
         refused = made.submit(job)
         assert made.wait(refused) != session.COMPLETED
         told = fedmerit("job", "status", refused, "--kit", made.admin)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from certificates import certify
 from chains import verify
-from federation_factory import TIMEOUT_SECONDS, federation
+from federation_factory import RULES, TIMEOUT_SECONDS, federation
 from kit_processes import end, start
 
 from fedmerit.engines.nvflare.executor import ERRORS
@@ -21,7 +21,6 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import RUN_NAME
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
-from fedmerit.site.policy import JobRules
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit_deploy import session
 from fedmerit_deploy.kit_files import server_address
@@ -31,7 +30,7 @@ from fedmerit_deploy.provisioning import add_sites, init, make_project
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 NO_ROUND = "its first round was not complete"
 
-TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "batch_size=2")
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 
@@ -62,7 +61,7 @@ def pair(sites, tmp_path_factory):
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, pair):
     """Server and sites at work. The server would take code that a job brings; the sites do not, but share models."""
-    rules = JobRules(share_models=True)
+    rules = RULES.model_copy(update={"share_models": True})
     with federation(tmp_path_factory.mktemp("federation") / "kits", pair, started=False, rules=rules) as made:
         prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
         made.start()

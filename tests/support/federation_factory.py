@@ -22,7 +22,8 @@ from fedmerit_deploy.provisioning import init, make_project, organisations
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 # for sites of few small images, at which many jobs train the same network
-RULES = JobRules(least_patients=1, least_bottom=1, parameters_per_voxel=1e6, repeated_jobs=True, jobs_per_study=1000)
+WIDE = {"least_patients": 1, "least_batch": 1, "least_bottom": 1, "parameters_per_voxel": 1e6}
+RULES = JobRules(**WIDE, repeated_jobs=True, jobs_per_study=1000, secret_order=False)
 TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 
 

@@ -22,7 +22,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import JOB_ALLOWED, JOB_BEGAN, JOB_TRAINED, JobEntry
 
-JOB_LEDGER = "job_ledger.jsonl"  # in the local/ folder of a site's kit
+JOB_LEDGER = "job_ledger.jsonl"  # in a site's kit, beside local/, whose files are sealed
 # What makes two jobs unrelated. All else a server could change a little: method and parameters, rounds, steps, epochs,
 # fold, seed, batch size, learning rate, what is done with masks, ...
 NETWORK = ("architecture", "in_channels", "labels", "width", "depth", "residual_units", "patch")

@@ -54,9 +54,11 @@ def _is_never(own: Any, usual: Any) -> bool:
 
 LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {  # by rule, whether a value allows more than another
     **dict.fromkeys(("architectures", "arguments", "optimizers"), _is_longer),
-    "least_images": _is_less,
+    **dict.fromkeys(("least_images", "least_patients", "least_batch", "least_lr", "least_bottom"), _is_less),
     "sgd_images": lambda own, usual: 0 < own < usual,  # 0: plain SGD never
-    **dict.fromkeys(("largest_lr", "largest_weight_decay", "keep_updates", "share_models"), _is_more),
+    **dict.fromkeys(("largest_lr", "largest_weight_decay", "parameters_per_voxel"), _is_more),
+    **dict.fromkeys(("keep_updates", "share_models", "repeated_jobs", "jobs_per_study"), _is_more),
+    "secret_order": _is_less,
     "evaluations": _has_more,
     **dict.fromkeys(("folds", "studies"), _is_never),  # the defaults allow any
 }

@@ -16,6 +16,7 @@ from fedmerit_evaluation.figures.tables import HEADINGS, UNITS
 from fedmerit_evaluation.report.agreement import Agreement, compare_with_ground_truth
 from fedmerit_evaluation.report.flags import Flag, Flags, GuardVerdict, collect_flags
 from fedmerit_evaluation.report.limits import Limit, list_limits
+from fedmerit_evaluation.report.repeated_steps import list_repeated_steps
 from fedmerit_evaluation.report.verdicts import (
     CHANCE,
     FAILURE,
@@ -160,6 +161,7 @@ class ReportModel:
     failures: pd.DataFrame = field(
         default_factory=pd.DataFrame
     )  # (method, site) x failed, patients, low, high: patients that failed, with the CI of their part
+    repeated_steps: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `list_repeated_steps`
     all_failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # method x the same, over all sites
     intervals: pd.DataFrame = field(
         default_factory=pd.DataFrame
@@ -334,6 +336,7 @@ def model_of_results(
         verdicts=verdicts,
         failure=failure,
         flags=found,
+        repeated_steps=list_repeated_steps(runs),
         settings=tuple((run.label, _settings(run)) for run in runs),
         intervals=dice.intervals,
         cases=dice.cases if is_tested else pd.Series(dtype=float),

@@ -121,6 +121,7 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         flags=Flags(
             table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site), failures=_failures(model, site)
         ),
+        repeated_steps=_rows_of_site(model.repeated_steps, site),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
         verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],
@@ -129,6 +130,11 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         others=pd.DataFrame(_others(model, site)),
         left_out=left_out,
     )
+
+
+def _rows_of_site(table: pd.DataFrame, site: str) -> pd.DataFrame:
+    """Return the rows of a table with a column Site, if it has any, that are of the site."""
+    return table[table["Site"] == site] if "Site" in table else table
 
 
 def rounded_others(table: pd.DataFrame, site: str) -> pd.DataFrame:

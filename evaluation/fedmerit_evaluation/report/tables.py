@@ -148,6 +148,9 @@ def _other_tables(model: ReportModel) -> Iterator[Table]:
         kept = ", with the smallest fraction kept" if "Least [%]" in bounds else ""
         caption = f"What the guard clipped or capped{kept}{explain_bounds(bounds['What'])}"
         yield Table("bounds", caption, bounds, decimals=0)
+    if not model.repeated_steps.empty:
+        caption = "Drawn steps of the training that an auditor repeated; `fedmerit verify` checks the statements"
+        yield Table("repeated_steps", caption, model.repeated_steps)
     if not model.costs.empty:
         yield Table("costs", f"Time and transfer per site and round{_over_seeds(model)}", with_headings(model.costs))
 

@@ -131,7 +131,7 @@ class MeritExecutor(Executor):
 
     def _policy(self, manifest: Manifest, fl_ctx: FLContext, signer: Signer | None = None) -> SitePolicy:
         """Return the rules of this machine, with its ledger of jobs."""
-        return site_policy(manifest, JobLedger(self._local(fl_ctx) / JOB_LEDGER, signer))
+        return site_policy(manifest, JobLedger(self._local(fl_ctx).parent / JOB_LEDGER, signer))
 
     @staticmethod
     def _first_job(fl_ctx: FLContext) -> str:

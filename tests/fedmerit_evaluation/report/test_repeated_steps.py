@@ -1,0 +1,50 @@
+"""Statements of auditors in a report: how many drawn steps were repeated, and by whom."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from certificates import issue
+
+from fedmerit.errors import BadInput
+from fedmerit.evidence.repeated_work import AUDITS, write_statement
+from fedmerit.evidence.signatures import Signer
+from fedmerit.schema.records import AuditStatement
+from fedmerit_evaluation.report.redaction import _rows_of_site
+from fedmerit_evaluation.report.repeated_steps import list_repeated_steps
+
+
+@pytest.fixture
+def run(tmp_path):
+    issue(tmp_path, "root")
+    issue(tmp_path, "auditor", "root")
+    for site, fault in (("A", ""), ("B", "state 2 of 3 is another")):
+        rounds = {"0": {"root": "0", "leaf": 1}, "1": {"root": "1", "leaf": 3, "fault": fault}}
+        statement = AuditStatement.model_validate({"site": site, "plan": "p", "machine": "m", "rounds": rounds})
+        signer = Signer(tmp_path / "auditor.key", tmp_path / "auditor.crt") if site == "A" else None
+        write_statement(tmp_path / AUDITS, statement, signer)
+    return SimpleNamespace(path=tmp_path, label="fedavg", seed=0)
+
+
+def test_report_counts_repeated_steps_by_site(run):
+    table = list_repeated_steps([run])
+    assert table["Site"].tolist() == ["A", "B"]
+    assert table["Drawn steps repeated"].tolist() == ["2 of 2", "1 of 2"]
+    assert [text.partition(",")[0] for text in table["Auditor"]] == ["CN=auditor", "not signed"]
+    assert _rows_of_site(table, "B")["Site"].tolist() == ["B"]
+
+
+def test_report_without_statements_has_no_rows(run, tmp_path):
+    other = replace_path(run, tmp_path / "other")
+    assert list_repeated_steps([other]).empty
+    assert _rows_of_site(pd.DataFrame(), "A").empty
+
+
+def replace_path(run, path):
+    return SimpleNamespace(**{**vars(run), "path": path})
+
+
+def test_report_refuses_a_file_that_is_no_statement(run):
+    (run.path / AUDITS / "C.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"C\.json: not a statement of an auditor"):
+        list_repeated_steps([run])
