@@ -21,7 +21,8 @@ GROUPS = {
     "data": ["survey", "plan", "partition", "shrink"],
     "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
-    "deploy": ["init", "renew", "request", "revoke", "site", "server", "rules", "approve", "check"],
+    "deploy": ["init", "renew", "request", "revoke", "site", "site allow", "server", "rules", "approve", "check",
+               "audit"],
     "model": ["export"],
     "lab": ["paper", "run", "attacks", "protocols", "leaderboard", "inversion", "bench"],
 }
