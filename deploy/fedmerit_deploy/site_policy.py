@@ -290,11 +290,14 @@ def _check_training(
         why = "a larger one can end training after the first batch, and then the update is of that batch"
         yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
     rate, round = least_learning_rate(config)
+    rule, least = "least_lr", rules.least_lr
+    if training.optimizer == "sgd":
+        rule, least = "sgd_least_lr", rules.sgd_least_lr
     yield RuleCheck(
-        "least_lr",
+        rule,
         f"a learning rate of {rate:g} in round {round}",
-        f"{rules.least_lr:g} or more",
-        rate >= rules.least_lr,
+        f"{least:g} or more",
+        rate >= least,
         "steps of a smaller one are all at one model, and their sum does not depend on the order of images",
     )
 

@@ -97,7 +97,7 @@ def test_page_of_the_default_job(fedmerit, job):
 
 
 def test_page_of_a_job_that_takes_an_image(fedmerit, job):
-    training = {"steps": 1, "batch_size": 1, "optimizer": "sgd"}
+    training = {"steps": 1, "batch_size": 1, "optimizer": "sgd", "lr": 0.1, "schedule": "constant"}
     result = fedmerit(
         "check", "--plan", job("fedavg_prostate", {"architecture": "Generator"}, training, keep_updates=True)
     )

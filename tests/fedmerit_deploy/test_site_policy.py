@@ -30,6 +30,7 @@ from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules,
 SITE = Manifest(site="A")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedce_prostate" / "app"
 SIDES = ("client", "server")
+SGD = {"optimizer": "sgd", "lr": 0.1, "schedule": "constant"}
 FOREIGN = "nvflare.app_common.np.np_trainer.NPTrainer"  # on NVFlare's own list of allowed classes, not on ours
 
 
@@ -43,7 +44,7 @@ def plan(method="fedavg", task="prostate", keep_updates=False, values=(), share_
 def hostile():
     """The plan of which an update was a patient's image: one image, one step, a first layer that sees all of it."""
     shape = {"latent_shape": [1024], "start_shape": [8, 32, 32], "channels": [8, 1], "strides": [1, 1]}
-    content = plan(optimizer="sgd", steps=1, batch_size=1).to_dict()
+    content = plan(**SGD, steps=1, batch_size=1).to_dict()
     content["network"] |= {"architecture": "Generator", "arguments": shape}
     return RunConfiguration.from_dict(content)
 
@@ -101,8 +102,8 @@ def test_recipes_pass_default_rules(task, recipe):
         ({"schedule": "step", "decay": 1e-9, "decay_every": 20}, "least_lr", {"least_lr": 1e-15}),
         ({"architecture": "unet", "depth": 7, "width": 2}, "least_bottom", {"least_bottom": 2}),
         ({"width": 32}, "parameters_per_voxel", {"parameters_per_voxel": 100.0}),
-        ({"optimizer": "sgd"}, "optimizers", {"optimizers": ("sgd",)}),
-        ({"optimizer": "sgd"}, "optimizers", {"sgd_images": 20}),
+        (SGD, "optimizers", {"optimizers": ("sgd",)}),
+        (SGD, "optimizers", {"sgd_images": 20}),
         ({"lr": 10}, "largest_lr", {"largest_lr": 10.0}),
         ({"optimizer": "adamw", "weight_decay": 1000}, "largest_weight_decay", {"largest_weight_decay": 1000.0}),
         ({"keep_updates": True}, "keep_updates", {"keep_updates": True}),
@@ -117,9 +118,15 @@ def test_rule_refuses_until_widened(settings, rule, wider):
 
 
 def test_plain_sgd_needs_many_images():
-    config = plan(optimizer="sgd")
+    config = plan(**SGD)
     assert refused(config, images=300) == []
     assert refused(config, images=300, sgd_images=0) == ["optimizers"]
+
+
+def test_plain_sgd_needs_a_larger_learning_rate():
+    config = plan(**SGD | {"lr": 1e-4})
+    assert refused(config, images=300) == ["sgd_least_lr"]
+    assert refused(config, images=300, sgd_least_lr=1e-4) == []
 
 
 def test_repeated_image_counts_once():
@@ -181,7 +188,7 @@ def policy(own_sites, monkeypatch, tmp_path) -> SitePolicy:
     """The rules of a site with its ledger, loose in what is not about other jobs."""
     monkeypatch.setenv("FEDMERIT_SITES", str(own_sites))
     rules = {"least_patients": 1, "least_bottom": 1, "parameters_per_voxel": 1e6, "largest_lr": 1.0, "least_images": 1}
-    rules |= {"least_batch": 1, "optimizers": ("adam", "sgd"), "least_lr": 1e-30, "jobs_per_study": 3}
+    rules |= {"least_batch": 1, "optimizers": ("adam", "sgd"), "sgd_least_lr": 1e-30, "jobs_per_study": 3}
     return SitePolicy(Manifest(site="site1", jobs=JobRules(**rules)), JobLedger(tmp_path / "job_ledger.jsonl"))
 
 

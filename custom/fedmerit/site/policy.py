@@ -54,11 +54,11 @@ def _is_never(own: Any, usual: Any) -> bool:
 
 LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {  # by rule, whether a value allows more than another
     **dict.fromkeys(("architectures", "arguments", "optimizers"), _is_longer),
-    **dict.fromkeys(("least_images", "least_patients", "least_batch", "least_lr", "least_bottom"), _is_less),
+    **dict.fromkeys(("least_images", "least_patients", "least_batch", "least_bottom"), _is_less),
+    **dict.fromkeys(("least_lr", "sgd_least_lr", "secret_order"), _is_less),
     "sgd_images": lambda own, usual: 0 < own < usual,  # 0: plain SGD never
     **dict.fromkeys(("largest_lr", "largest_weight_decay", "parameters_per_voxel"), _is_more),
     **dict.fromkeys(("keep_updates", "share_models", "repeated_jobs", "jobs_per_study"), _is_more),
-    "secret_order": _is_less,
     "evaluations": _has_more,
     **dict.fromkeys(("folds", "studies"), _is_never),  # the defaults allow any
 }
@@ -82,6 +82,7 @@ class JobRules(BaseModel):
     largest_lr: Positive = 0.1  # a larger one can end training after the first batch
     largest_weight_decay: Positive = 0.1  # likewise
     least_lr: Positive = 1e-6  # in every round: with a smaller one an update is a sum of gradients at one model
+    sgd_least_lr: Positive = 1e-3  # likewise with plain SGD, whose steps are that rate times the gradient
     least_bottom: Count = 4  # rows and columns of the smallest feature maps: smaller ones can be read off gradients
     parameters_per_voxel: Positive = 10.0  # most parameters of a network, as a multiple of the training voxels
     repeated_jobs: bool = False  # whether a job may be related to an earlier one without the data manager's word

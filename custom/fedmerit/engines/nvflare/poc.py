@@ -90,6 +90,7 @@ def allow_plan(config: RunConfiguration, sites: int) -> JobRules:
         least_patients=0,
         least_batch=0,
         least_lr=TINY,
+        sgd_least_lr=TINY,
         least_bottom=0,
         parameters_per_voxel=MANY,
         repeated_jobs=True,
