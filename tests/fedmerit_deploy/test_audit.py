@@ -257,7 +257,7 @@ def test_verify_counts_repeated_steps_of_an_auditor(signed, sites, keys, tmp_pat
     shown, questions = verified(signed, keys)
     assert {len(work.drawn) for work in shown.values()} == {3}
     assert {work.share for work in shown.values()} == {0.0}
-    assert sum("nobody repeated drawn steps" in text for text in questions) == 2
+    assert not [text for text in questions if "steps" in text]  # nobody was asked
     statement = audit(signed, sites)
     path = write_statement(signed / AUDITS, statement, Signer(keys / "auditor.key", keys / "auditor.crt"))
     shown, questions = verified(signed, keys)

@@ -49,7 +49,7 @@ def test_audit_of_a_deployed_run_repeats_its_drawn_steps(hospitals, first, fedme
     logs = [hospitals.kits[name] / "runs" / job / "sites" / name / "site_log.jsonl" for name in hospitals.names]
     given = [text for log in logs for text in ("--site-log", log)]
     result = fedmerit("verify", run, "--certificate", root, *given)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code in (0, 3), result.output  # 3: something else rests on the server's word
     for name in hospitals.names:
         assert f"{name}: 2 of 2 drawn steps repeated, by " in result.output
     assert "nobody repeated drawn steps" not in result.output
