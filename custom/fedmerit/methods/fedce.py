@@ -35,7 +35,9 @@ COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the sha
     "plus": torch.add,  # Sum.
     "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: only gradient space,
     "error": lambda gamma_cos, gamma_err: gamma_err,  # only data space
+    "updates": lambda gamma_cos, gamma_err: gamma_cos,  # as cosine, also of sites that report no error
 }
+UPDATES = "updates"
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
 EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: less is rounding
 LEAST_ERROR = 0.01  # that error="relative" divides by
@@ -125,7 +127,8 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         gamma_cos = share_known(self._novelty(state, cosine).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
-        known = present & cosine.isfinite() & (minus_error.isfinite() | (self.combine == "cosine"))
+        measured = minus_error.isfinite() | (self.combine == UPDATES)
+        known = present & cosine.isfinite() & measured
         accumulated, weights = state.gamma_accumulated, reports.data_share
         if known.any():  # in round 0 no site has an update in w_t yet
             accumulated = accumulated + gamma.where(present, 0.0)

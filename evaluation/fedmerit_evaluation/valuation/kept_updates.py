@@ -42,7 +42,7 @@ RULES: Mapping[str, Rule] = {
     "fedavg": Rule(),
     "cgsv": Rule({"reward": "global"}),
     "shapfed": Rule({"reward": "global"}),
-    "fedce": Rule({"combine": "cosine"}, ("fedce",)),  # the error of a model without a site is known only to the site
+    "fedce": Rule({"combine": "updates"}, ("fedce",)),  # the error of a model without a site is known only to the site
 }
 
 
