@@ -14,7 +14,7 @@ from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console
 
 TOP = [
-    "demo", "prepare", "check", "run", "compare", "fairness", "report", "verify", "evaluate", "predict",
+    "demo", "new", "prepare", "check", "run", "compare", "fairness", "report", "verify", "evaluate", "predict",
     "methods", "dossier",
 ]  # fmt: skip
 GROUPS = {
