@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedmerit.contract.method import DECIMALS
 from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
@@ -55,7 +56,9 @@ def evaluate_softly(
         by_case = torch.split(parts.permute(1, 2, 0).double().cpu(), sizes)  # (slices, labels, 3) each
         for (place, _), of_case in zip(places, by_case, strict=True):
             sums[place] += of_case.sum(dim=0)
-    dice = (2 * sums[..., 0] / (sums[..., 1] + sums[..., 2])).clamp(0, 1)
+    dice = (
+        (2 * sums[..., 0] / (sums[..., 1] + sums[..., 2])).clamp(0, 1).round(decimals=DECIMALS)
+    )  # as it leaves a site
     return [
         Overlap(f"{position:03d}", label, 0, 0, 0, patient=case.number, score=score if there else None)
         for position, case in enumerate(cases)
