@@ -1,11 +1,12 @@
 """Estimators that read the sites' images: for studies with all images in one place. Their names: pyproject.toml.
 
-Volumes, distances of distributions, and Shapley values of a nearest-neighbour model on the final model's features
-(Jia et al. 2019).
+Volumes, distances of distributions, Shapley values of a nearest-neighbour model on the final model's features
+(Jia et al. 2019), and of ensembles of local-only models (Kumar et al. 2022).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -14,18 +15,21 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from fedmerit.contract.semivalues import FloatArray
+from fedmerit.contract.semivalues import EMPTY_COALITION, Coalition, FloatArray, shapley
 from fedmerit.errors import BadInput
 from fedmerit.schema.rules import About, Count
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import patch_size
-from fedmerit.trainers.monai.prediction import EVALUATION_BATCH
+from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, evaluate
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import final_models
+from fedmerit_evaluation.results.views import STANDALONE
+from fedmerit_evaluation.statistics.resampling import nan_mean
 from fedmerit_evaluation.valuation.estimators import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
 MASK_SIDE = 16  # pixels that masks are resized to
+MAX_ENSEMBLED = 10  # sites: 1,023 ensembles
 
 
 def _in_all_draws(values: Sequence[float], run: ObservedRun) -> FloatArray:
@@ -162,6 +166,68 @@ def _described(network: nn.Module, slices: Slices) -> tuple[Tensor, Tensor]:
         for hook in hooks:
             hook.remove()
     return torch.cat(features), torch.cat(shrunk)
+
+
+class Ensemble(nn.Module):
+    """A network whose logits are the mean of those of its members."""
+
+    def __init__(self, members: Sequence[nn.Module]):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.patch = patch_size(members[0])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the mean logits of ``images``."""
+        return torch.stack([member(images) for member in self.members]).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class SaFE(Estimator):
+    """An estimator by Shapley values of ensembles of local-only models (SaFE, Kumar et al., arXiv 2209.05424, 2022).
+
+    v(S) is the Dice of the mean logits of the models in S on validation patients, mean over sites; v(∅) = 0.
+    """
+
+    about: ClassVar[str] = "Shapley values (SaFE, Kumar et al. 2022) of ensembles of local-only models"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """Return (n, D) points of Dice, fractions."""
+        if run.info["method"] != STANDALONE:
+            raise BadInput(
+                f"{run.path}: safe: the run's method is {run.info['method']}; estimate on one of {STANDALONE}"
+            )
+        if len(run.sites) > MAX_ENSEMBLED:
+            raise BadInput(
+                f"{run.path}: safe: {len(run.sites)} sites; expected at most {MAX_ENSEMBLED}, as all their ensembles "
+                "are tested"
+            )
+        model_of = final_models(run.path)
+        networks = {folder.name: model_of(folder) for folder in run.folders}
+        return _in_all_draws(shapley(ensemble_game(networks, run.folders)).tolist(), run)
+
+    def rests_on_training(self, run: ObservedRun) -> bool:
+        """Return True: another seed trains other models."""
+        return True
+
+
+def ensemble_game(networks: Mapping[str, nn.Module], folders: Sequence[SiteFolder]) -> dict[Coalition, float]:
+    """Return the Dice of the ensemble of each coalition of ``networks`` by site, mean over ``folders``; 0 of none."""
+    game = {EMPTY_COALITION: 0.0}
+    for size in range(1, len(networks) + 1):
+        for names in combinations(sorted(networks), size):
+            ensemble = Ensemble([networks[name] for name in names])
+            game[frozenset(names)] = float(nan_mean(np.array([_mean_dice(ensemble, one) for one in folders]), axis=0))
+    return game
+
+
+def _mean_dice(network: nn.Module, folder: SiteFolder) -> float:
+    """Return the mean Dice of a site's validation cases, each the mean of its labels; NaN: there is none."""
+    of_cases: dict[str, list[float]] = {}
+    for overlap in evaluate(network, folder.cases("validation"), folder.labels):
+        if overlap.dice is not None:
+            of_cases.setdefault(overlap.case, []).append(overlap.dice)
+    return float(np.mean([np.mean(values) for values in of_cases.values()])) if of_cases else np.nan
 
 
 def _training(folder: SiteFolder) -> Iterator[tuple[Tensor, Tensor]]:
