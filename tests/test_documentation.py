@@ -3,10 +3,13 @@
 import importlib.util
 import re
 import shlex
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import typer
 from rounds import make_rounds, play
@@ -125,3 +128,26 @@ def test_the_method_of_the_tutorial_runs(monkeypatch):
     assert METHODS["evenly"] is module.Evenly
     outcomes = [outcome for _, outcome in play(module.Evenly(), make_rounds(rounds=2, absences=True))]
     assert all(outcome.weights.sum() == pytest.approx(1) for outcome in outcomes)
+
+
+def python_blocks(page):
+    """Return the Python blocks of a page of the manual."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+
+
+def test_estimator_of_the_manual_gives_a_value_for_each_site(monkeypatch):
+    (code,) = python_blocks("extending.md")
+    monkeypatch.setitem(sys.modules, "mine", module := ModuleType("mine"))
+    monkeypatch.setattr(plugins, "_registered", {})
+    exec(compile(code, "mine", "exec"), vars(module))
+    run = SimpleNamespace(num_samples=np.array([4.0, 9.0]), count=3)
+    assert module.RootSize().values(run).tolist() == [[2.0] * 3, [3.0] * 3]
+
+
+@pytest.mark.slow
+def test_python_api_of_the_manual_runs_to_its_report(tmp_path):
+    (code,) = python_blocks("api.md")
+    script = tmp_path / "api.py"
+    script.write_text('if __name__ == "__main__":\n' + textwrap.indent(code, "    "))
+    subprocess.run([sys.executable, "-P", script], cwd=tmp_path, check=True, capture_output=True)
+    assert "</html>" in (tmp_path / "report.html").read_text()
