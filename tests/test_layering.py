@@ -80,7 +80,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
 ROOMS = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 
 
-SOURCES = sorted(file for root in SOURCE_ROOTS for file in root.rglob("*.py"))
+SOURCES = sorted(file for root in SOURCE_ROOTS for file in root.rglob("*.py") if "templates" not in file.parts)
 MODULES = [file for file in SOURCES if file.name != "__init__.py"]
 TRAVELLING = [file for file in SOURCES if PACKAGE in file.parents]
 

@@ -19,7 +19,7 @@ TOP = [
 ]  # fmt: skip
 GROUPS = {
     "data": ["survey", "plan", "partition", "shrink"],
-    "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
+    "value": ["leave-one-out", "shapley", "estimate", "replay", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
     "deploy": [
         *("init", "renew", "request", "revoke", "site", "site allow", "server", "rules", "approve", "prune", "check"),

@@ -12,7 +12,7 @@ FIXED = ("in_channels", "labels")  # by the sites
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 1000)
     result = fedmerit("methods")
     assert result.exit_code == 0
     for name, kind in METHODS.items():
@@ -26,7 +26,7 @@ def test_methods_prints_the_table(fedmerit, monkeypatch):
 
 @pytest.mark.parametrize("method", ["standalone", "cffl", "fedsac"])
 def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeypatch, method):
-    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 1000)
     result = fedmerit("methods", method)
     assert result.exit_code == 0
     for name, declared in parameters(METHODS[method]).items():
@@ -44,7 +44,7 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
 
 @pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
 def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, method):
-    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 1000)
     result = fedmerit("methods", method)
     preset = PRESETS.get(method)
     assert ("--preset paper" in result.output) == bool(preset)

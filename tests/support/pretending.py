@@ -92,10 +92,15 @@ def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | 
     place = SITES.index(site)
     found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(
-        tuple(Overlap(f"{case:03d}", "prostate", tp, 0, 100 - tp) for case, tp in enumerate(of_model))
-        for of_model in found
+        tuple(_overlap(f"{case:03d}", tp, task.soft) for case, tp in enumerate(of_model)) for of_model in found
     )
     return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
+
+
+def _overlap(case: str, true_positives: int, soft: bool) -> Overlap:
+    if soft:
+        return Overlap.of_score(case, "prostate", true_positives / 100)
+    return Overlap(case, "prostate", true_positives, 0, 100 - true_positives)
 
 
 def evaluations(federation: Federation, **other: Evaluated | Failure) -> dict[str, Answer]:

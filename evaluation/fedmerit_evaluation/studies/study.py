@@ -23,7 +23,13 @@ from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.declarations import parse_assignments
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.site_folder import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit.schema.site_folder import (
+    SiteFolder,
+    images_digest,
+    open_sites,
+    read_site_digests,
+    require_same_preparation,
+)
 from fedmerit.server.requirements import check_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS, read_recorded_digests
@@ -295,12 +301,18 @@ def require_same(folder: Path, options: Mapping[str, Any], sites: Sequence[SiteF
         resumption.require_same(folder, {**options, **as_started})
     except BadInput as error:
         raise BadInput(f"{error}, or choose another --out") from None
+    if recorded["server_sites"] and "server_sites" not in options:
+        raise BadInput(
+            f"{folder}: was started with --server-sites {recorded['server_sites']}; "
+            "give it the same, or choose another --out"
+        )
     config = recorded["plan"]
     network = {name: config["network"][name] for name in ("in_channels", "labels")}
     current = make_configuration(
         options["method"], config["task"], options["rounds"], options["seed"], network, options["settings"],
         fold=options.get("fold"),
     )  # fmt: skip
+    current = replace(current, server_images=images_digest(server_sites))
     current = with_sharing(current, options.get("share_models"), recorded["engine"] != "poc", bool(server_sites))
     before = RunConfiguration.from_dict(config)
     if replace(current, preprocessing=before.preprocessing) != before:
@@ -312,11 +324,6 @@ def require_same(folder: Path, options: Mapping[str, Any], sites: Sequence[SiteF
         raise BadInput(
             f"{folder}: was started with the sites {', '.join(recorded['sites'])}, {options['sites']} now holds "
             f"{', '.join(names)}; give it the same sites, or choose another --out"
-        )
-    if recorded["server_sites"] and "server_sites" not in options:
-        raise BadInput(
-            f"{folder}: was started with --server-sites {recorded['server_sites']}; "
-            "give it the same, or choose another --out"
         )
     require_images_of_run(folder, recorded, sites, server_sites)
 

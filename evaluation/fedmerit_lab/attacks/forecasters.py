@@ -93,7 +93,8 @@ class Autoregressive(Forecaster):
             gram = columns.T @ columns
             ridge = (1e-3 * gram.diagonal().mean() + 1e-30) * torch.eye(lags, dtype=torch.float64)
             fit = torch.linalg.solve(gram + ridge, columns.T @ target)
-            return (torch.stack(block[:lags], dim=1).double() @ fit).to(block[0].dtype)
+            forecast: Tensor = torch.stack(block[:lags], dim=1).double() @ fit
+            return forecast.to(block[0].dtype)
 
         return _by_block(steps, self.block, regress)
 
@@ -144,7 +145,8 @@ class Rescaled(Forecaster):
         signs = torch.ones(len(view.received)).view(-1)
         signs = torch.where((torch.arange(len(signs)) // self.block) % 2 == 0, 1.0, -1.0)
         change = view.received * signs
-        return steps[0] / steps[0].norm().clamp(min=1e-30) + change / change.norm().clamp(min=1e-30)
+        mixed: Tensor = steps[0] / steps[0].norm().clamp(min=1e-30) + change / change.norm().clamp(min=1e-30)
+        return mixed
 
 
 @dataclass(frozen=True, kw_only=True)

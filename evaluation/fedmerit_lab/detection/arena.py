@@ -137,8 +137,9 @@ class Federation:
         if scenario.filter_noise:
             noise = torch.from_numpy(self._random("filter", number).normal(size=updates.shape[1])).float()
             updates[0] += noise * (scenario.filter_noise * updates[0].norm() / noise.norm())
-        for row in self.case.attackers if scenario.work else ():
-            updates[row] = self._work(number, received[row], updates[row], scenario.work, row)
+        if work := scenario.work:
+            for row in self.case.attackers:
+                updates[row] = self._work(number, received[row], updates[row], work, row)
         return updates
 
     def _present(self, number: int) -> Tensor:

@@ -194,7 +194,8 @@ def _read(read: Callable[[], Any]) -> str:
         read()
     except BadInput as error:
         text = str(error)
-        fits = text and text.isprintable() and len(text) <= LONGEST_MESSAGE
+        lines = text.split("\n\t")  # `verify` has a line for each contradiction
+        fits = all(line and line.isprintable() and len(line) <= LONGEST_MESSAGE for line in lines)
         return "" if fits else f"says {text!r:.200}"
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -32,7 +32,7 @@ SITES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm")
 IMAGES = dict(zip(SITES, (10, 14, 9, 21, 12), strict=True))
 ROUNDS = 4
 NEEDS_SHARING = {"fedsac", "cycle", "vpdl", "krum", "rr"}
-NEEDS_IMAGES = {"cffl", "cffl_released", "fedave", "fedci", "eci", "fedvalue"}
+NEEDS_IMAGES = {"cffl", "cffl_released", "fedave", "fedci", "eci", "fedvalue", "innovation"}
 DECENTRALISED = [name for name in METHODS.ours if name != "pooled"]
 
 
@@ -129,7 +129,15 @@ def test_no_site_is_sent_what_another_trained(tmp_path, monkeypatch, method):
     if method in NEEDS_IMAGES:
 
         def evaluate_here(self, task):
-            overlaps = tuple((Overlap("000", "prostate", 50 + row, 5, 5),) for row in range(len(task.mixtures)))
+            rows = range(len(task.mixtures))
+            overlaps = tuple(
+                (
+                    Overlap.of_score("000", "prostate", 0.5 + row / 100)
+                    if task.soft
+                    else Overlap("000", "prostate", 50 + row, 5, 5),
+                )
+                for row in rows
+            )
             return Evaluated(task.round, overlaps, torch.ones(len(task.mixtures), task.bins))
 
         monkeypatch.setattr(ServerImages, "evaluate", evaluate_here)

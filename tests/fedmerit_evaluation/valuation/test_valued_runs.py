@@ -221,7 +221,8 @@ def test_default_estimators_are_observed_ones(observed, own, tmp_path):
     assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
     (own / OBSERVED).unlink()
     assert default_estimators([own]) == ["contribution", "data_size"]
-    assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
+    replayed = ["multi_round", "innovation", "leave_one_out_loss", "one_round"]
+    assert default_estimators([own], everything=True) == [*replayed, "contribution", "data_size"]
     assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
 
 

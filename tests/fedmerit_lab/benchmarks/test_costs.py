@@ -169,15 +169,15 @@ def test_every_case_is_its_own_command_on_the_same_work(commands, undrawn, tmp_p
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
     benchmark = speed(tmp_path / "out", sites, 3, 1, list(CASES), TINY, lambda *_: None)
     found = {ends.parent.name: (command, run) for command, run, ends in commands}
-    modules = {case: command[2].removeprefix("fedmerit_lab.benchmarks.") for case, (command, _) in found.items()}
+    modules = {case: command[3].removeprefix("fedmerit_lab.benchmarks.") for case, (command, _) in found.items()}
     assert modules == {"steps": "bare_steps", "local": "one_run", "sim": "one_run", "sim-2": "one_run",
                        "peer": "nvflare_peer", "peer-1": "nvflare_peer"}  # fmt: skip
     for case, (command, run) in found.items():
         work = tmp_path / "out" / "work" / case
         threads = {"peer": ["0"], "peer-1": ["1"]}.get(case)
         more = [str(work / "nvflare"), *threads] if threads else []
-        assert command[:2] == [sys.executable, "-m"]
-        assert command[3:] == [str(work / "run"), str(work / "ends.txt"), *more]
+        assert command[:3] == [sys.executable, "-P", "-m"]
+        assert command[4:] == [str(work / "run"), str(work / "ends.txt"), *more]
         assert (run["method"], run["rounds"], run["engine"]) == ("fedce", 3, "sim" if "sim" in case else "local")
         assert run["plan"]["training"]["augmentation"] == "none"
     assert (found["sim"][1]["threads"], found["sim-2"][1]["threads"]) == (3, 2)

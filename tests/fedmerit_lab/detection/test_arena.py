@@ -70,9 +70,12 @@ def test_an_attack_is_followed_by_the_last_sites_alone(name):
     others = any(
         not np.array_equal(one.labels, two.labels) for one, two in zip(federation.data, honest.data, strict=True)
     )
+    for number in range(3):
+        honest.play(number)
+    trains = any(not torch.equal(one[-1], two[-1]) for one, two in zip(federation.own, honest.own, strict=True))
     lies = not torch.equal(federation.claims, honest.claims)
     begins = ("trains one round in two", "zero update, every other round", "honest 8 rounds, then forecast")
-    assert changed or others or lies or name in begins
+    assert changed or trains or others or lies or name in begins
 
 
 @pytest.mark.parametrize("name", [name for name, scenario in ATTACKS.items() if scenario.work])

@@ -59,7 +59,8 @@ def test_an_observer_is_parsed_and_specs_are_completed():
             ["shap"],
             False,
             "fedavg",
-            "--values 'shap': unknown; expected one of multi_round, local_only, leave_one_out_loss, one_round",
+            "--values 'shap': unknown; expected one of multi_round, local_only, innovation, leave_one_out_loss, "
+            "one_round",
         ),
         (["multi_round:most=7"], False, "fedavg", "most=7: expected a whole number from 8 to 4096"),
         (

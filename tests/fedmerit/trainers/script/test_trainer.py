@@ -281,7 +281,7 @@ def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(t
 
 
 NEEDS_NOTHING = "standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum"
-NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue"
+NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue innovation"
 NEEDS_HELPERS = {
     "fedce": "PTFedCEHelper", "fedce_nvflare": "fedce_minus_val", "fedprox": "PTFedProxLoss", "scaffold":
     "PTScaffoldHelper", "ditto": "with_own_model", "qfedavg": "with_losses", "fedave": "with_losses",
