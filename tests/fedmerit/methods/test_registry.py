@@ -57,6 +57,8 @@ REFUSED = {
         ("floor", -1e-3),
         ("permutations", 1),
     ],
+    "afl": [("rate", 0.0), ("rate", math.nan)],
+    "term": [("t", math.nan)],
     "cycle": [
         ("kl", "both"),
         ("T", 0.0),

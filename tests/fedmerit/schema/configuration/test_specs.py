@@ -26,7 +26,7 @@ from fedmerit.schema.configuration.specs import (
 
 ONE_MODEL = {  # for all sites, with the methods' defaults
     *("pooled", "fedavg", "fedce", "fedce_nvflare", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm"),
-    *("fedadam", "scaffold", "median", "trimmed", "krum", "innovation"),
+    *("fedadam", "scaffold", "median", "trimmed", "krum", "innovation", "afl", "term"),
 }
 
 

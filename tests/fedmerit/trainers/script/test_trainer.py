@@ -285,6 +285,7 @@ NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue innovation"
 NEEDS_HELPERS = {
     "fedce": "PTFedCEHelper", "fedce_nvflare": "fedce_minus_val", "fedprox": "PTFedProxLoss", "scaffold":
     "PTScaffoldHelper", "ditto": "with_own_model", "qfedavg": "with_losses", "fedave": "with_losses",
+    "afl": "with_losses", "term": "with_losses",
 }  # fmt: skip
 
 
