@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Channel
+from fedmerit_data.readers.channel_names import Names, canonical
 from fedmerit_data.readers.image_files import KNOWN, image_name, is_readable, read_shape
 from fedmerit_data.readers.inventory import (
     SERIES_MARK,
@@ -33,20 +34,21 @@ class Unlabelled:
         return self.parts[0].path
 
 
-def find_images(paths: Sequence[Path], channels: int, series: str | None = None) -> list[Unlabelled]:
+def find_images(paths: Sequence[Path], channels: int, series: str | None = None, names: Names = ()) -> list[Unlabelled]:
     """Return the images that files and folders hold.
 
     A file is an image. A folder is an image if it holds one series or the channels of one patient, else each image in
     it is one, at any depth; masks are left out. Files of one channel each that are given together for a model of
-    several are its channels, in the order of their names, as `fedmerit prepare` reads them.
+    several are its channels, in the order of ``names``, else of their own names, as `fedmerit prepare` reads them.
 
     Args:
         paths: Files, folders, or a series of a folder as FOLDER#UID.
         channels: The number that the model takes.
         series: UID, number or description of the series to take of each folder.
+        names: Canonical names of the model's channels, in order; (): not known.
 
     Raises:
-        BadInput: a path holds no image, or several series of one study, none of which is named.
+        BadInput: a path holds no image, or several series of one study, none of which is named; or lacks a channel.
     """
     found, files = list[Unlabelled](), list[Path]()
     for path in paths:
@@ -54,14 +56,16 @@ def find_images(paths: Sequence[Path], channels: int, series: str | None = None)
         if mark and not path.exists():
             found.append(Unlabelled(Path(folder).name, (find_series(Path(folder), uid).channel,)))
         elif path.is_dir():
-            found += _in_folder(path, channels, series)
+            found += _in_folder(path, channels, series, names)
         elif path.exists() and not is_readable(path):
             raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
         else:
             files.append(path)
     if channels > 1 and len(files) > 1 and not any(_holds(path, channels) for path in files):
         keys = [(path.absolute().parent / stem_of(path)).as_posix().lstrip("/") for path in files]
-        return found + _channels([place_item(Item(path, key)) for path, key in zip(files, keys, strict=True)], channels)
+        return found + _channels(
+            [place_item(Item(path, key)) for path, key in zip(files, keys, strict=True)], channels, names
+        )
     return found + [Unlabelled(image_name(path), (Channel(path),)) for path in files]
 
 
@@ -71,7 +75,7 @@ def _holds(path: Path, channels: int) -> bool:
     return not shape or (shape[3:] == (channels,))
 
 
-def _in_folder(folder: Path, channels: int, series: str | None) -> list[Unlabelled]:
+def _in_folder(folder: Path, channels: int, series: str | None, names_of_channels: Names) -> list[Unlabelled]:
     name = image_name(folder)
     if series is not None:
         return [Unlabelled(name, (find_series(folder, series).channel,))]
@@ -86,7 +90,7 @@ def _in_folder(folder: Path, channels: int, series: str | None) -> list[Unlabell
     if len(images) == 1:
         return [Unlabelled(name, (images[0].item.channel,))]
     if channels > 1 and not any(_holds(one.item.path, channels) for one in images):
-        return _channels(images, channels, name)
+        return _channels(images, channels, names_of_channels, name)
     _require_one_series_a_study(folder, images, inventory)
     stems = [one.stem or name for one in images]
     names = stems if len(set(stems)) == len(stems) else ["-".join((*one.folders, one.stem)) for one in images]
@@ -106,7 +110,7 @@ def _require_one_series_a_study(folder: Path, images: Sequence[Placed], inventor
             )
 
 
-def _channels(images: Sequence[Placed], channels: int, folder: str = "") -> list[Unlabelled]:
+def _channels(images: Sequence[Placed], channels: int, names: Names, folder: str = "") -> list[Unlabelled]:
     """Return the images whose channels these are: those of one folder, or of names that differ in their last word."""
     by_folder, by_name = defaultdict[object, list[Placed]](list), defaultdict[object, list[Placed]](list)
     for one in images:
@@ -115,7 +119,7 @@ def _channels(images: Sequence[Placed], channels: int, folder: str = "") -> list
     groups = by_name if all(len(group) == channels for group in by_name.values()) else by_folder
     found = []
     for group in groups.values():
-        if len(group) != channels:
+        if len(group) != channels and not names:
             there = ", ".join(one.item.path.name for one in group)
             raise BadInput(
                 f"{group[0].item.path.parent}: has the {len(group)} images {there}; the model takes {channels} "
@@ -127,8 +131,20 @@ def _channels(images: Sequence[Placed], channels: int, folder: str = "") -> list
             ((one.part(title, *one.folders[-1:]) or one.stem, one.item.channel) for one in group),
             key=lambda part: part[0],
         )
-        found.append(Unlabelled(title, tuple(replace(channel, name=part) for part, channel in parts)))
+        read = tuple(replace(channel, name=part) for part, channel in parts)
+        found.append(Unlabelled(title, _in_order(read, names) if names else read))
     return found
+
+
+def _in_order(read: Sequence[Channel], names: Names) -> tuple[Channel, ...]:
+    """Return the channels that a model was trained with, in its order."""
+    by_name = {canonical(channel.name): channel for channel in read}
+    if missing := [name for name in names if name not in by_name]:
+        raise BadInput(
+            f"{read[0].path.parent}: has no channel {missing[0]}, but {', '.join(by_name)}; the model takes "
+            f"{', '.join(names)}: give it these files, named so"
+        )
+    return tuple(by_name[name] for name in names)
 
 
 def _common_name(stems: Sequence[str]) -> str:

@@ -178,7 +178,7 @@ def predict_files(
             another image's or another file; nothing of that one is written. Or ``out`` has masks of another model.
     """
     window = parse_box(box)
-    found = find_images(images, predictor.description.in_channels, series)
+    found = find_images(images, predictor.description.in_channels, series, predictor.preprocessing.channel_names)
     names = Counter(image.name for image in found)
     if twice := [name for name, count in names.items() if count > 1]:
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")

@@ -13,6 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import write_pairs
 from fedmerit_data.readers import generic, inventory
+from fedmerit_data.readers.channel_names import canonical
 from fedmerit_data.readers.image_files import read_image
 from fedmerit_data.readers.inventory import find_series, take_inventory
 from fedmerit_data.readers.lists import ROWS
@@ -162,6 +163,20 @@ def test_pairs_name_a_series_of_a_shared_folder(tmp_path):
     assert len(item.files) == len(other)
     with pytest.raises(BadInput, match="has several series 1; it has"):
         find_series(tmp_path / "raw" / "mix", "1")
+
+
+def test_find_images_of_a_model_with_named_channels_gives_them_in_its_order(tmp_path):
+    for name in ("t1", "t1ce", "flair", "t2"):
+        save_nifti(tmp_path / "P7" / f"P7_{name}.nii.gz", volume(0))
+        save_nifti(tmp_path / "P8" / f"P8_{name.replace('t1ce', 't1c').replace('flair', 't2f')}.nii.gz", volume(0))
+    names = ("t1", "t1ce", "t2", "flair")
+    for patient in ("P7", "P8"):
+        (image,) = find_images([tmp_path / patient], 4, None, names)
+        assert [canonical(part.name) for part in image.parts] == list(names)
+        (two,) = find_images([tmp_path / patient], 2, None, ("flair", "t1"))
+        assert [canonical(part.name) for part in two.parts] == ["flair", "t1"]
+    with pytest.raises(BadInput, match=r"P7: has no channel adc, but .*the model takes t1, adc"):
+        find_images([tmp_path / "P7"], 2, None, ("t1", "adc"))
 
 
 def test_find_images_gives_those_of_folders_series_and_channels(tmp_path):
