@@ -1,5 +1,6 @@
 """The notebooks run from their first cell to their last."""
 
+import json
 import os
 from pathlib import Path
 
@@ -24,3 +25,10 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch):
     done = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert all(cell["execution_count"] for cell in done["cells"] if cell["cell_type"] == "code")
     assert not any(out["output_type"] == "error" for cell in done["cells"] for out in cell.get("outputs", ()))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_holds_the_outputs_of_its_cells(path):
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in cells)
+    assert sum(bool(cell["outputs"]) for cell in cells) > len(cells) / 2
