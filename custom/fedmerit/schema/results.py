@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedmerit.errors import BadInput
 from fedmerit.files import require_disk_space, require_file, require_inside, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
 NOBODY = "(nobody)"  # the coalition without a member
@@ -175,7 +176,7 @@ class ResultsFile:
             write_atomically(self.path, lambda file: file.write(content))
 
 
-def read_results(run: Path) -> pd.DataFrame:
+def read_results(run: Path) -> "pd.DataFrame":
     """Read results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is none or has two rows of one thing."""
     path = Path(run) / "results.csv"
     require_inside(Path(run))
@@ -190,7 +191,7 @@ def read_results(run: Path) -> pd.DataFrame:
     return table
 
 
-def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+def require_each_once(table: "pd.DataFrame", columns: Sequence[str], path: Path) -> None:
     """Raise `BadInput` that names the first row of results.csv with the same in ``columns`` as a row above it."""
     twice = table[table.duplicated(columns)]
     if len(twice):
@@ -202,7 +203,7 @@ def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -
         )
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> "pd.DataFrame":
     """Read a table of the results schema from its CSV file; `BadInput` that names the file if it is none."""
     types: dict[str, type] = dict.fromkeys(COLUMNS, str) | {"seed": int, "round": int, "value": float}
     table, header = read_csv(path, types)
@@ -216,12 +217,14 @@ def read_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[str]]:
+def read_csv(path: Path, types: Mapping[str, type]) -> "tuple[pd.DataFrame, list[str]]":
     """Read a CSV file, and the names of its columns as the file has them; only ``value`` may be empty.
 
     Raises:
         BadInput: the file is missing, is no table of this size, or a column is not of its type.
     """
+    import pandas as pd  # sites and the server write results, and read none
+
     size = require_file(path, MOST_TABLE)
     try:
         with path.open(newline="") as file:
@@ -229,7 +232,7 @@ def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[
         if len(header) > MOST_COLUMNS:
             raise ValueError(f"{len(header)} columns")
         options: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "index_col": False}
-        taken, parts = 0, list[pd.DataFrame]()
+        taken, parts = 0, list["pd.DataFrame"]()
         with path.open("rb") as file:
             rows = file if size <= PLAIN_TABLE else io.BufferedReader(_BoundedRows(file))
             for part in pd.read_csv(rows, dtype=dict(types), chunksize=CHUNK, **options):
@@ -266,5 +269,5 @@ class _BoundedRows(io.RawIOBase):
 
 def _memory(column: "pd.Series[Any]") -> int:
     """Return the bytes of a column; equal texts in it count once."""
-    texts = () if pd.api.types.is_numeric_dtype(column) else column.unique()
+    texts = column.unique() if column.dtype == object or str(column.dtype) == "str" else ()
     return int(column.nbytes) + sum(map(sys.getsizeof, texts))

@@ -348,21 +348,3 @@ class ModelsAtSites(Models):
 def _known(values: Tensor | None, row: int) -> float | None:
     """Return an entry; None if it is NaN, or nothing is known."""
     return None if values is None or bool(values[row].isnan()) else float(values[row])
-
-
-def build_models(
-    config: RunConfiguration,
-    can: Capabilities,
-    network: nn.Module,
-    sites: Sequence[str],
-    context: bytes | None,
-    submodels: Submodels | None = None,
-) -> Models:
-    """Return the kind of models that a run needs; ``context`` is TenSEAL's, for encrypted runs."""
-    if context is not None:
-        from fedmerit.server.encryption import EncryptedModels
-
-        return EncryptedModels(config, network, sites, context)
-    if can.exchanges_directly:
-        return ModelsAtSites(config, network, sites)
-    return ModelsInTheClear(config, network, sites, can, submodels)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from cryptography.x509 import Certificate
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.capabilities import Capabilities, capabilities
 from fedmerit.contract.method import part_products
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.evidence.signatures import Signer
@@ -25,7 +25,7 @@ from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Clock, Exchange, Moment
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.membership import admit_sites, departures, join_sites
-from fedmerit.server.models import ModelsInTheClear, build_models
+from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
 from fedmerit.server.observation import RoundObservation, RunObservers
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.requirements import require_finite, require_planned_images, require_sites
@@ -347,3 +347,21 @@ class Federation:
     def _parts(self) -> tuple[Any, ...]:
         """The parts of the run's state, each with ``content`` and ``restore``."""
         return self.models, self.submodels, self.best, self.run_guard, self.observation.observers, self.recorder
+
+
+def build_models(
+    config: RunConfiguration,
+    can: Capabilities,
+    network: nn.Module,
+    sites: Sequence[str],
+    context: bytes | None,
+    submodels: Submodels | None = None,
+) -> Models:
+    """Return the kind of models that a run needs; ``context`` is TenSEAL's, for encrypted runs."""
+    if context is not None:
+        from fedmerit.server.encryption import EncryptedModels  # most runs have no ciphertexts
+
+        return EncryptedModels(config, network, sites, context)
+    if can.exchanges_directly:
+        return ModelsAtSites(config, network, sites)
+    return ModelsInTheClear(config, network, sites, can, submodels)

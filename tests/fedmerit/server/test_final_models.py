@@ -15,8 +15,9 @@ from fedmerit.schema.results import read_results
 from fedmerit.schema.scores import Overlap
 from fedmerit.server import final_models
 from fedmerit.server.final_models import BestRound, RunClosure
-from fedmerit.server.models import ModelsInTheClear, build_models
+from fedmerit.server.models import ModelsInTheClear
 from fedmerit.server.recorder import Recorder
+from fedmerit.server.server import build_models
 from fedmerit.trainers.monai.trainer import ImageTrainer
 
 

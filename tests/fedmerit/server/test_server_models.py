@@ -17,7 +17,8 @@ from fedmerit.guard.admission import Admission
 from fedmerit.schema.messages import Purpose, Reply
 from fedmerit.server import encryption
 from fedmerit.server.encryption import EncryptedModels
-from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear, build_models
+from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
+from fedmerit.server.server import build_models
 from fedmerit.server.submodels import Submodels
 from fedmerit.trainers.factory import read_layout
 from fedmerit.trainers.monai import neurons
