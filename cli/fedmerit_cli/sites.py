@@ -1,5 +1,7 @@
 """Commands on site folders: prepare, check."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fedmerit_deploy.job_plan import JobPage
 
 PLANS = "A job before it runs"
+SHOWN = 3  # warnings and notes of a kind that `check` prints
 
 commands = Commands()
 
@@ -133,8 +136,7 @@ def check(
     from fedmerit_data.checking.quality_report import write_private, write_shareable
 
     found = examine(sites, max_empty=max_empty)
-    for finding in found.findings:
-        typer.echo(printable(f"{finding.severity}: {finding if names else _anonymous_text(finding)}"), err=True)
+    _print_findings(found.findings, names)
     console.print(_table(found))
     if out is not None:
         for path in write_shareable(found, out):
@@ -149,6 +151,22 @@ def check(
         raise typer.Exit(1)
     beyond = f" beyond {warnings} warnings and {notes} notes" if warnings or notes else ""
     console.print(f"{where}nothing wrong{beyond}", soft_wrap=True)
+
+
+def _print_findings(findings: "Sequence[Finding]", names: bool) -> None:
+    """Print every error, and of warnings and notes the first of each kind, with the number of the others."""
+    from fedmerit_data.checking.findings import Severity
+
+    kinds = Counter(finding.kind for finding in findings)
+    printed: Counter[str] = Counter()
+    for finding in findings:
+        printed[finding.kind] += 1
+        if finding.severity is Severity.error or printed[finding.kind] <= SHOWN:
+            typer.echo(printable(f"{finding.severity}: {finding if names else _anonymous_text(finding)}"), err=True)
+        elif printed[finding.kind] == kinds[finding.kind]:
+            sites = len({other.site for other in findings if other.kind == finding.kind})
+            count = f"{kinds[finding.kind] - SHOWN} more {finding.kind!r}, {kinds[finding.kind]} in {sites} site(s)"
+            typer.echo(f"{finding.severity}: {count}; --private FILE lists all", err=True)
 
 
 def _anonymous_text(finding: "Finding") -> str:
