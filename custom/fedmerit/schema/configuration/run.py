@@ -127,7 +127,8 @@ class RunConfiguration(Checked):
         method = read(METHODS[self.method], self.parameters, f"method {self.method}", texts=True)
         can = capabilities(method)
         if self.script:
-            require_script_support(self.method, self.build_guarded_method(), self.script, self.values)
+            guarded = replace(self, parameters=asdict(method)).build_guarded_method()
+            require_script_support(self.method, guarded, self.script, self.values)
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"

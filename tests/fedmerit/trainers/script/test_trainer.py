@@ -441,3 +441,8 @@ def test_a_site_starts_the_script_that_its_manifest_names_and_only_if_it_is_unch
     file.write_text("changed")
     assert f"approved was {digest}" in refusals(named, config, 4)[0]
     assert "share_models" in refusals(named, configured("cffl"), 4)[-1] + refusals(named, configured("cffl"), 4)[1]
+
+
+def test_parameter_of_a_script_run_given_as_text_is_read_as_a_number():
+    configuration = configured("fedprox", replace(SCRIPT, uses=("fedprox",)), mu="0.25")
+    assert configuration.parameters["mu"] == 0.25
