@@ -63,6 +63,7 @@ def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examinat
         findings += integrity.check_lists(site)
         findings += integrity.check_folds(site)
         findings += integrity.check_similar_patients(site)
+        findings += integrity.check_site_remarks(site)
         changes = list(integrity.check_files(site, checksums))
         findings += changes
         findings += integrity.check_arrays(site, max_empty, sound)

@@ -67,6 +67,7 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
     "volume changed": (Severity.warning, "resizing changed the volume of a label by more than a tenth"),
     "values cut": (Severity.warning, "most values are beyond the window: another --modality, or no Hounsfield units"),
     "another plane": (Severity.warning, "the slices are in another plane than most of all sites"),
+    "site remark": (Severity.note, "the preparation noted something on patients or lists; site.json has it"),
     "left out": (Severity.note, "files of the source were left out; site.json has the reasons"),
     "few patients": (Severity.warning, "a split has so few patients that its results say little"),
 }

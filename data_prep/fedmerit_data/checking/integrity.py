@@ -189,6 +189,15 @@ def check_similar_patients(site: SiteFolder) -> Iterator[Finding]:
             )
 
 
+def check_site_remarks(site: SiteFolder) -> Iterator[Finding]:
+    """Check what the preparation noted on the whole site, such as statements on patients that do not count."""
+    remarks = site.info.get("remarks")
+    for entry in remarks if isinstance(remarks, list) else ():
+        if isinstance(entry, dict) and not entry.get("case"):
+            text = str(entry.get("remark"))
+            yield Finding("site remark", site.name, site.path / "site.json", text)
+
+
 def check_copies(cases: list[LocatedCase], checksums: Checksums) -> Iterator[Finding]:
     """Check patients by their images: one image under two names is one patient twice."""
     seen: dict[str, LocatedCase] = {}

@@ -140,10 +140,13 @@ def split_site(
     for case in cases:
         patients[case.patient].append(case.name)
     before = earlier.get(site.name)
-    if asked.folds:
-        folds = assign_folds(site.name, patients, asked.folds, asked.seed, before)
-        return {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}, folds
-    return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share, before), {}
+    try:
+        if asked.folds:
+            folds = assign_folds(site.name, patients, asked.folds, asked.seed, before)
+            return {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}, folds
+        return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share, before), {}
+    except BadInput as error:  # too few patients: how they were told apart may be why
+        raise BadInput(*str(error).split("\n\t"), *site.remarks) from error
 
 
 def write_lists(

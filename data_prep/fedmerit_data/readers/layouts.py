@@ -16,6 +16,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.readers.inventory import Inventory, Item
+from fedmerit_data.readers.patients import NOBODY
 from fedmerit_data.spatial.heads import Head
 
 # Names of folders; what may follow tells training from test, or a centre.
@@ -36,7 +37,6 @@ MASK_WORD = re.compile(
 IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
 READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*", re.IGNORECASE)
 PATIENT_FOLDER = re.compile(r".*\d.*")
-PLACEHOLDERS = ("", "anon", "anonymous", "anonymized", "anonymised", "unknown", "none")
 UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
 MAX_NAMED = 5  # organs or series in a message
 
@@ -404,7 +404,7 @@ def _cases(
     """Return the cases of a site, sorted by name, and what is wrong with others; adds to ``left_out``."""
     faults, cases = list[str](), list[RawCase]()
     stems = Counter(group.name for group in groups)
-    ids = {group.head.patient for group in groups if group.head} - set(PLACEHOLDERS)
+    ids = {group.head.patient for group in groups if group.head and group.head.patient.casefold() not in NOBODY}
     parts = [_channel_parts(group) for group in groups]
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
     several = any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
@@ -424,9 +424,8 @@ def _cases(
             faults.append(str(error))
             continue
         left_out += [(_relative(inventory, mask.item.path), reason) for mask, reason in unused]
-        patient = group.head.patient if group.head and len(ids) > 1 else ""
-        patient = patient if patient.casefold() not in PLACEHOLDERS else ""
-        patient = patient or group.patient or name
+        by_header = group.head.patient if group.head and len(ids) > 1 and group.head.patient in ids else ""
+        patient = by_header or group.patient or name
         listed = tuple(
             replace(channels[part].item.channel, name=part if len(channels) > 1 else "") for part in sorted(channels)
         )

@@ -4,7 +4,7 @@ import os
 import re
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from operator import index
@@ -107,6 +107,8 @@ DATASET, PAIRS = "dataset.json", "pairs.csv"
 COLUMNS = ("site", "patient", "image", "label")  # of pairs.csv; image_t2, label_liver, ... for files of their own
 ROWS = ("site", "case", "patient", "image", "channel", "mask", "label")  # of one with a row for each image and mask
 SPLITS = ("training", "validation")
+READ_KEYS = ("image", "label")  # of an entry of a JSON list
+PATIENT_KEYS = ("patient", "patient_id", "subject", "subject_id", "patientID", "PatientID")
 LIST = re.compile(r"\w[\w.-]*\.json")  # not "Copy of site-1.json", nor "site-1 (2).json"
 LARGEST_LABEL = 2**31 - 1
 PLAIN = re.compile(r"\w[\w .-]*")  # names of sites
@@ -223,7 +225,7 @@ def _read_json(path: Path) -> RawSite:
         listed += [{"image": one["images"], "label": one["label"]} for one in given.values()] if given else []
         lists_files = bool(listed) or "channel_names" not in content
         masked = [one for one in listed if (isinstance(one, dict) and "label" in one) or not isinstance(one, dict)]
-        entries = [Entry(_paths(one["image"]), _paths(one["label"])) for one in masked]
+        entries = [Entry(_paths(one["image"]), _paths(one["label"]), _patient(one)) for one in masked]
         if lists_files and not entries:
             raise KeyError("training")
         without = [one for one in listed if one not in masked]
@@ -242,7 +244,19 @@ def _read_json(path: Path) -> RawSite:
         return read_nnunet(path, content, name)
     entries = [replace(one, images=_numbered(path, one.images)) for one in entries]
     left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
-    return RawSite(name, _cases(path, path.parent, name, entries), left_out)
+    unread = _unread(path, (key for one in masked for key in one if key not in (*READ_KEYS, *PATIENT_KEYS)))
+    return RawSite(name, _cases(path, path.parent, name, entries), left_out, unread)
+
+
+def _patient(entry: Mapping[str, Any]) -> str:
+    """Return the patient that an entry of a list names, "" if none."""
+    return next((str(entry[key]) for key in PATIENT_KEYS if entry.get(key) not in (None, "")), "")
+
+
+def _unread(listing: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Return a remark on what a list states of its cases beside what is read, () if that is nothing."""
+    unread = ", ".join(dict.fromkeys(names))
+    return (f"{listing.name} states {unread} of its cases, which is not read",) if unread else ()
 
 
 def _paths(stated: Any) -> tuple[str, ...]:
@@ -271,9 +285,13 @@ def read_pairs(path: Path, root: Path) -> list[RawSite]:
     rows = read_table(path, COLUMNS[:2])
     if not rows:
         raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
-    by_row = "mask" in rows[0][1] and "image" in rows[0][1] and "case" in rows[0][1]
+    columns = rows[0][1]
+    by_row = "mask" in columns and "image" in columns and "case" in columns
     sites = _entries_by_file(path, rows) if by_row else _entries_by_case(path, rows)
-    return [RawSite(site, _cases(path, root, site, sites[site])) for site in sorted(sites)]
+    known = ROWS if by_row else COLUMNS
+    of_files = () if by_row else ("image_", "label_")
+    unread = _unread(path, (name for name in columns if name and name not in known and not name.startswith(of_files)))
+    return [RawSite(site, _cases(path, root, site, sites[site]), remarks=unread) for site in sorted(sites)]
 
 
 def _entries_by_case(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> dict[str, list[Entry]]:

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pydicom
 
@@ -13,7 +14,7 @@ from fedmerit_data.raw_cases import Origin, RawCase, RawSite, list_visible
 from fedmerit_data.tables import read_table
 
 SUBJECT = re.compile(r"(?:^|[_/])sub-([A-Za-z0-9]+)(?=[_/.]|$)")  # of BIDS
-NOBODY = ("", "anon", "anonym", "anonymous", "anonymized", "anonymised", "unknown", "none", "patient", "0")
+NOBODY = ("", "anon", "anonym", "anonymous", "anonymized", "anonymised", "unknown", "none", "patient")
 # DICOM's codes of one modality; "OT" and what converters leave say nothing.
 MODALITIES = {"CR": "XR", "DX": "XR", "DR": "XR", "RG": "XR"}
 SILENT_MODALITIES = ("", "OT", "SC")
@@ -115,7 +116,8 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
 
     A case's patient is what the DICOM header, the BIDS entity or a table states, named by the first of these that
     does; two cases are of one patient if any of them says so. Only without these it is what the layout or a file name
-    says. A PatientID that all cases share is of nobody if anything else states different patients.
+    says. A PatientID that all cases share, as anonymisation leaves it, is nobody's. Each statement that does not count
+    gets a remark.
 
     Raises:
         BadInput: images of the site are of several modalities.
@@ -123,36 +125,24 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
     heads = [_read_head(case) for case in site.cases]
     own = [case.patient.removeprefix(f"{site.name}-") for case in site.cases]
     stated: list[dict[Origin, str]] = []
-    for case, (patient, _), name in zip(site.cases, heads, own, strict=True):
+    for case, head, name in zip(site.cases, heads, own, strict=True):
         relative = case.image.relative_to(source) if case.image.is_relative_to(source) else case.image
         subject = SUBJECT.search(relative.as_posix())
         listed = table.get((site.name, case.name), "").removeprefix(f"{site.name}-")
         stated.append(
             {
-                Origin.DICOM: patient,
+                Origin.DICOM: head.patient,
                 Origin.BIDS: f"sub-{subject[1]}" if subject else "",
                 Origin.TABLE: patient_of(case) if patient_of else listed,
                 Origin.LIST: name if case.patient_from == Origin.LIST else "",
             }
         )
-    remarks = []
-    headers = {one[Origin.DICOM] for one in stated}
-    if len(headers) == 1 and len(stated) > 1 and "" not in headers:
-        is_separate = any(one[origin] for one in stated for origin in (Origin.BIDS, Origin.TABLE, Origin.LIST))
-        (shared,) = headers
-        remarks.append(
-            f"all {len(stated)} cases state PatientID {shared}: "
-            + (
-                "it is taken for nobody's"
-                if is_separate
-                else "taken for one patient; if not, name patients with --patient-table"
-            )
-        )
-        if is_separate:
-            stated = [one | {Origin.DICOM: ""} for one in stated]
+    stated, remarks = _drop_nobody(stated)
+    remarks += _other_patients(site.cases, heads)
     groups = _join([{(origin, name) for origin, name in one.items() if name} for one in stated])
+    remarks += _contradictions(groups)
     cases = []
-    for case, one, group, (_, modality), name in zip(site.cases, stated, groups, heads, own, strict=True):
+    for case, one, group, head, name in zip(site.cases, stated, groups, heads, own, strict=True):
         names = {origin: min((n for o, n in group if o == origin), default="") for origin in one}
         origin = next((origin for origin in names if names[origin]), None)
         fallback = Origin.FILE if name == case.name else Origin.LAYOUT
@@ -161,8 +151,8 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
                 case,
                 patient=f"{site.name}-{names[origin]}" if origin else case.patient,
                 patient_from=origin or case.patient_from or fallback,
-                modality=modality or case.modality,
-                modality_from=Origin.DICOM if modality else case.modality_from,
+                modality=head.modality or case.modality,
+                modality_from=Origin.DICOM if head.modality else case.modality_from,
             )
         )
     modalities = Counter(case.modality for case in cases if case.modality)
@@ -179,11 +169,79 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
     return replace(site, cases=tuple(cases), remarks=(*site.remarks, *remarks))
 
 
-def _read_head(case: RawCase) -> tuple[str, str]:
-    """Return PatientID and Modality of an image in DICOM, empty if it states none or is in another format."""
-    part = case.parts[0]
-    files = part.files or (list_visible(part.path) if part.path.is_dir() else [part.path])
-    for file in files:
+def _drop_nobody(stated: Sequence[dict[Origin, str]]) -> tuple[list[dict[Origin, str]], list[str]]:
+    """Return what is stated of each case without PatientIDs that name nobody, and remarks on these."""
+    headers = [one[Origin.DICOM] for one in stated]
+    shared = len(set(headers)) == 1 and len(headers) > 1
+    dropped = [name if shared or name.casefold() in NOBODY else "" for name in headers]
+    if not any(dropped):
+        return [*stated], []
+    kept = [one | {Origin.DICOM: "" if name else one[Origin.DICOM]} for one, name in zip(stated, dropped, strict=True)]
+    count = sum(map(bool, dropped))
+    names = sorted({name for name in dropped if name})
+    others = Counter(
+        next((origin for origin in one if one[origin]), Origin.FILE)
+        for one, name in zip(kept, dropped, strict=True)
+        if name
+    )
+    instead = ", ".join(f"{origin} ({times})" for origin, times in others.most_common())
+    return kept, [
+        f"{'all' if count == len(stated) else f'{count} of'} {len(stated)} cases state PatientID "
+        f"{', '.join(names[:MAX_NAMED])}{', ...' if len(names) > MAX_NAMED else ''}, which counts as nobody's: their "
+        f"patients are taken from the {instead}; if several cases show one patient, name patients with --patient-table"
+    ]
+
+
+def _other_patients(cases: Sequence[RawCase], heads: Sequence["_Head"]) -> list[str]:
+    """Return a remark on cases of which a channel or mask states another PatientID than the image."""
+    found = [(case, head) for case, head in zip(cases, heads, strict=True) if head.others]
+    if not found:
+        return []
+    case, head = found[0]
+    return [
+        f"files of {len(found)} case(s) state several PatientIDs, such as {', '.join((head.patient, *head.others))} of "
+        f"{case.name}: the image's counts; are these files of one patient?"
+    ]
+
+
+def _contradictions(groups: Sequence[set[tuple[Origin, str]]]) -> list[str]:
+    """Return a remark for each kind of name of which several are one patient's, as other statements say."""
+    found: dict[Origin, list[list[str]]] = defaultdict(list)
+    for group in {frozenset(group) for group in groups}:
+        names = defaultdict[Origin, list[str]](list)
+        for origin, name in sorted(group):
+            names[origin].append(name)
+        for origin, several in names.items():
+            if len(several) > 1:
+                found[origin].append(several)
+    return [
+        f"{len(of_origin)} patient(s) have several names by the {origin}, such as {', '.join(min(of_origin)[:4])}: "
+        "another statement says that they are one"
+        for origin, of_origin in sorted(found.items())
+    ]
+
+
+class _Head(NamedTuple):
+    """The PatientID and modality of an image in DICOM, "" if it states none, and the PatientIDs of its other files."""
+
+    patient: str = ""
+    modality: str = ""
+    others: tuple[str, ...] = ()
+
+
+def _read_head(case: RawCase) -> _Head:
+    """Return what the headers of the first files of a case's channels and masks state, if they are DICOM."""
+    folders = [part.files or (part.path,) for part in case.parts]
+    image, *others = [_read_tags(paths[0]) for paths in (*folders, *((mask,) for mask in (case.label, *case.more)))]
+    patient, modality = image
+    known = "" if modality in SILENT_MODALITIES else MODALITIES.get(modality, modality)
+    differing = {name for name, _ in others if name.casefold() not in NOBODY and patient} - {patient}
+    return _Head(patient, known, tuple(sorted(differing)))
+
+
+def _read_tags(path: Path) -> tuple[str, str]:
+    """Return PatientID and Modality of a file, or of the first DICOM file in a folder; "" of what is not stated."""
+    for file in list_visible(path) if path.is_dir() else [path]:
         if not file.is_file() or not _is_dicom(file):
             continue
         try:
@@ -191,8 +249,7 @@ def _read_head(case: RawCase) -> tuple[str, str]:
         except Exception:  # any error over a damaged file: its reader says why
             return "", ""
         patient, modality = (str(head.get(tag) or "").strip() for tag in ("PatientID", "Modality"))
-        known = "" if modality in SILENT_MODALITIES else MODALITIES.get(modality, modality)
-        return ("" if patient.casefold() in NOBODY else patient), known
+        return patient, modality
     return "", ""
 
 

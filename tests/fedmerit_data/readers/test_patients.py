@@ -1,5 +1,7 @@
 """Whose images a case shows: headers, BIDS, tables, similar names; sites and patients by a column or a pattern."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from layouts import box, prepare, save_nifti, save_png, volume
@@ -44,12 +46,22 @@ def found(raw, tmp_path, table=None, patient_of=None):
 
 def test_identify_patients_dicom_states_patient_and_modality(tmp_path):
     raw = site(tmp_path, ["PAT0", "PAT0", "PAT1", "anonymous"])
-    patients, origins, remarks = found(raw, tmp_path)
+    patients, origins, (remark,) = found(raw, tmp_path)
     assert patients == ["A-PAT0", "A-PAT0", "A-PAT1", "A-acc3"]
     assert origins == ["DICOM header"] * 3 + ["file name"]
-    assert remarks == ()
+    assert remark.startswith("1 of 4 cases state PatientID anonymous, which counts as nobody's")
+    assert "taken from the file name (1)" in remark
     known = identify_patients(raw, {}, None, tmp_path).cases
     assert {(case.modality, case.modality_from) for case in known} == {("MR", Origin.DICOM)}
+
+
+def test_identify_patients_other_id_in_the_mask_is_told(tmp_path):
+    raw = site(tmp_path, ["PAT0", "PAT1"])
+    dicom(tmp_path / "seg.dcm", "PAT1", "SEG")
+    cases = tuple(replace(case, label=tmp_path / "seg.dcm") for case in raw.cases)
+    patients, _, (remark,) = found(replace(raw, cases=cases), tmp_path)
+    assert patients == ["A-PAT0", "A-PAT1"]
+    assert remark.startswith("files of 1 case(s) state several PatientIDs, such as PAT0, PAT1 of acc0")
 
 
 def test_identify_patients_bids_subject_joins_sessions(tmp_path):
@@ -61,20 +73,26 @@ def test_identify_patients_bids_subject_joins_sessions(tmp_path):
 
 def test_identify_patients_whoever_says_so_they_are_one(tmp_path):
     raw = site(tmp_path, ["PAT0", "PAT1", "PAT1", None])
-    patients, origins, _ = found(raw, tmp_path, {"acc0": "x", "acc1": "x", "acc3": "y"})
+    patients, origins, remarks = found(raw, tmp_path, {"acc0": "x", "acc1": "x", "acc2": "z", "acc3": "y"})
     assert patients == ["A-PAT0", "A-PAT0", "A-PAT0", "A-y"]  # headers join acc1 and acc2, the table acc0 and acc1
     assert origins == ["DICOM header"] * 3 + ["table"]
+    assert remarks[:2] == (
+        "1 patient(s) have several names by the DICOM header, such as PAT0, PAT1: another statement says that they are "
+        "one",
+        "1 patient(s) have several names by the table, such as x, z: another statement says that they are one",
+    )
 
 
-def test_identify_patients_one_id_for_all_is_nobodys_if_a_table_tells_them_apart(tmp_path):
+def test_identify_patients_one_id_for_all_is_nobodys_and_told(tmp_path):
     raw = site(tmp_path, ["STUDY7"] * 3)
     patients, origins, (remark,) = found(raw, tmp_path, {"acc0": "x", "acc1": "x", "acc2": "y"})
     assert patients == ["A-x", "A-x", "A-y"]
     assert set(origins) == {"table"}
-    assert remark == "all 3 cases state PatientID STUDY7: it is taken for nobody's"
+    assert remark.startswith("all 3 cases state PatientID STUDY7, which counts as nobody's: their patients are taken")
+    assert "from the table (3)" in remark
     patients, _, (remark,) = found(raw, tmp_path)
-    assert set(patients) == {"A-STUDY7"}
-    assert "taken for one patient; if not, name patients with --patient-table" in remark
+    assert patients == ["A-acc0", "A-acc1", "A-acc2"]
+    assert "if several cases show one patient, name patients with --patient-table" in remark
 
 
 def test_identify_patients_of_several_modalities_raise(tmp_path):
