@@ -40,6 +40,10 @@ def predict(
     series: Annotated[
         str | None, typer.Option(help="DICOM folders of several series: which, by number, description or UID.")
     ] = None,
+    fill: Annotated[
+        float | None,
+        typer.Option(help="Value for voxels that have none (NaN).", show_default="such images are refused"),
+    ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ...")] = "auto",
 ) -> None:
     """Predict the masks of raw images: masks in the images' own geometry, prepared as in the run. Only for research."""
@@ -50,7 +54,7 @@ def predict(
     def note(text: str) -> None:
         typer.echo(printable(f"noted: {text}"), err=True)
 
-    for path in predict_files(predictor, images, out, box, channel, series, note):
+    for path in predict_files(predictor, images, out, box, channel, series, fill, note):
         console.print(str(path), soft_wrap=True)
 
 

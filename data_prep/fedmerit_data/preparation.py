@@ -13,11 +13,13 @@ from fedmerit.errors import BadInput
 from fedmerit.files import record_hash, sha256
 from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check
+from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.options import RATIOS, PreparationOptions
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY
+from fedmerit_data.readers.label_map import ANY, LabelMap
+from fedmerit_data.readers.labelled_images import Allowed
 from fedmerit_data.readers.lists import stated_channels, stated_labels
 from fedmerit_data.readers.patients import Lookup, read_lookup
 from fedmerit_data.splits import Earlier, read_earlier
@@ -173,6 +175,34 @@ class Preparation(PreparationOptions):
         if self.layout.generate is not None:
             options |= {"seed": self.seed, "patients": self.patients, "raw": str(raw.resolve())}
         return options | {"fedmerit_version": version("fedmerit")}
+
+
+def recorded_labels(site: SiteFolder) -> LabelMap:
+    """Return the values of each label by site.json; of a kind with one label, all values above 0; {}: not stated."""
+    stated: Any = site.info.get("label_values") or (dict.fromkeys(site.labels, ()) if len(site.labels) == 1 else {})
+    return {name: tuple(values) for name, values in stated.items()}
+
+
+def recorded_allowance(site: SiteFolder) -> Allowed:
+    """Return what was done to images and masks on request, by site.json."""
+    return Allowed(site.info.get("fill"), bool(site.info.get("resample")), site.info.get("channel"))
+
+
+def recorded_kind(site: SiteFolder) -> Kind:
+    """Return the kind that a site was prepared as, with its options, by site.json.
+
+    Raises:
+        BadInput: site.json does not state it.
+    """
+    info = site.info
+    try:
+        if info["source"] != GENERIC:
+            kind, expert = KINDS[info["source"]], info.get("expert")
+            return kind.of_expert(expert) if kind.of_expert and expert is not None else kind
+        labels, by, allowed = recorded_labels(site), info["normalisation"], vars(recorded_allowance(site))
+        return generic_kind(labels, site.channels, site.task, by, **allowed)
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{site.path / 'site.json'}: does not state how it was prepared ({error})") from None
 
 
 def _digest(table: str) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit_data.preparing.sources import describe_source
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, count_slices, preprocess, window_remarks
@@ -54,8 +55,9 @@ class CaseTask:
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A stored case: checksums of raw files and arrays, and its entries in datalist.json and site.json."""
+    """A stored case: its source, checksums of raw files and arrays, and its entries in datalist.json and site.json."""
 
+    source: dict[str, Any]  # as of `describe_source`
     raw: dict[str, str]
     checksums: dict[str, str]
     slices: int
@@ -78,13 +80,13 @@ CaseOutcome = tuple[CaseTask, PreparedCase | UnusableCase]
 
 
 def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
-    """Store a case, unless that was done before from the same bytes and the arrays are unchanged."""
-    case = task.case
+    """Store a case, unless that was done before from the same files, read in the same way, and arrays are unchanged."""
+    case, source = task.case, describe_source(task.case, task.source)
     try:
         for path in raw_files(task):
             require_file(task.source / path)
         raw = {path.as_posix(): sha256(task.source / path) for path in raw_files(task)}
-        if (before := _read_prepared(task)) and before.raw == raw:
+        if (before := _read_prepared(task)) and (before.source, before.raw) == (source, raw):
             return before
         decoded = task.kind.decode(case)
     except BadInput as error:
@@ -113,6 +115,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         checksums[name] = sha256(task.array(name))
     reading, lost = read_case(case.name, task.kind.labels, decoded, label, box, task.kind.normalisation)
     finished = PreparedCase(
+        source=source,
         raw=raw,
         checksums=checksums,
         slices=len(image),

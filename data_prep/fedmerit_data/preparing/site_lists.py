@@ -15,6 +15,7 @@ from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, raw_files
+from fedmerit_data.preparing.sources import write_sources
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
 from fedmerit_data.readers.channel_names import canonical, modality_of
 from fedmerit_data.readers.kind import Kind
@@ -145,7 +146,7 @@ def split_site(
             folds = assign_folds(site.name, patients, asked.folds, asked.seed, before)
             return {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}, folds
         return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share, before), {}
-    except BadInput as error:  # too few patients: how they were told apart may be why
+    except BadInput as error:  # too few patients: how patients are identified may be why
         raise BadInput(*str(error).split("\n\t"), *site.remarks) from error
 
 
@@ -166,6 +167,7 @@ def write_lists(
         raise BadInput(*str(error).split("\n\t"), *reasons) from error
     folder = outcomes[0][0].array("")
     write_json(folder / "datalist.json", entries)
+    write_sources(folder, {task.case.name: {"case": one.source, "files": one.raw} for task, one in usable})
     left_out = [*site.left_out]
     for task, outcome in unusable:
         reason = outcome.reason.replace(f"{task.source}/", "")

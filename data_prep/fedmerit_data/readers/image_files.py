@@ -373,7 +373,13 @@ def image_name(path: Path) -> str:
     return Path(os.path.abspath(path)).name if path.is_dir() else name_and_suffix(path)[0]
 
 
-def read_image(parts: Sequence[Channel] | Path, channels: int, channel: int | None = None, name: str = "") -> OneImage:
+def read_image(
+    parts: Sequence[Channel] | Path,
+    channels: int,
+    channel: int | None = None,
+    name: str = "",
+    fill: float | None = None,
+) -> OneImage:
     """Read one image, as `fedmerit_data.readers.labelled_images.decode` does with its mask.
 
     Args:
@@ -381,6 +387,7 @@ def read_image(parts: Sequence[Channel] | Path, channels: int, channel: int | No
         channels: The number of channels that the network takes.
         channel: The channel to read from a file of four axes, from 0, if the network takes one.
         name: Name of the image; "": that of its first file.
+        fill: The value for voxels that have none; `None`: such an image is refused.
 
     Raises:
         BadInput: it is unreadable, or lacks these channels.
@@ -390,7 +397,7 @@ def read_image(parts: Sequence[Channel] | Path, channels: int, channel: int | No
     if not path.is_dir() and not is_readable(path):
         raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
     image = read_channels(
-        [replace(part, index=channel) for part in parts] if channel is not None else parts, channels, resample=True
+        [replace(part, index=channel) for part in parts] if channel is not None else parts, channels, True, fill
     )
     decoded = image.slices([replace(image.grid, voxels=np.zeros_like(image.grid.voxels))])
     if isinstance(image.grid.header, tuple) and not image.is_photograph and (missing := missing_reference(image.grid)):

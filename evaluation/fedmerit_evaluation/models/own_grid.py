@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,11 +17,10 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai.surfaces import measure_surfaces
 from fedmerit.trainers.saved_networks import read_description
-from fedmerit_data.kinds import GENERIC, KINDS
-from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_visible
-from fedmerit_data.readers.generic import generic_kind
+from fedmerit_data.preparation import recorded_allowance, recorded_kind, recorded_labels
+from fedmerit_data.preparing.sources import read_sources
+from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
 from fedmerit_data.readers.image_files import is_readable, name_and_suffix
-from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, LabelMap
 from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.preprocessing import Box, resize_label
@@ -92,7 +90,7 @@ def evaluate_masks(
 
     def read(site: SiteFolder, case: Case, raw: RawCase, image: Decoded, box: Box) -> Masks:
         found, labels = _find_mask(masks, site, raw)
-        return decode(found, labels, site.channels).label > 0
+        return decode(found, labels, site.channels, recorded_allowance(site)).label > 0
 
     return _score(Scored(masks.resolve().name, "masks"), sites, source, split, grid, metrics, read)
 
@@ -116,18 +114,16 @@ def _score(
     extra = {name: get_part(METRICS, name, "metric") for name in metrics}
     rows: list[Row] = []
     for site in (one.in_fold(scored.fold, missing_ok=True) for one in open_sites(sites)):
-        kind = _kind(site)
-        raw = _raw_cases(site, kind, source)
-        boxes = _boxes(site)
+        kind, sources, boxes = recorded_kind(site), read_sources(site), _boxes(site)
         scored_cases = site.cases(split) if run is None else unseen_cases(run, site, split, note)
         for place, case in enumerate(site.cases(split)):
             if case not in scored_cases:
                 continue
-            if case.name not in raw:
-                raise BadInput(f"{source}: has no case {case.name} of site {site.name}; name what it was prepared from")
-            image = kind.decode(raw[case.name])
-            box = boxes[case.name]
-            found, reference, spacing = predict(site, case, raw[case.name], image, box), image.label > 0, _steps(image)
+            if case.name not in sources:
+                raise BadInput(f"{site.path}: does not state the raw files of case {case.name}; prepare the site again")
+            raw = sources[case.name].open(source)
+            image, box = kind.decode(raw), boxes[case.name]
+            found, reference, spacing = predict(site, case, raw, image, box), image.label > 0, _steps(image)
             if grid == STORED:
                 found = resize_label(found.astype(np.uint8), site.image_size[0], box, len(case.label)) > 0
                 reference, spacing = np.asarray(case.label) > 0, case.spacing
@@ -162,35 +158,6 @@ def _quantities(
             yield name, label, metric(ours, theirs, spacing)
 
 
-def _kind(site: SiteFolder) -> Kind:
-    """Return the kind that a site was prepared as, by its site.json."""
-    info = site.info
-    try:
-        if info["source"] != GENERIC:
-            return KINDS[info["source"]]
-        fill, resample, channel = info.get("fill"), bool(info.get("resample")), info.get("channel")
-        labels, by = _label_map(site), info["normalisation"]
-        channels = site.channel_names if site.channel_names and site.channels > 1 else site.channels
-        return generic_kind(labels, channels, site.task, by, fill=fill, resample=resample, channel=channel)
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"{site.path / 'site.json'}: does not say how it was prepared ({error})") from None
-
-
-def _label_map(site: SiteFolder) -> LabelMap:
-    """Return the values of each label; of a kind with one label, all values above 0."""
-    stated: Any = site.info.get("label_values") or (dict.fromkeys(site.labels, ()) if len(site.labels) == 1 else {})
-    return {name: tuple(values) for name, values in stated.items()}
-
-
-def _raw_cases(site: SiteFolder, kind: Kind, source: Path) -> Mapping[str, RawCase]:
-    """Return the cases of a site in a source by name; a source of one site may bear another name."""
-    found: list[RawSite] = kind.find_sites(source)
-    own = [one for one in found if one.name == site.name] or (found if len(found) == 1 else [])
-    if not own:
-        raise BadInput(f"{source}: has no site {site.name}, but {', '.join(one.name for one in found)}")
-    return {case.name: case for case in own[0].cases}
-
-
 def _boxes(site: SiteFolder) -> dict[str, Box]:
     """Return the window of each case, by name, that `fedmerit prepare` cropped to."""
     lists = read_json(site.path / "datalist.json")
@@ -219,7 +186,7 @@ def _find_mask(folder: Path, site: SiteFolder, raw: RawCase) -> tuple[RawCase, L
         return replace(raw, label=parts[0], more=tuple(parts[1:]), organs=site.labels), labels
     if f"{raw.name}.seg" in files:  # as `fedmerit predict` writes them of DICOM images
         return replace(raw, label=files[f"{raw.name}.seg"], more=(), organs=()), {one: (one,) for one in site.labels}
-    if raw.name in files and (labels := _label_map(site) or (ANY if len(site.labels) == 1 else {})):
+    if raw.name in files and (labels := recorded_labels(site) or (ANY if len(site.labels) == 1 else {})):
         return replace(raw, label=files[raw.name], more=(), organs=()), labels
     expected = ", ".join(f"{raw.name}_{label}" for label in site.labels)
     raise BadInput(

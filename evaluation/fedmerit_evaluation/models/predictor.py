@@ -165,13 +165,15 @@ def predict_files(
     box: str | None = None,
     channel: int | None = None,
     series: str | None = None,
+    fill: float | None = None,
     note: Callable[[str], object] = lambda text: None,
 ) -> list[Path]:
     """Write a mask of every label for every image below ``out``, and the model and settings to ``out``/prediction.json.
 
     ``images`` are files and folders as of `find_images`, with the ``series`` to take of folders; ``channel`` is that of
-    files of four axes, from 0. Masks of the same model and image are replaced, also after an interruption; those of
-    other images stay. ``note`` is called with every remark on an image, with its path.
+    files of four axes, from 0, ``fill`` the value for voxels that have none. Masks of the same model and image are
+    replaced, also after an interruption; those of other images stay. ``note`` is called with every remark on an image,
+    with its path.
 
     Raises:
         BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
@@ -188,13 +190,13 @@ def predict_files(
     written, entries = list[Path](), list[dict[str, Any]]()
     for unread in found:
         path = unread.path
-        image = read_image(unread.parts, predictor.description.in_channels, channel, unread.name)
+        image = read_image(unread.parts, predictor.description.in_channels, channel, unread.name, fill)
         labels = predictor.description.labels
         files = image.mask_files(out, labels)
         digest = image.digest
         _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
-        masked, asked = [file.name for file in files], {"box": box, "channel": channel}
+        masked, asked = [file.name for file in files], {"box": box, "channel": channel, "fill": fill}
         odd = window_remarks(predictor.preprocessing.normalisation, image.decoded)
         remarks = [*image.decoded.remarks, *blank_remarks(image.decoded), *odd]
         for remark in remarks:

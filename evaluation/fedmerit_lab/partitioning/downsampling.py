@@ -11,6 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.folders import new_folder
+from fedmerit_data.preparing.sources import copy_sources
 
 
 def shrink(sites: Path, out: Path, by: int) -> list[Path]:
@@ -61,6 +62,7 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
     readings = site.info.get("readings") or ()
     changed["readings"] = [{name: reading[name] for name in reading if name not in of_size} for reading in readings]
     write_json(out / "datalist.json", lists)
+    copy_sources(out, [(case.name, site, case.name) for split in lists for case in site.splits[split]])
     write_json(out / "site.json", {**site.info, **changed})
 
 

@@ -15,6 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import SiteFolder, load_array
+from fedmerit_data.preparing.sources import copy_sources
 from fedmerit_lab.partitioning.assignment import Patient, PooledCase
 from fedmerit_lab.partitioning.label_noise import Disturbed
 
@@ -74,6 +75,7 @@ def write_site(
             for key, of_all in said.items():
                 stated = item.source.info.get(key, ())
                 of_all += [{**one, "case": item.name} for one in stated if one["case"] == item.case.name]
+    copy_sources(folder, [(item.name, item.source, item.case.name) for patient in patients for item in patient.cases])
     sources = {patient.source.name: patient.source for patient in patients}
     write_json(folder / "datalist.json", entries)
     write_json(

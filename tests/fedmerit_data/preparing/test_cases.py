@@ -10,14 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import prepare, prostate_site, snapshot
+from layouts import box, prepare, prostate_site, save_nifti, snapshot, volume
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.preparing import case_processes
 from fedmerit_data.preparing.cases import CaseTask, prepare_case, raw_files
 from fedmerit_data.preparing.resumption import count_finished_cases
-from fedmerit_data.raw_cases import Decoded, RawCase
+from fedmerit_data.raw_cases import Channel, Decoded, RawCase
+from fedmerit_data.readers.generic import generic_kind
 
 KIND = "prostate-multisite"
 
@@ -34,6 +35,24 @@ def test_every_raw_file_counts(tmp_path):
 
     assert files("a.mhd", "m1.png", "m2.png") == ["a.mhd", "a.raw", "m1.png", "m2.png"]
     assert files("series", "m1.png") == ["m1.png", "series/1.dcm", "series/2.dcm"]
+
+
+def test_a_finished_case_of_other_channels_is_done_again(tmp_path):
+    """The same files in another order are another image."""
+    for seed, name in enumerate(("t2", "adc")):
+        save_nifti(tmp_path / f"{name}.nii.gz", volume(seed))
+    save_nifti(tmp_path / "seg.nii.gz", box())
+    images = []
+    for names in (("t2", "adc"), ("t2", "adc"), ("adc", "t2")):
+        parts = tuple(Channel(tmp_path / f"{name}.nii.gz", name) for name in names)
+        case = RawCase("a", "a", parts[0].path, tmp_path / "seg.nii.gz", channels=parts)
+        kind = generic_kind(channels=2)
+        task = CaseTask(kind, tmp_path, "A", case, tmp_path / "out", 24, None, None)
+        before = task.array("cases/a_image.npy").stat().st_mtime_ns if images else None
+        prepare_case(task)
+        images.append(np.load(task.array("cases/a_image.npy")))
+        assert (before == task.array("cases/a_image.npy").stat().st_mtime_ns) == (len(images) == 2)
+    np.testing.assert_array_equal(images[0], images[2][:, ::-1])
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def outcome(folder, asked, case, reason="", **changes):
         "spacing": [3.0, 2.0, 2.0],
         "remarks": [],
         "reading": {"case": case.name},
+        "source": {},
     }
     return task, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **common, **changes})
 

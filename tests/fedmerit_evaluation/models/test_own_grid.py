@@ -3,6 +3,7 @@
 import nibabel as nib
 import numpy as np
 import pytest
+from layouts import box, prepare, save_nifti, volume
 from torch import nn, zeros
 from torch.nn.functional import avg_pool2d
 
@@ -82,3 +83,28 @@ def test_masks_of_another_program(sites, cases, tmp_path):
     moved.unlink()
     with pytest.raises(BadInput, match=f"no mask of case {image.name.split('.')[0]} of site {site}; expected .*_prost"):
         evaluate_masks(tmp_path / "masks", sites, source, "testing", "stored")
+
+
+def test_masks_of_sites_by_pairs_and_by_pattern_are_scored_and_changed_files_refused(tmp_path):
+    """`evaluate --source` reads the files that `prepare` read, whatever chose them."""
+    raw, rows = tmp_path / "raw", ["site,case,patient,image,channel,mask,label"]
+    for place in range(6):
+        name = f"TCGA_{'CS' if place < 3 else 'DU'}_{place}"
+        save_nifti(raw / "scans" / f"{name}.nii.gz", volume(place))
+        save_nifti(raw / "drawn" / f"by-{place}.nii.gz", box())
+        rows.append(f"all,{name},,scans/{name}.nii.gz,,drawn/by-{place}.nii.gz,")
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    options = {"source": raw, "pairs": tmp_path / "pairs.csv", "site": "TCGA_(..)_", "channels": 1, "size": 16}
+    prepare("generic", tmp_path / "sites", **options)
+    (tmp_path / "pairs.csv").unlink()
+    opened = open_sites(tmp_path / "sites")
+    assert [site.name for site in opened] == ["CS", "DU"]
+    for site in opened:
+        for case in site.cases("testing"):
+            save_nifti(tmp_path / "masks" / f"{case.name}.nii.gz", box())
+    table = evaluate_masks(tmp_path / "masks", tmp_path / "sites", raw, "testing", "own")
+    assert set(table[table["quantity"] == "dice"]["value"]) == {1.0}
+    (name,) = (case.name for case in opened[0].cases("testing"))
+    save_nifti(raw / "scans" / f"{name}.nii.gz", volume(99))
+    with pytest.raises(BadInput, match=rf"{name}\.nii\.gz: another file than the site was prepared from"):
+        evaluate_masks(tmp_path / "masks", tmp_path / "sites", raw, "testing", "own")
