@@ -28,8 +28,19 @@ EPSILON = 1e-10  # added to every loss
 
 
 @dataclass(frozen=True)
-class QFedAvg(Method):
-    """A server half of q-FedAvg, and with `report` its site half; F_i is the soft Dice loss at site i.
+class AsksLosses(Method):
+    """A base of methods whose sites report the loss F_i of the received model on their training images."""
+
+    ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
+
+    def report(self, view: SiteView) -> dict[str, float]:
+        """Return F_i, the mean soft Dice loss of the received model on the site's training images."""
+        return {"loss": float(view.training_losses().double().mean())}
+
+
+@dataclass(frozen=True)
+class QFedAvg(AsksLosses):
+    """A server half of q-FedAvg; F_i is the soft Dice loss at site i.
 
     Weights are shared among the sites present; nothing is remembered of any.
 
@@ -43,7 +54,6 @@ class QFedAvg(Method):
         "weights"
     )
     L: Annotated[float, Number(above=0), About("Lipschitz constant of rule=exact")] = 1e-3
-    ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
     sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="training loss to the power q",
@@ -70,10 +80,6 @@ class QFedAvg(Method):
             quantities={"loss": reports.values["loss"].where(present, torch.nan)},
         )
         return GlobalModel(model), outcome
-
-    def report(self, view: SiteView) -> dict[str, float]:
-        """Return F_i, the mean loss of the received model on the site's training images."""
-        return {"loss": float(view.training_losses().double().mean())}
 
 
 def mean_where_unknown(losses: Tensor, present: Tensor) -> Tensor:

@@ -4,29 +4,23 @@ AFL: Mohri, Sivek and Suresh, Agnostic Federated Learning, ICML 2019. TERM: Li, 
 Empirical Risk Minimization, ICLR 2021. Both make sites equally well served; what they contribute is no part of it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import GlobalModel, Layout, Method, MethodSummary, Outcome, Range, Reports, SiteView
+from fedmerit.contract.method import GlobalModel, Layout, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, reshare, share
-from fedmerit.methods.qfedavg import mean_where_unknown
+from fedmerit.methods.qfedavg import AsksLosses, mean_where_unknown
 from fedmerit.schema.rules import About, Number
 
 
 @dataclass(frozen=True)
-class WeighsLosses(Method):
-    """A base of both methods: sites report the loss F_i of the received model on their training images."""
+class WeighsLosses(AsksLosses):
+    """A base of both methods, whose weights follow from the losses F_i."""
 
-    ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
     sums_updates: ClassVar[bool] = True
-
-    def report(self, view: SiteView) -> dict[str, float]:
-        """Return F_i, the mean soft Dice loss of the received model on the site's training images."""
-        return {"loss": float(view.training_losses().double().mean())}
 
     def weigh(self, model: Tensor, weights: Tensor, updates: Tensor, reports: Reports) -> Outcome:
         """Return the outcome of ``model`` (d,) plus Σ weights Δ of ``updates`` (n, d)."""

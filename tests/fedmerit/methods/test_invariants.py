@@ -54,6 +54,8 @@ OTHER_WAYS = [
     ("shapfed", {"reward": "global"}),
     ("trimmed", {"beta": 0.4}),
     ("krum", {"m": 2}),
+    ("fedmgda", {"epsilon": 1.0, "eta": 0.5}),
+    ("fedfv", {"alpha": 0.0, "tau": 3}),
 ]
 EVERY = [(name, SOONER.get(name, {})) for name in METHODS] + OTHER_WAYS
 OWN_STEPS = (FedAvgM, FedAdam)  # the server's step is none of the sites'

@@ -57,6 +57,8 @@ REFUSED = {
         ("floor", -1e-3),
         ("permutations", 1),
     ],
+    "fedmgda": [("epsilon", 1.1), ("eta", 0.0)],
+    "fedfv": [("alpha", -0.1), ("tau", -1)],
     "afl": [("rate", 0.0), ("rate", math.nan)],
     "term": [("t", math.nan)],
     "cycle": [
