@@ -21,7 +21,7 @@ from fedmerit_cli.options import (
     parse_integers,
     run_options,
 )
-from fedmerit_cli.results import RunFolder, Split
+from fedmerit_cli.results import RunFolder, RunFolders, Split, expand_runs
 from fedmerit_cli.terminal import Commands, console
 from fedmerit_lab.commands.benchmarks import commands as bench
 
@@ -260,6 +260,21 @@ def protocols(
     show([Table("protocols", caption, with_headings(audit(run, sites, names, split)), decimals=1)], run)
     for difference in list_preparation_differences(run, sites):
         typer.echo(printable(f"note: {difference}"), err=True)
+
+
+@commands.add("lab contrasts comparison --baseline fedavg")
+def contrasts(
+    runs: RunFolders,
+    baseline: Annotated[str, typer.Option(help="Label of the method that the others are compared with.")] = "fedavg",
+) -> None:
+    """Compare methods with a baseline over folds: test Dice of the mean and of the worst hospital, one family."""
+    from fedmerit_evaluation.figures.tables import print_table
+    from fedmerit_evaluation.results.runs import combine_results, open_runs
+    from fedmerit_lab.benchmarks.contrasts import contrast_tables
+
+    opened = open_runs(expand_runs(runs))
+    for table in contrast_tables(combine_results(opened), baseline):
+        print_table(table, console)
 
 
 @commands.add("lab leaderboard benchmarks/contribution --add bench/sizes-sites4/entries.csv --task generated-sizes")

@@ -32,9 +32,7 @@ class FedMGDAPlus(Method):
     ] = None
     sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
-        contribution="its weight",
-        weights="those of the shortest mixture of normalised updates",
-        paper="Hu et al. 2022",
+        contribution="its weight", weights="those of the shortest mixture of normalised updates", paper="Hu et al. 2022"
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
