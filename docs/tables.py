@@ -7,6 +7,7 @@ A table is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; tests/test
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,35 @@ def egress_table() -> str:
     return "\n\n".join(sections)
 
 
+def scripts_table() -> str:
+    """Return what a script of NVFlare's Client API has to do, and the methods that it can then train."""
+    from fedmerit.methods.registry import METHODS, build_method
+    from fedmerit.schema.configuration.requirements import unmet_needs
+    from fedmerit.schema.configuration.script import Script
+
+    trains = Script(metric="dice")
+    answers = replace(trains, evaluates=True)
+    scripts = {
+        "trains: FULL or DIFF, all tensors or adapters, any precision, NumPy arrays": trains,
+        "also answers `flare.is_evaluate()`, as `values` and final tests need": answers,
+        "uses NVFlare's helper (`averaged_by=site` of fedce_nvflare if it sends means)": replace(
+            answers, uses=("fedce", "fedprox", "scaffold")
+        ),
+        "calls `with_losses` of `fedmerit.client`": replace(answers, uses=("losses",)),
+        "calls `with_own_model` of `fedmerit.client`": replace(answers, uses=("own_model",)),
+    }
+    rows, listed = [], set[str]()
+    for what, script in scripts.items():
+        able = [name for name in METHODS.ours if not any(unmet_needs(name, build_method(name, {}), script))]
+        rows.append([what, ", ".join(name for name in able if name not in listed)])
+        listed |= {*able}
+    return _table(["the script", "methods"], rows)
+
+
 LEDGER = ("RoundRecord", "InputsRecord", "RatingRecord", "GuardRecord", "EnrolmentRecord", "DepartureRecord")
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by name: the page that holds a table, and what makes it
     "methods": ("methods.md", methods_table),
+    "scripts": ("nvflare_project.md", scripts_table),
     "egress": ("privacy.md", egress_table),
     "reasons": ("privacy.md", reasons_table),
     "ledger": ("files.md", lambda: record_table(*LEDGER)),

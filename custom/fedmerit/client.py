@@ -7,7 +7,7 @@ merit.enrol_cases(files, tested)                   # before the loop: the guard 
 while flare.is_running():
     received = merit.receive()                     # instead of flare.receive()
     ...
-    result = merit.with_losses(result, losses)     # fedave, qfedavg, afl, term: of the received model, each image
+    result = merit.with_losses(result, losses)     # methods that ask for losses: of the received model, each image
     result = merit.with_own_model(result, state)   # ditto: the site's own model, which never leaves the site
     flare.send(result)
 ```

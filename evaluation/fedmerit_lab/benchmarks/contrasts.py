@@ -81,7 +81,7 @@ def contrast(by_fold: dict[str, pd.DataFrame], baseline: str) -> list[Contrast]:
 
 
 def estimate_over_folds(differences: FloatArray) -> Estimate:
-    """Return the mean of (F,) differences by fold, with interval and p of Student's t over folds with `fold_overlap`."""
+    """Return the mean of (F,) differences by fold, with interval and p by Student's t and `fold_overlap`."""
     folds, mean = len(differences), float(differences.mean())
     variance = Variance(float(differences.var(ddof=1)) / folds * fold_overlap(folds) ** 2, folds - 1)
     reach, error = variance.reach(), float(np.sqrt(variance.value))
@@ -111,7 +111,7 @@ def contrast_tables(results: Results, baseline: str) -> list[Table]:
             }
         )
         caption = (
-            f"Test Dice of the {outcome} over {table.shape[1]} folds; {baseline}: {100 * table.loc[baseline].mean():.1f}. "
+            f"Test Dice of the {outcome}, {table.shape[1]} folds; {baseline}: {100 * table.loc[baseline].mean():.1f}. "
             f"CI: over folds, with their shared training patients; p: corrected for {len(found)} comparisons (Holm); "
             "detectable: the difference that four of five such studies find"
         )

@@ -34,9 +34,9 @@ class FedFV(AsksLosses):
     """
 
     alpha: Annotated[
-        float, Number(0, 1), About("α: share of the sites, those of the largest losses, whose updates stay")
+        float, Number(0, 1), About("share of the sites, those of the largest losses, whose updates stay")
     ] = 0.1
-    tau: Annotated[int, Count(), About("τ: rounds for which an absent site's last update still counts")] = 1
+    tau: Annotated[int, Count(), About("rounds for which an absent site's last update still counts")] = 1
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none",
         weights="equal, of updates without their conflicts",

@@ -20,7 +20,7 @@ from fedmerit.trainers.script.trainer import STEPS
 
 ROOT, SIDES = Path(__file__).resolve().parents[4], ("server", "client")
 RANDOM = np.random.default_rng(0)
-ONE_MODEL = "fedavg fedavgm fedadam median trimmed krum"
+ONE_MODEL = "fedavg fedavgm fedadam median trimmed krum fedmgda"
 
 
 @pytest.fixture

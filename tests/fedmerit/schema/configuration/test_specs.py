@@ -24,15 +24,13 @@ from fedmerit.schema.configuration.specs import (
     require_tracking,
 )
 
-ONE_MODEL = {  # for all sites, with the methods' defaults
-    *("pooled", "fedavg", "fedce", "fedce_nvflare", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm"),
-    *("fedadam", "scaffold", "median", "trimmed", "krum", "innovation", "afl", "term"),
-}
+BESIDE = {"silobn", "scaffold"}  # what sites of these get or keep beside the one model is no model
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_whose_sites_have_models_of_their_own(name):
-    assert gives_own_models(build_method(name, {})) == (name not in ONE_MODEL)
+    method = build_method(name, {})
+    assert gives_own_models(method) == (method.about.download != "global model" and name not in BESIDE)
 
 
 @pytest.mark.parametrize("name", ["cgsv", "cffl"])

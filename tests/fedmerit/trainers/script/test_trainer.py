@@ -280,12 +280,12 @@ def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(t
     assert made.train(task, task.parameters, None, "").values == {}
 
 
-NEEDS_NOTHING = "standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum"
+NEEDS_NOTHING = "standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum fedmgda"
 NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue innovation"
 NEEDS_HELPERS = {
     "fedce": "PTFedCEHelper", "fedce_nvflare": "fedce_minus_val", "fedprox": "PTFedProxLoss", "scaffold":
-    "PTScaffoldHelper", "ditto": "with_own_model", "qfedavg": "with_losses", "fedave": "with_losses",
-    "afl": "with_losses", "term": "with_losses",
+    "PTScaffoldHelper", "ditto": "with_own_model",
+    **{name: "with_losses" for name, kind in METHODS.items() if any(one.startswith("loss") for one in kind.ranges)},
 }  # fmt: skip
 
 
