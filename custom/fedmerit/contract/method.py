@@ -16,6 +16,7 @@ from fedmerit.schema.declarations import Checked
 from fedmerit.schema.rules import About, Choice
 
 Range = tuple[float, float]  # lowest and highest value
+BY_IMAGES, NO_CREDIT = "share of training images", "none"  # of `MethodSummary`: no estimates
 DECIMALS = 6  # of the numbers that a site reports: more are noise, and could carry hidden content
 
 
@@ -146,11 +147,16 @@ class SiteView:
 class MethodSummary:
     """A method's row in the tables of methods; the defaults are FedAvg's."""
 
-    contribution: str = "share of training images"  # how it is estimated
-    weights: str = "share of training images"  # of updates
+    contribution: str = BY_IMAGES  # how it is estimated; `BY_IMAGES`, `NO_CREDIT`: it is not
+    weights: str = BY_IMAGES  # of updates
     download: str = "global model"
     site_work: str = "training"
     paper: str
+
+    @property
+    def estimates(self) -> bool:
+        """Whether the method estimates contributions."""
+        return self.contribution not in (BY_IMAGES, NO_CREDIT)
 
 
 @dataclass(frozen=True)

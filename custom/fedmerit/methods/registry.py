@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedmerit.contract.method import Method
+from fedmerit.contract.method import NO_CREDIT, Method
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import VPDL, CYCle
@@ -62,9 +62,19 @@ def undefined_quantities(name: str) -> list[str]:
     """Return the quantities that every run records, but that this method does not define."""
     kind = METHODS.get(name)
     about, measured = getattr(kind, "about", None), getattr(kind, "measured_by_others", False)
-    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
-    weights = ["weight"] if about and about.weights == "none" else []
+    contributions = ["contribution", "reputation"] if about and about.contribution == NO_CREDIT else []
+    weights = ["weight"] if about and about.weights == NO_CREDIT else []
     return [*contributions, *weights, *([] if measured else ["measured_error"])]
+
+
+def estimates_contributions(name: str) -> bool:
+    """Return whether a method declares that it estimates contributions; one that is not known here declares nothing."""
+    return bool(getattr(getattr(METHODS.get(name), "about", None), "estimates", False))
+
+
+def counts_images(name: str) -> bool:
+    """Return whether what a method records as contributions are shares of training images."""
+    return not estimates_contributions(name) and "contribution" not in undefined_quantities(name)
 
 
 def asked_quantities() -> set[str]:

@@ -37,6 +37,7 @@ class _Recorded(BaseModel):
     sites: list[Name] = []
     labels: list[Name] = []
     undefined: list[str] = []
+    estimates: bool = False
     parameters: dict[str, Any] = {}
     training: dict[str, Any] = {}
     plan: dict[str, Any] = {}

@@ -111,7 +111,7 @@ class Pair:
 class Compared:
     """The data of the pairs, except the Dice."""
 
-    methods: Mapping[str, str]  # the method of each label
+    methods: Mapping[str, bool]  # by label, whether the method's contributions are shares of training images
     standalone: str | None  # the label of local training
     estimates: Estimates
     references: Sequence[Reference]
@@ -146,23 +146,23 @@ class Compared:
                 yield Pair("rewards", label, estimate, estimated, own, (estimate, "Dice"), LINEAR | RANKS)
 
 
-def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
+def collect_estimates(results: Results, methods: Mapping[str, bool]) -> dict[str, dict[str, pd.DataFrame]]:
     """Return estimated contributions of each method: label to name of the estimate to seeds x sites.
 
-    They are the share of training images for FedAvg; for others the weights and the contributions, means over rounds,
-    if the method has them.
+    They are the share of training images for methods that count these; for others the weights and the contributions,
+    means over rounds, if the method has them.
 
     Args:
         results: of all runs, labels in column ``method``.
-        methods: by label.
+        methods: whether the contributions of each label's method are shares of training images.
     """
     images = results.rounds.of("num_samples").groupby(level=RUN).max()
     shares = images.div(images.sum(axis=1), axis=0).stack()
     estimated = results.rounds.contributions
     found: dict[str, dict[str, pd.DataFrame]] = {}
-    for label, method in methods.items():
+    for label, counts_images in methods.items():
         columns = {"sample share": shares}
-        if method != "fedavg":
+        if not counts_images:
             names = {"mean weight": "mean_weight", "mean contribution": "mean_contribution"}
             columns = {name: estimated[column] for name, column in names.items() if column in estimated}
         found[label] = {}
@@ -218,7 +218,7 @@ class Fairness:
 
 def measure(
     results: Results,
-    methods: Mapping[str, str],
+    methods: Mapping[str, bool],
     *,
     standalone: str | None = None,
     ground_truth: GroundTruth | None = None,
@@ -230,6 +230,7 @@ def measure(
 
     Args:
         results: of all runs, labels in column ``method``; at most one run for each label and seed.
+        methods: by label, whether the method's contributions are shares of training images.
         standalone: the label of local training, for performance fairness and gains.
         ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
@@ -497,7 +498,7 @@ def measure_runs(
             for one in ground.references
             for text in _sampled(one, runs[0].sites, label)
         ]
-    methods = {run.label: str(run.info["method"]) for run in runs}
+    methods = {run.label: run.counts_images for run in runs}
     found = measure(results, methods, standalone=base, ground_truth=ground, split=split, draws=draws, seed=seed)
     return found, [*notes, *_undefined(found)]
 

@@ -74,7 +74,7 @@ def compare_with_ground_truth(
     if not any(run.tested for run in runs):
         note = "the runs have no test Dice yet, so there is nothing to compare"
         return [], [Limit("ground_truth", values={"note": note})]
-    methods = {run.label: str(run.info["method"]) for run in runs}
+    methods = {run.label: run.counts_images for run in runs}
     measured = measure(results, methods, ground_truth=ground, draws=draws)
     estimates = _collect_estimates(measured.estimates)
     return [_agreement(reference, ground, measured.measured, estimates) for reference in ground.references], limits

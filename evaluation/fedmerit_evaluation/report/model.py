@@ -316,7 +316,7 @@ def model_of_results(
         ([], []) if ground_truth is None else compare_with_ground_truth(honest, results, ground_truth)
     )
     primary = choose_method(honest, results)
-    counts_images = primary in methods_by_image_count(results)
+    by_images = methods_by_image_count(runs)
     found, (notes, limits) = collect_flags(runs), list_limits(runs, honest, results)
     verdicts = collect_verdicts(results, primary, agreements, failure)
     hospitals = list_hospitals(honest, results, primary, agreements, found, verdicts) if primary else []
@@ -330,7 +330,7 @@ def model_of_results(
         hospitals=tuple(hospitals),
         primary=primary,
         is_ambiguous=has_ambiguous_baseline(honest),
-        counts_images=counts_images,
+        counts_images=primary in by_images,
         payment=Payment(()),
         sample=sample_size(results),
         verdicts=verdicts,
@@ -351,7 +351,7 @@ def model_of_results(
         comparison=dice.comparison if is_tested else None,
         ends=select_sites(rounds.intervals, "contribution"),
         cross_site={name: averaged(matrix) for name, matrix in results.union.cross_site.items()} if is_tested else {},
-        by_images=methods_by_image_count(everything),
+        by_images=by_images,
         best_round=_best_round(results.rows),
         final_models=_final_models(results.rows),
         agreements=agreements,
@@ -387,7 +387,7 @@ def choose_method(runs: Sequence[Run], results: Results) -> str | None:
     """
     labels = {run.label: str(run.info["method"]) for run in runs}
     federated = [label for label in labels if labels[label] not in KINDS]
-    counted = methods_by_image_count(results)
+    counted = methods_by_image_count(runs)
     estimating = [label for label in federated if label not in counted and label in contribution_shares(results)]
     return next(iter([*estimating, *federated]), None)
 
@@ -464,7 +464,7 @@ def list_hospitals(
                 share=shares.get(site, UNKNOWN),
                 equal=round(1 / len(sites), SHARE_DECIMALS),
                 share_seeds=count_share_seeds(results).get(method, 0),
-                counts_images=method in methods_by_image_count(results),
+                counts_images=method in methods_by_image_count(runs),
                 values={one.reference: float(one.values[site].mean()) / 100 for one in agreements},
                 detectable=gain_of[site].detectable if site in gain_of else math.nan,
                 share_untested=share_of[site].insufficient_data if site in share_of else "",
@@ -482,10 +482,9 @@ def count_share_seeds(results: Results) -> dict[str, int]:
     return {str(method): int(number) for method, number in seeds.items()}
 
 
-def methods_by_image_count(results: Results, quantity: str = "contribution") -> list[str]:
-    """Return the methods whose quantity is a multiple of the training images, in every round of `image_shares`."""
-    same = image_shares(results, quantity)
-    return [str(method) for method, rounds in same.groupby(level="method", observed=True) if rounds.all()]
+def methods_by_image_count(runs: Sequence[Run]) -> list[str]:
+    """Return the labels of the runs whose method declares that its contributions are shares of training images."""
+    return list(dict.fromkeys(run.label for run in runs if run.counts_images))
 
 
 def image_shares(results: Results, quantity: str) -> "pd.Series[bool]":

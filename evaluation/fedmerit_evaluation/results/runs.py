@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_object
+from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit.schema.results import COLUMNS, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
@@ -69,6 +70,11 @@ class Run:
         return [site.in_fold(self.fold, missing_ok=True) for site in sites]
 
     @property
+    def counts_images(self) -> bool:
+        """Whether its method's contributions are shares of training images, which estimate nothing."""
+        return not declares_estimates(self.info) and "contribution" not in self.info.get("undefined", ())
+
+    @property
     def rounds(self) -> int:
         """The number of rounds in the settings."""
         return int(self.info["rounds"])
@@ -89,6 +95,14 @@ class Run:
     def tested(self) -> bool:
         """Whether results.csv has any test Dice."""
         return bool(self.tested_sites)
+
+
+def declares_estimates(info: Mapping[str, Any]) -> bool:
+    """Return whether the method of a run.json declares that it estimates contributions.
+
+    The method known here by that name declares it if run.json does not hold it.
+    """
+    return bool(info.get("estimates", estimates_contributions(str(info["method"]))))
 
 
 def open_run(path: Path) -> Run:

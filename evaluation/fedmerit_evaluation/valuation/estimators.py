@@ -18,10 +18,10 @@ from fedmerit.plugins import Catalogue
 from fedmerit.schema.declarations import Checked, parse_spec
 from fedmerit.schema.rules import About, Choice, Count
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
+from fedmerit_evaluation.results.runs import declares_estimates
 from fedmerit_evaluation.statistics.resampling import nan_mean
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame
 
-ROUNDING = 1e-6  # of the largest contribution per image
 SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
 ALL, OTHERS = "all", "others"
 
@@ -68,10 +68,8 @@ class OwnContribution(Estimator):
         return np.where(np.isfinite(drawn), drawn, nan_mean(recorded, axis=0)[:, None])
 
     def rests_on_training(self, run: ObservedRun) -> bool:
-        """Return whether it is no multiple of the sites' training images, as FedAvg's is in every round."""
-        rounds = run.results.rounds
-        ratio = rounds.of("contribution") / rounds.of("num_samples")
-        return not bool((ratio.max(axis=1) - ratio.min(axis=1) <= ROUNDING * ratio.max(axis=1)).all())
+        """Return whether the method declares that it estimates contributions: shares of images do not."""
+        return declares_estimates(run.info)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmerit.contract.semivalues import Coalition, required_coalitions, shapley, shapley_weights
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.methods.registry import undefined_quantities
+from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.results import read_results
 from fedmerit.server.recorded_updates import SiteUpdate, UpdateFederation
 from fedmerit.tensor_files import load_tensors
@@ -164,7 +164,7 @@ def replay_tables(job: KeptJob, folders: Mapping[str, Path], values: Mapping[str
     frame = pd.DataFrame({"Site": job.sites})
     for name, folder in folders.items():
         records = Ledger(folder / "ledger.jsonl").records
-        if "contribution" not in undefined_quantities(name) and name != "fedavg":
+        if estimates_contributions(name):
             frame[f"Contribution by {name}"] = [_mean(records, "contributions", site) for site in job.sites]
         frame[f"Weight by {name} [%]"] = [100 * _mean(records, "weights", site) for site in job.sites]
     if values is not None:

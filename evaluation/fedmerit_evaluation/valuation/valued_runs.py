@@ -18,7 +18,7 @@ from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
-from fedmerit_evaluation.results.runs import Run, label_runs, open_run, require_folds_or_none
+from fedmerit_evaluation.results.runs import Run, declares_estimates, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize
 from fedmerit_evaluation.statistics.ranks import NO_VARIANCE, Ranking, count_rank_flips, ranking
 from fedmerit_evaluation.statistics.resampling import error_variance
@@ -177,7 +177,7 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
 
         seen |= set.intersection(*map(observable, paths))
     observed = [name for name, kind in estimators().items() if kind.observes == name and name in seen]
-    own = [] if any("contribution" in read_run(path).get("undefined", ()) for path in paths) else ["contribution"]
+    own = ["contribution"] if all(declares_estimates(read_run(path)) for path in paths) else []
     return [*observed, *own, "data_size"]
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit.errors import BadInput
-from fedmerit.methods.registry import undefined_quantities
+from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.declarations import parse_spec, split_spec
 from fedmerit.schema.site_folder import open_sites
@@ -308,7 +308,7 @@ def require_scenarios(
     if (other is not None) != any(split_spec(spec)[0] == "expert" for spec in specs):
         raise BadInput("--other-pool, --scenarios expert: belong together; give both or neither")
     for item in methods:
-        if "contribution" in undefined_quantities(item.method):
+        if not estimates_contributions(item.method):
             raise BadInput(f"--methods {item.label}: it estimates no contributions")
     for spec in specs:
         if spec != UNCHANGED:

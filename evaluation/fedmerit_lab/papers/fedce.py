@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedmerit.errors import BadInput
+from fedmerit.methods.registry import counts_images
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.overview import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
@@ -59,7 +60,7 @@ def _dice(study: Study, artefact: Artefact) -> Made:
 
 def _fairness(study: Study, ground_truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
-    methods = {label: label.split(":")[0] for label in results.methods}
+    methods = {label: counts_images(label.split(":")[0]) for label in results.methods}
     return measure(results, methods, standalone=STANDALONE, ground_truth=ground_truth)
 
 

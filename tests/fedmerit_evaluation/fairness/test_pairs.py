@@ -101,7 +101,7 @@ def test_collect_estimates_by_method():
     images = made_rounds("num_samples", {name: [(10.0,), (30.0,), (60.0,)] for name in ("fedavg", "fedce", "cgsv")})
     weights = made_rounds("weight", {name: [(0.2,), (0.3,), (0.5,)] for name in ("fedavg", "fedce")})
     said = made_rounds("contribution", {"fedce": [(1.0,), (2.0,), (-1.0,)]})
-    methods = {name: name for name in ("fedavg", "fedce", "cgsv")}
+    methods = {"fedavg": True, "fedce": False, "cgsv": False}
     found = collect_estimates(made_results([*images, *weights, *said], list(methods)), methods)
     assert {label: list(of) for label, of in found.items()} == {
         "fedavg": ["sample share"], "fedce": ["mean weight", "mean contribution"], "cgsv": []

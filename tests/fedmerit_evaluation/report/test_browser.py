@@ -169,13 +169,13 @@ def test_choice_of_method_changes_all_parts(browser: Any, pages: dict[str, Path]
     resize(browser, 1280)
     browser.get(pages["all"].resolve().as_uri())
     choices = browser.find_elements("css selector", "#benefit [data-method]")
-    assert [one.text for one in choices] == ["fedavg", "fedce"]
+    assert [one.text for one in choices] == ["fedce", "fedavg"]
     federated = "return document.querySelector('.hospitals .row').cells[3].innerText"
     before = browser.execute_script(federated)
     choices[1].click()
     assert browser.execute_script(federated) != before
     pressed = "return [...document.querySelectorAll('[aria-pressed=true][data-method]')].map(one => one.textContent)"
-    assert browser.execute_script(pressed) == ["fedce", "fedce"]
+    assert browser.execute_script(pressed) == ["fedavg", "fedavg"]
 
 
 def test_marks_say_their_numbers_under_the_pointer(browser: Any, pages: dict[str, Path]) -> None:

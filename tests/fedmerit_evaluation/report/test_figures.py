@@ -106,7 +106,7 @@ def test_of_more_methods_than_colours_the_reports_is_drawn(tmp_path: Path) -> No
     drawn = draw_figures(_of_runs(*folders))
     assert sum("The other methods are in the tables." in one.caption for one in drawn.values()) == 2
     assert "Mean test Dice: standalone from" in drawn["dice"].seen
-    assert "Gains: fedavg from" in drawn["gains"].seen  # the first that estimates contributions
+    assert "Gains: fedce from" in drawn["gains"].seen  # the first that estimates contributions
     few = draw_figures(_of_runs(*folders[:6]))  # five above local training
     assert not any("The other methods are in the tables." in one.caption for one in few.values())
 

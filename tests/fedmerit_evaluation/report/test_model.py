@@ -217,7 +217,27 @@ def test_estimates_whose_shares_mean_nothing_are_left_out() -> None:
     assert contribution_shares(made_results([], [])) == {}
 
 
-def test_multiples_of_the_numbers_of_images_are_no_estimate() -> None:
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ({"method": "fedavg"}, True),
+        ({"method": "cgsv"}, False),
+        ({"method": "standalone", "undefined": ["contribution"]}, False),
+        ({"method": "elsewhere", "estimates": True}, False),
+        ({"method": "elsewhere", "estimates": False}, True),
+    ],
+)
+def test_methods_by_image_count_follow_what_the_method_declares(info: dict[str, object], expected: bool) -> None:
+    """Not its numbers: an estimate may be a multiple of the images, and shares of images may be bounded."""
+    rows = [
+        *made_rounds("num_samples", {"a": [(1.0,), (3.0,)]}, "AB"),
+        *made_rounds("contribution", {"a": [(1.0,), (3.0,)]}, "AB"),
+    ]
+    run = Run(Path("nowhere"), info, made_results(rows, ["a"]), "a")
+    assert methods_by_image_count([run, run]) == (["a"] if expected else [])
+
+
+def test_image_shares_are_multiples_of_the_numbers_of_images() -> None:
     methods = ("shares", "multiple", "expelled", "other")
     images = made_rounds("num_samples", {method: [(10.0,), (30.0,), (60.0,)] for method in methods})
     said = {
@@ -227,8 +247,6 @@ def test_multiples_of_the_numbers_of_images_are_no_estimate() -> None:
         "other": [(0.1,), (0.31,), (0.59,)],
     }
     results = made_results([*images, *made_rounds("contribution", said)], methods)
-    assert methods_by_image_count(results) == ["shares", "multiple", "expelled"]
-    assert methods_by_image_count(results, "weight") == []
     found = image_shares(results, "contribution")
     assert found.index.names == ["method", "seed", "round"]
     assert found.to_list() == [True, True, True, False]
@@ -239,19 +257,17 @@ def test_one_update_that_is_taken_is_no_share_of_images() -> None:
     rounds = [(0.0, 1.0, 0.0), (1.0, 0.0, 0.0)]
     taken = [row for number, line in enumerate(rounds) for row in _in_round(number, "contribution", line)]
     images = [row for number in range(3) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]
-    assert methods_by_image_count(made_results([*images, *taken], ["fedce"])) == []
+    assert image_shares(made_results([*images, *taken], ["fedce"]), "contribution").empty
     shared = _in_round(2, "contribution", (0.1, 0.3, 0.6))
     results = made_results([*images, *taken, *shared], ["fedce"])
     assert image_shares(results, "contribution").index.get_level_values("round").to_list() == [2]
-    assert methods_by_image_count(results) == ["fedce"]
 
 
-def test_a_single_other_round_makes_it_an_estimate() -> None:
+def test_image_shares_are_by_round() -> None:
     images = [row for number in range(2) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]
     rounds = [*_in_round(0, "weight", (0.1, 0.3, 0.6)), *_in_round(1, "weight", (0.2, 0.2, 0.6))]
     results = made_results([*images, *rounds], ["fedce"])
     assert image_shares(results, "weight").to_list() == [True, False]
-    assert methods_by_image_count(results, "weight") == []
 
 
 def _in_round(number: int, quantity: str, values: tuple[float, ...]) -> list[Row]:
@@ -273,7 +289,7 @@ def test_shares_of_images_are_found_over_folds_whose_images_differ() -> None:
         columns=COLUMNS,
     )
     results = Results(pool_folds(rows), folds_as_seeds(rows))
-    assert methods_by_image_count(results) == ["fedavg"]
+    assert image_shares(results, "contribution").all()
     left, reasons = hide_image_shares(results, 2)
     assert reasons == ["images"]
     for frame in (left.rows, left.folds):
@@ -287,8 +303,8 @@ def _codes(results: Results) -> list[str]:
 def test_payment_needs_estimate_seeds_order_and_ground_truth() -> None:
     assert _codes(_results()) == ["one_split", "no_ground_truth"]
     assert _model(_results()).payment.state == "no"
-    counted = made_rounds("num_samples", {"fedce": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
-    assert _codes(_results(*counted)) == ["no_estimate"]
+    counted = made_rounds("contribution", {"fedavg": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
+    assert _codes(made_dice({"fedavg": (0.7, 0.6, 0.8)}, rounds=counted)) == ["no_estimate"]
     assert _codes(made_dice({"fedce": (0.7, 0.6, 0.8)})) == ["no_estimate"]
     levels, one_seed = {"fedce": (0.7, 0.6, 0.8)}, made_rounds("contribution", {"fedce": [(2.0,), (1.0,), (1.5,)]})
     assert _codes(made_dice(levels, seeds=1, rounds=one_seed)) == ["one_seed", "no_ground_truth"]

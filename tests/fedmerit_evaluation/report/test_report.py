@@ -176,7 +176,7 @@ def test_numbers_of_a_picture_are_those_of_the_table(compared: Path) -> None:
     table = pd.read_csv(compared.parent / "tables" / "benefit.csv").set_index("Hospital")
     seen = [value for tag, name, value in Page(compared.read_text()).attributes if (tag, name) == ("svg", "aria-label")]
     for site, row in table.iterrows():
-        assert f"{site}: local {row['Local, Dice [%]']:.1f}, fedavg {row['Federated, Dice [%]']:.1f}" in seen
+        assert f"{site}: local {row['Local, Dice [%]']:.1f}, fedce {row['Federated, Dice [%]']:.1f}" in seen
 
 
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:

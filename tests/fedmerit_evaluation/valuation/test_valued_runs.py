@@ -218,12 +218,13 @@ def test_value_runs_rejects_other_settings(observed, own):
 
 
 def test_default_estimators_are_observed_ones(observed, own, tmp_path):
-    assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
+    assert default_estimators(observed) == [*OBSERVERS, "data_size"]  # FedAvg estimates nothing
     (own / OBSERVED).unlink()
-    assert default_estimators([own]) == ["contribution", "data_size"]
+    assert default_estimators([own]) == ["data_size"]
     replayed = ["multi_round", "innovation", "leave_one_out_loss", "one_round"]
-    assert default_estimators([own], everything=True) == [*replayed, "contribution", "data_size"]
+    assert default_estimators([own], everything=True) == [*replayed, "data_size"]
     assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
+    assert default_estimators([make_run(tmp_path / "cgsv", method="cgsv", rounds=1)]) == ["contribution", "data_size"]
 
 
 def test_local_only_models_are_tested_by_all_sites(sites, tmp_path):

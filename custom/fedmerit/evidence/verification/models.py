@@ -25,7 +25,7 @@ from fedmerit.evidence.verification.findings import (
     stop,
 )
 from fedmerit.files import read_object, record_hash
-from fedmerit.methods.registry import undefined_quantities
+from fedmerit.methods.registry import estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.run import plan_network
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.records import EVALUATE, TRAIN, RoundRecord
@@ -65,7 +65,10 @@ def compare_plan(
     network = plan_network(plan)
     if not isinstance(network, dict):
         raise Contradiction("no network", info.file)
-    derived = {"labels": network.get("labels"), "undefined": undefined_quantities(str(plan.get("method")))}
+    method = str(plan.get("method"))
+    derived = {"labels": network.get("labels"), "undefined": undefined_quantities(method)}
+    if "estimates" in info:
+        derived["estimates"] = estimates_contributions(method)
     _require_same(info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived, info.file, report)
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):

@@ -13,7 +13,7 @@ from fedmerit.contract.method import Method
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput, suggest
 from fedmerit.files import record_hash
-from fedmerit.methods.registry import METHODS, build_method, undefined_quantities
+from fedmerit.methods.registry import METHODS, build_method, estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.configuration.requirements import require_observers, require_script_support
 from fedmerit.schema.configuration.script import DERIVED, SETTINGS, Script, derived_parts
@@ -354,6 +354,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
         "task": config.task,
         "labels": list(config.network.labels),
         "undefined": undefined_quantities(config.method),
+        "estimates": estimates_contributions(config.method),
         "rounds": config.rounds,
         "training": {} if config.script else vars(config.training),  # a script's settings are its own
         "plan": config.to_dict(),

@@ -38,6 +38,7 @@ def edited(file, *path, value):
         ("run.json", ("method",), "krum", "method is not what the run's plan has"),
         ("run.json", ("training", "lr"), 0.5, "training is not what the run's plan has"),
         ("run.json", ("labels",), ["cup"], "labels is not what the run's plan has"),
+        ("run.json", ("estimates",), False, "estimates is not what the run's plan has"),
         ("run.json", ("undefined",), ["contribution"], "undefined is not what the run's plan has"),
         ("models/model.json", ("labels",), ["cup"], "labels is not what the run's plan has"),
     ],
