@@ -1,6 +1,7 @@
 """The guard's rules of enrolments: which sites hold each other's cases, and how many images a site has committed to."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 SHARED_CASES = 0.5  # of the training cases of either site
 MOST_MISSING = 0.1  # share of a site's first training images that may be missing later
@@ -20,6 +21,18 @@ def find_shared_cases(fingerprints: Sequence[frozenset[str]]) -> list[list[bool]
         ]
         for site in fingerprints
     ]
+
+
+def find_unlike(stated: Mapping[str, str], before: Iterable[str] = ()) -> list[str]:
+    """Return the sites that state something else than the others.
+
+    Args:
+        stated: By site what it states, "" if nothing. What most state counts; of equally many, what the first does.
+        before: What sites state that have been accepted already; if any, it counts instead.
+    """
+    accepted = [value for value in before if value]
+    usual = Counter(accepted or [value for value in stated.values() if value]).most_common(1)
+    return [site for site, value in stated.items() if value and value != usual[0][0]]
 
 
 def may_share(cases: int, others: int) -> bool:

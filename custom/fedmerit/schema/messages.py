@@ -390,6 +390,16 @@ class Enrolment(Message):
         Text("([0-9a-f]{64})?", "a SHA-256"),
         About("Digest of how the images were prepared; empty if the site's folder does not say."),
     ] = ""
+    channels: Annotated[
+        str,
+        Text("([0-9a-f]{64})?", "a SHA-256"),
+        About("Digest of the names of the images' channels; empty if the site's folder states none."),
+    ] = ""
+    modality: Annotated[
+        str,
+        Text("([0-9a-f]{64})?", "a SHA-256"),
+        About("Digest of the images' modality; empty if the site's folder states none."),
+    ] = ""
     filters: Annotated[
         tuple[Annotated[str, Text(r"[A-Za-z]\w{0,63}", "a name of a class")], ...],
         Length(most=MOST_FILTERS),

@@ -18,7 +18,7 @@ from fedmerit.evidence.signatures import certificate_name, is_signed_by_any, org
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
-from fedmerit.guard.enrolment import find_shared_cases, may_train_on
+from fedmerit.guard.enrolment import find_shared_cases, find_unlike, may_train_on
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.work import Measurements
@@ -31,6 +31,8 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange, Moment
 from fedmerit.server.round_inputs import SERVER, Ratings, stack_patients
 from fedmerit.server.round_updates import Replies
+
+IF_STATED = {"channels": "other channels", "modality": "another modality"}  # fields of enrolments, alike if stated
 
 
 class RunGuard:
@@ -92,6 +94,8 @@ class RunGuard:
         exchange = now.exchange(tasks, check_message, "enrolment")
         yield exchange
         enrolled = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        unlike = self._find_unlike(enrolled)
+        enrolled = {site: one for site, one in enrolled.items() if site not in unlike}
         for site, one in enrolled.items():
             if site not in self.enrolments or self.enrolments[site].certificate != one.certificate:
                 self.enrolments[site] = one.sealed()
@@ -99,9 +103,22 @@ class RunGuard:
         known = torch.tensor([site in self._digests for site in self.sites])
         shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
         self._shared = torch.where(torch.outer(known, known), torch.tensor(shared), self._shared)
-        self.not_enrolled |= exchange.faults()
+        self.not_enrolled |= exchange.faults() | unlike
         self.has_asked = True
         self.guard = self._guard()
+
+    def _find_unlike(self, enrolled: Mapping[str, Enrolment]) -> dict[str, str]:
+        """Return by site why its images cannot be trained on with those of the others: other channels or modality."""
+        found = {}
+        for field in IF_STATED:
+            stated = {site: getattr(enrolled[site], field) for site in self.sites if site in enrolled}
+            before = [getattr(one, field) for site, one in self.enrolments.items() if site not in enrolled]
+            for site in find_unlike(stated, before):
+                found[site] = (
+                    f"enrolment of images that have {IF_STATED[field]} than those of other sites; prepare all alike, "
+                    "or leave the site out"
+                )
+        return found
 
     @property
     def num_samples(self) -> dict[str, int]:

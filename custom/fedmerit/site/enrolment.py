@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from fedmerit.evidence.ledger import texts_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Enrolment
 from fedmerit.trainers.trainer import Holdings
@@ -39,5 +40,7 @@ def make_enrolment(
         certificate,
         seal=hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS],
         preparation=holdings.preparation,
+        channels=texts_digest(holdings.channel_names) if holdings.channel_names else "",
+        modality=texts_digest([holdings.modality]) if holdings.modality else "",
         filters=tuple(filters),
     )

@@ -26,6 +26,8 @@ class Holdings:
     slices: Mapping[str, int]  # by split; of training what the trainer trains on
     identities: Iterable[bytes]  # what identifies each training case; only digests of it leave the site
     preparation: str = ""  # digest of how the images were prepared; "": not known
+    channel_names: tuple[str, ...] = ()  # of the images, in order; (): not stated
+    modality: str = ""  # of the images; "": not stated
     secret: str = ""  # what only this site knows, for sites without a key
     samples: str = ""  # Merkle root over the salted digests of the training images and masks; "": not known
 

@@ -113,6 +113,28 @@ def test_a_site_of_another_data_plan_is_not_enrolled():
     assert "prepared by another data plan" in (run_guard.check_site("Birch") or "")
 
 
+@pytest.mark.parametrize(
+    ("stated", "refused"),
+    [
+        (("mr", "ct", "mr"), ["Birch"]),
+        (("mr", "ct", ""), ["Birch"]),  # of equally many what the first states counts
+        (("", "ct", ""), []),
+        (("mr", "mr", "mr"), []),
+    ],
+)
+@pytest.mark.parametrize("field", ["channels", "modality"])
+def test_enrolments_of_other_channels_or_modality_are_refused(field, stated, refused):
+    method = build_method("fedce", {})
+    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True, rates=True)
+    digests = {site: text and texts_digest([text]) for site, text in zip(SITES, stated, strict=True)}
+    for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
+        for place, site in enumerate(SITES):
+            exchange.take(site, replace(enrolment(place=place), **{field: digests[site]}))
+    assert [site for site in SITES if run_guard.check_site(site)] == refused
+    if refused:
+        assert "than those of other sites; prepare all alike" in (run_guard.check_site("Birch") or "")
+
+
 def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):
     federation = Federation(plan("fedavg", 2), SITES, tmp_path / "run", min_sites=2)
     federation.take({site: answer for site, answer in answers(federation).items() if site != "Birch"})

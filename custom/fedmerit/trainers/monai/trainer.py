@@ -331,7 +331,8 @@ def read_holdings(folder: SiteFolder, num_samples: int) -> Holdings:
     cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
     slices = {split: len(Slices(folder.cases(split))) for split in folder.splits} | {"training": num_samples}
     images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
-    return Holdings(cases, slices, images, preparation_digest(folder.info))
+    names, modality = folder.channel_names or (), folder.modality or ""
+    return Holdings(cases, slices, images, preparation_digest(folder.info), names, modality)
 
 
 def _report_slow_precision(site: str, config: RunConfiguration, device: torch.device) -> None:
