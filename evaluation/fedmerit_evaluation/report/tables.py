@@ -18,6 +18,7 @@ from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.statistics.family import Question
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
+from fedmerit_evaluation.valuation.estimators import LEAVE_ONE_OUT, coverage_matrix
 
 FOLDERS = ("sites_folder", "server_sites")  # of run.json: places on one machine
 SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json: not in the table of settings that differ
@@ -106,6 +107,7 @@ def _dice_tables(model: ReportModel) -> Iterator[Table]:
             frame = with_headings(matrix * UNITS.get(name, 1.0))
             table = "cross_site" if name == "dice" else f"cross_site_{name}"
             yield Table(table, f"{text}{_over_seeds(model)}", frame, decimals=1)
+        yield from _needs(model)
         if select_sites(model.intervals, "gain")["mean"].notna().any():
             yield _gains(model)
         if not model.surface_changes.empty:
@@ -119,6 +121,25 @@ def _dice_tables(model: ReportModel) -> Iterator[Table]:
         yield Table("best_round", caption, _plain(model.best_round), decimals=1)
     if not model.final_models.empty:
         yield from _final_models(model.final_models, model.site or "each hospital")
+
+
+def _needs(model: ReportModel) -> Iterator[Table]:
+    """Yield what each hospital would lose without each local-only model, if all sites tested all of them."""
+    matrix = model.cross_site.get("dice", pd.DataFrame())
+    if matrix.empty or STANDALONE not in matrix.index.get_level_values("method"):
+        return
+    sites = list(model.study.sites)
+    dice = pd.DataFrame(matrix.loc[STANDALONE]).reindex(index=sites, columns=sites)
+    if len(sites) < 2 or dice.isna().any(axis=None):
+        return
+    lost = pd.DataFrame(100 * coverage_matrix(dice.to_numpy()[..., None], LEAVE_ONE_OUT)[..., 0], columns=sites)
+    caption = (
+        "Who needs whom: test Dice [points] that a hospital (column) loses if the local-only model of another (row) is "
+        "missing and the next best is used instead; 0: another is better there. On the diagonal the lead of its own "
+        f"model{_over_seeds(model)}. Leads of the best of several are biased upward by chance; no basis for payment"
+    )
+    names = pd.DataFrame({"Without the model of": sites})
+    yield Table("needs", caption, pd.concat([names, lost], axis=1).assign(Mean=lost.mean(axis=1)), decimals=1)
 
 
 def _other_tables(model: ReportModel) -> Iterator[Table]:

@@ -240,6 +240,47 @@ class InnovationValues(Estimator):
         return sum_rounds(np.stack(parts), np.stack([game.counts for game in games]))
 
 
+@dataclass(frozen=True)
+class CoverageValues(Estimator):
+    """An estimator by the game w(S), the mean over testing sites of the Dice of the best local-only model in S."""
+
+    kind: Annotated[str, Choice((SHAPLEY, LEAVE_ONE_OUT)), About("of the game")] = SHAPLEY
+    voice: Annotated[str, Choice((ALL, OTHERS)), About("patients that count; others: not a site's own")] = ALL
+
+    about: ClassVar[str] = "coverage: value in the game of the best local-only model for each site's patients"
+    observes: ClassVar[str] = LocalOnlyValues.observes
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """Return (n, D) points of Dice, fractions."""
+        game = run.games(self.observes)[-1]
+        dice = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        return mean_over_testers(coverage_matrix(dice, self.kind), self.voice, own_patient_mask(game, run.sites))
+
+
+def coverage_matrix(dice: FloatArray, kind: str = SHAPLEY) -> FloatArray:
+    """Return (n, n, D) values of row in the game w(S) = max_{i∈S} Dice of i at column, w(∅) = 0.
+
+    Leave-one-out values are what column would lose without row: the lead of its best model. In Shapley values a step
+    from one model to the next better one is shared by all that reach it (Littlechild and Owen, A simple expression for
+    the Shapley value in a special case, 1973).
+
+    Args:
+        dice: (n, n, D) of the local-only model of row at column; NaN: did not test.
+        kind: of value.
+    """
+    order = dice.argsort(axis=0, kind="stable")
+    steps = np.diff(np.take_along_axis(dice, order, axis=0), axis=0, prepend=0.0)
+    if kind == LEAVE_ONE_OUT:
+        steps[:-1] *= 0.0  # NaN stays
+        ranked = steps
+    else:
+        ranked = np.cumsum(steps / np.arange(len(dice), 0, -1)[:, None, None], axis=0)
+    values = np.empty_like(ranked)
+    np.put_along_axis(values, order, ranked, axis=0)
+    return values
+
+
 def benefit_matrix(run: ObservedRun) -> FloatArray:
     """Return (n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
     parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
@@ -280,6 +321,7 @@ def sum_rounds(parts: FloatArray, weights: FloatArray) -> FloatArray:
 ESTIMATORS: Mapping[str, type[Estimator]] = {
     "multi_round": MultiRoundValues,
     "local_only": LocalOnlyValues,
+    "coverage": CoverageValues,
     "contribution": OwnContribution,
     "data_size": DataSize,
     "innovation": InnovationValues,

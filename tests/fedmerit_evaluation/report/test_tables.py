@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from made_results import made_dice, made_results, made_rounds, made_row, made_runs
 from run_factory import SITES, add_rows, make_run
@@ -12,7 +13,7 @@ from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.model import build_model, model_of_results
 from fedmerit_evaluation.report.report import build_site_model
-from fedmerit_evaluation.report.tables import report_tables, settings_tables
+from fedmerit_evaluation.report.tables import _needs, report_tables, settings_tables
 from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.results.views import Results
 
@@ -252,3 +253,26 @@ def test_settings_hold_no_folder_of_this_machine_and_nothing_empty(info: dict, s
 def test_a_run_of_one_site(tmp_path: Path) -> None:
     table = _of_runs(make_run(tmp_path / "run", method="standalone", sites=("Alder",)))["comparison"]
     assert table.cell(0, table.headings.index("Std")) == "\N{EN DASH}"
+
+
+def test_who_needs_whom_is_what_a_hospital_loses_without_a_local_model() -> None:
+    dice = [[0.9, 0.1, 0.3], [0.5, 0.7, 0.3], [0.4, 0.2, 0.8]]
+    index = pd.MultiIndex.from_product([["standalone"], SITES[:3]], names=["method", "site"])
+    model = replace(
+        EMPTY,
+        study=replace(EMPTY.study, sites=tuple(SITES[:3])),
+        cross_site={"dice": pd.DataFrame(dice, index, SITES[:3])},
+        tested=pd.DataFrame({"dice": [0.5]}),
+    )
+    (table,) = _needs(model)
+    assert table.frame["Without the model of"].to_list() == list(SITES[:3])
+    assert table.frame[list(SITES[:3])].to_numpy().ravel().tolist() == pytest.approx([40, 0, 0, 0, 50, 0, 0, 0, 50])
+    assert table.frame["Mean"].to_list() == pytest.approx([40 / 3, 50 / 3, 50 / 3])
+
+
+def test_who_needs_whom_is_left_out_without_the_dice_of_every_local_model_everywhere() -> None:
+    index = pd.MultiIndex.from_product([["standalone"], SITES[:2]], names=["method", "site"])
+    matrix = pd.DataFrame([[0.9, math.nan], [0.5, 0.7]], index, SITES[:2])
+    study = replace(EMPTY.study, sites=tuple(SITES[:2]))
+    assert list(_needs(replace(EMPTY, study=study, cross_site={"dice": matrix}))) == []
+    assert list(_needs(replace(EMPTY, study=study, cross_site={}))) == []

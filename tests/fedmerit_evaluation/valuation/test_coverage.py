@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmerit_evaluation.valuation.estimators import parse
-from fedmerit_lab.valuation.estimators import CoverageValues, coverage_matrix
+from fedmerit_evaluation.valuation.estimators import CoverageValues, coverage_matrix, parse
 
 DICE = np.array([[0.9, 0.1, 0.3], [0.5, 0.7, 0.3], [0.4, 0.2, 0.8]])  # of the model of row at column
 SITES = ("Alder", "Birch", "Cedar")
