@@ -148,7 +148,7 @@ def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
     return out
 
 
-def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = None) -> str:
+def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = None, folds: bool = False) -> str:
     """Partition the prepared patients of ``pool`` into a scenario, unless it exists; its known answer.
 
     Args:
@@ -157,9 +157,10 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = N
         out: folder of the scenario's sites.
         seed: of the partition.
         other: the same cases with other masks, for ``expert``.
+        folds: keep the pool's folds.
 
     Raises:
-        BadInput: there are too few patients, or the existing scenario is of another pool.
+        BadInput: there are too few patients, the existing scenario is of another pool, or a scenario cannot have folds.
     """
     kind, scenario = parse(spec)
     sources = [site.name for site in open_sites(pool)]
@@ -169,6 +170,8 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = N
             f"--scenarios {spec}: {pool} holds only {sources[0]}; an outlier needs the patients of a second hospital"
         )
     asked, options = {"pool": str(pool.resolve()), "seed": seed}, dict(answer.options)
+    if folds:
+        asked["folds"] = options["folds"] = True
     if "of_other" in options:
         if other is None:
             raise BadInput(f"--scenarios {spec}: needs the same cases with other masks; name their --other-pool")

@@ -117,7 +117,7 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
         sites, expected = bench.pool, "unknown answer"
     else:
         sites = folder / "sites"
-        expected = make(scenario, bench.pool, sites, other=bench.other)
+        expected = make(scenario, bench.pool, sites, other=bench.other, folds=bool(bench.folds))
     planned = _plan(bench, sites, folder / "methods")  # bad options are refused before hours of training
     references, local_only = _references(bench, sites, folder / "ground_truth", progress)
     observed = {FEDERATED: _observed(bench, sites, folder / "observed", FEDERATED, progress)}

@@ -86,7 +86,6 @@ def values(
     from fedmerit_lab.benchmarks.scenarios import generate
     from fedmerit_lab.benchmarks.value_benchmark import (
         ESTIMATORS,
-        UNCHANGED,
         Bench,
         bench_tables,
         judge,
@@ -97,8 +96,8 @@ def values(
     chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
     items = parse_methods(methods) if methods else []
     require_scenarios(wanted, chosen, items, other_pool)
-    if folds and (pool is None or wanted != [UNCHANGED]):
-        raise BadInput("--folds: made sites have one split; expected --scenarios asis and a --pool that has folds")
+    if folds and pool is None:
+        raise BadInput("--folds: generated hospitals have one split; expected a --pool that has folds")
     parts = find_folds(pool, folds)
     source, settings = pool or generate(out / "pool", size, patients), asked.all_settings
     judged = []

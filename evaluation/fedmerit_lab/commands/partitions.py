@@ -49,6 +49,9 @@ def partition(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the partition.")] = 0,
+    folds: Annotated[
+        bool, typer.Option("--folds", help="Keep the sites' folds; without it, only fold 0's split is partitioned.")
+    ] = False,
     outlier: Annotated[
         list[str] | None, option_in(VARIANTS, "All of it to the last site only; may be repeated.", metavar="CLASS")
     ] = None,
@@ -87,6 +90,7 @@ def partition(
         duplicate=duplicate or (),
         split_site=split_site or (),
         inverted=inverted or (),
+        folds=folds,
     )
     print_sites(out, len(folders))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
+from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.schema.site_folder import Case, SiteFolder, load_array
 from fedmerit_lab.partitioning.scheme import Scheme
 
@@ -36,6 +36,12 @@ class Patient:
     split: str
     cases: tuple[PooledCase, ...]
     patient_class: str
+    fold: int | None = None  # that tests it, if folds are kept
+
+    @property
+    def group(self) -> str:
+        """The patients with whom it is assigned: of its split, or of its fold."""
+        return self.split if self.fold is None else f"fold {self.fold}"
 
     @property
     def source(self) -> SiteFolder:
@@ -43,8 +49,8 @@ class Patient:
         return self.cases[0].source
 
 
-def pool_patients(sources: Sequence[SiteFolder], classes: str) -> list[Patient]:
-    """Return every patient of the sources, sorted by name.
+def pool_patients(sources: Sequence[SiteFolder], classes: str, folds: bool = False) -> list[Patient]:
+    """Return every patient of the sources, sorted by name, with its fold if ``folds`` are kept.
 
     Raises:
         BadInput: a patient is in two splits or sites, two cases would get one name, or classes are by ``labels`` and
@@ -71,7 +77,10 @@ def pool_patients(sources: Sequence[SiteFolder], classes: str) -> list[Patient]:
                 names.add(name)
                 cases.setdefault(case.patient, []).append(PooledCase(name, source, case, entry))
     patient_class = _classify(cases, classes)
-    return [Patient(name, places[name][1], tuple(cases[name]), patient_class[name]) for name in sorted(cases)]
+    return [
+        Patient(name, places[name][1], tuple(own), patient_class[name], int(own[0].entry["fold"]) if folds else None)
+        for name, own in sorted(cases.items())
+    ]
 
 
 def _classify(patients: Mapping[str, Sequence[PooledCase]], classes: str) -> dict[str, str]:
@@ -157,26 +166,28 @@ class Share:
 def assign_patients(
     sites: Path, patients: Sequence[Patient], scheme: Scheme, duplicate: Sequence[str], split_site: Sequence[str]
 ) -> dict[str, Share]:
-    """Return the patients of every site, by its name."""
+    """Return the patients of every site, by its name; patients with a fold by the scheme, fold by fold."""
+    folds = sorted({patient.group for patient in patients if patient.fold is not None})
+    local, common = (folds, []) if folds else (LOCAL_SPLITS, COMMON_SPLITS)
     names = [f"site-{number:0{len(str(scheme.into))}d}" for number in range(1, scheme.into + 1)]
     require_sites("duplicate", duplicate, names)
     require_sites("split site", split_site, names)
     number = scheme.into + len(duplicate) + len(split_site)
-    _require_enough(sites, patients, dict.fromkeys(LOCAL_SPLITS, scheme.into) | dict.fromkeys(COMMON_SPLITS, number))
+    _require_enough(sites, patients, dict.fromkeys(local, scheme.into) | dict.fromkeys(common, number))
     classes = sorted({patient.patient_class for patient in patients})
     if scheme.by not in ("banded", "variety"):  # their classes are in an order that counts
         np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # the same order in every split
     shares = scheme.class_shares(classes)
 
     def patients_in(split: str) -> list[Patient]:
-        chosen = [patient for patient in patients if patient.split == split]
+        chosen = [patient for patient in patients if patient.group == split]
         np.random.default_rng([scheme.seed, *split.encode()]).shuffle(chosen)
         return sorted(chosen, key=lambda patient: classes.index(patient.patient_class))
 
     assigned = {name: Share() for name in names}
     others = names[:-1] if scheme.outlier else names
     shares = {name: share[: len(others)] for name, share in shares.items() if name not in scheme.outlier}
-    for split in LOCAL_SPLITS:
+    for split in local:
         outliers = [patient for patient in patients_in(split) if patient.patient_class in scheme.outlier]
         rest = [patient for patient in patients_in(split) if patient.patient_class not in scheme.outlier]
         if scheme.outlier and (not outliers or len(rest) < len(others)):
@@ -193,16 +204,16 @@ def assign_patients(
         whole = assigned.pop(site)
         halves = [f"{site}-a", f"{site}-b"]
         assigned |= {half: Share(half_of=site) for half in halves}
-        for split in LOCAL_SPLITS:
-            own = [patient for patient in whole.patients if patient.split == split]
+        for split in local:
+            own = [patient for patient in whole.patients if patient.group == split]
             if len(own) < 2:
                 raise BadInput(f"split site {site}: {len(own)} {split} patient, but its halves need 2; choose another")
             for patient, half in _assign(own, dict.fromkeys(classes, np.full(2, 0.5)), halves):
                 assigned[half].patients.append(patient)
     everyone = sorted(assigned)
-    for split in COMMON_SPLITS:
-        if common := patients_in(split):
-            for patient, site in _assign(common, dict.fromkeys(classes, np.full(number, 1 / number)), everyone):
+    for split in common:
+        if tested := patients_in(split):
+            for patient, site in _assign(tested, dict.fromkeys(classes, np.full(number, 1 / number)), everyone):
                 assigned[site].patients.append(patient)
     return assigned
 
@@ -226,11 +237,11 @@ def require_sites(what: str, asked: Iterable[str], known: Iterable[str]) -> None
 
 
 def _require_enough(sites: Path, patients: Sequence[Patient], needed: Mapping[str, int]) -> None:
-    """Raise `BadInput` unless there is a patient of each split for every site; the server's split may be empty."""
-    there = Counter(patient.split for patient in patients)
+    """Raise `BadInput` unless there is a patient of each group for every site; the server's split may be empty."""
+    there = Counter(patient.group for patient in patients)
     for split, number in needed.items():
-        if there[split] < number and (there[split] or split in SPLITS):
+        if there[split] < number and (there[split] or split != SERVER_SPLIT):
             raise BadInput(
                 f"{sites}: {there[split]} {split} patients, but the sites need {number}, one each; partition "
-                "into fewer sites, add patients or prepare with other ratios"
+                "into fewer sites, add patients or prepare with other ratios or fewer folds"
             )

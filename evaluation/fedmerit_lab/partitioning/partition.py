@@ -34,6 +34,7 @@ def partition(
     split_site: Sequence[str] = (),
     inverted: Sequence[str] = (),
     trained_on: Mapping[str, Path] | None = None,
+    folds: bool = False,
 ) -> list[Path]:
     """Write ``site-1`` to ``site-N`` below ``out`` and return the folders, sorted by name; all of them or none.
 
@@ -41,9 +42,10 @@ def partition(
 
     Every patient goes to one site and stays in its split: training and validation patients by the scheme, those of
     testing and of the server's split evenly, so the test patients of all sites together are the same in every
-    partition of the same folders. Of sources with folds that is the split of fold 0, without the others. Arrays are
-    hard links to the sources' if the file system has them, else copies; masks with noise and inverted images are new
-    files.
+    partition of the same folders. Of sources with folds that is the split of fold 0, without the others, unless
+    ``folds`` are kept: then every patient goes to one site by the scheme, fold by fold, and its site tests it in its
+    fold; the test patients of all sites together are those of the fold in every partition. Arrays are hard links to the
+    sources' if the file system has them, else copies; masks with noise and inverted images are new files.
 
     Args:
         sites: Folder of prepared site folders, which are not changed.
@@ -56,6 +58,8 @@ def partition(
         inverted: Source sites in all of whose images bright and dark are exchanged.
         trained_on: By site, another folder of site folders of the same cases: the site trains on its cases as they are
             there, such as with the masks by one expert; without those that are missing there.
+        folds: Keep the folds of the sources. A patient is then trained on and tested with one mask, and at one site: no
+            ``label_noise``, ``duplicate`` or ``trained_on``.
 
     Raises:
         BadInput: a folder or an argument is unusable, or there are too few patients.
@@ -69,9 +73,11 @@ def partition(
         if source.info.get("spacing") != sources[0].info.get("spacing"):
             spacings = f"{source.info.get('spacing')} mm, but {sources[0].name} {sources[0].info.get('spacing')}"
             raise BadInput(f"{source.path}: has spacing {spacings}; prepare sites alike to partition them together")
+    if folds:
+        _require_folds(sources, {"label noise": label_noise, "duplicate": duplicate, "other masks": trained_on})
     require_sites("inverted", inverted, [source.name for source in sources])
     classes = scheme.classes or _usual_classes(scheme.by, sources)
-    patients = pool_patients(sources, classes)
+    patients = pool_patients(sources, classes, folds)
     shares = assign_patients(sites, patients, scheme, duplicate, split_site)
     others = dict(trained_on or {})
     require_sites("trained on", list(others), shares)
@@ -92,8 +98,8 @@ def partition(
         **({"outlier": list(scheme.outlier)} if scheme.outlier else {}),
         **({"inverted": list(inverted)} if inverted else {}),
         **({"trained_on_other_masks": sorted(others)} if others else {}),
-        "split_by_scheme": list(LOCAL_SPLITS),
-        "split_evenly": list(COMMON_SPLITS),
+        "split_by_scheme": ["folds"] if folds else list(LOCAL_SPLITS),
+        "split_evenly": [] if folds else list(COMMON_SPLITS),
     }
     try:
         with new_folder(out, "partition") as folder:
@@ -107,6 +113,20 @@ def partition(
     except OSError as error:
         raise BadInput(f"{out}: cannot be written ({error}); make room or name another folder") from error
     return [out / site for site in sorted(shares)]
+
+
+def _require_folds(sources: Sequence[SiteFolder], without: Mapping[str, object]) -> None:
+    """Raise `BadInput` unless all sources have the same folds and nothing is asked that folds do not allow."""
+    numbers = {source.name: source.folds for source in sources}
+    if len(set(numbers.values())) > 1 or not sources[0].folds:
+        there = ", ".join(f"{name} {number or 'none'}" for name, number in numbers.items())
+        raise BadInput(f"folds: {there}; prepare all sites with the same `--folds`")
+    for what, given in without.items():
+        if given:
+            raise BadInput(
+                f"folds: {what}: each patient is trained on in some folds and tested in another, so its site would "
+                "be tested on it too; partition without folds"
+            )
 
 
 def _usual_classes(by: str, sources: Sequence[SiteFolder]) -> str:

@@ -70,7 +70,7 @@ def write_site(
             stored = _write_case(folder, item, wrong.get(item.name), item.source.name in inverted)
             checksums |= dict(stored.values())
             files = {key: name for key, (name, _) in stored.items()}
-            entry = {name: value for name, value in item.entry.items() if name != "fold"}
+            entry = {name: value for name, value in item.entry.items() if name != "fold" or patient.fold is not None}
             entries[patient.split].append({**entry, "case": item.name, "origin": item.source.name, **files})
             for key, of_all in said.items():
                 stated = item.source.info.get(key, ())
@@ -83,6 +83,7 @@ def write_site(
         {
             "name": folder.name,
             **_merge_infos([sources[name].info for name in sorted(sources)]),
+            **({"folds": patients[0].source.folds} if patients[0].fold is not None else {}),
             "counts": counts,
             "used": {"cases": sum(count["cases"] for count in counts.values()), "files": len(checksums)},
             "unreadable_cases": 0,

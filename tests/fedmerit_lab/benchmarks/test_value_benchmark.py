@@ -201,11 +201,13 @@ def test_a_benchmark_over_folds(folded_sites, fedmerit, tmp_path):
     options = ("--out", tmp_path / "out", "--pool", folded_sites, "--folds", "--seeds", "0,1", "--rounds", 1,
                "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5, "--methods", "cgsv",
                "--estimators", "local_only,data_size,proxy:rounds=1:width=2:depth=2")  # fmt: skip
-    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "sizes:sites=2")
-    assert (found.exit_code, (tmp_path / "out").exists()) == (2, False)
-    assert "--folds: made sites have one split; expected --scenarios asis" in " ".join(found.stderr.split())
-    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis")
+    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "noise:sites=2")
+    assert found.exit_code == 2
+    assert "folds: label noise: each patient is trained on in some folds" in " ".join(found.stderr.split())
+    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis,double:sites=2")
     assert found.exit_code == 0, found.output
+    made = read_entries(tmp_path / "out" / "double-sites2" / "entries.csv")
+    assert {(entry.seeds, entry.folds) for entry in made} == {(2, 3)}
     kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
     assert {"local_only", "data_size", "proxy", "cgsv"} <= {name.split(":")[0] for name in kept}
     assert all((entry.seeds, entry.folds, entry.patients) == (2, 3, 6) for entry in kept.values())

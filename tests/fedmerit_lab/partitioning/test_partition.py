@@ -155,3 +155,61 @@ def test_four_hospitals(real_data, tmp_path):
         assert {name for name, (_, split) in patients(out).items() if split == "testing"} == tests
     training = sizes(tmp_path / "sizes", "training")
     assert training[:4] == sorted(training[:4])
+
+
+# Folds
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory):
+    """HK with 12 and UCL with 9 patients in three folds."""
+    folder = tmp_path_factory.mktemp("folded")
+    prostate_site(folder / "raw" / "HK", cases=12, seed=1)
+    prostate_site(folder / "raw" / "UCL", cases=9, seed=2)
+    return prepared(folder, folds=3)
+
+
+def fold_tests(folder, fold):
+    return {case.patient: site.name for site in open_sites(folder, fold=fold) for case in site.cases("testing")}
+
+
+@pytest.mark.parametrize("scheme", [UNIFORM, Scheme("powerlaw", 3), Scheme("uniform", 2, outlier=("UCL",))])
+def test_partition_with_folds_keeps_each_patient_at_one_site_and_in_its_fold(folded, tmp_path, scheme):
+    partition(folded, tmp_path / "out", scheme, folds=True)
+    home = {}
+    for fold in range(3):
+        assert fold_tests(tmp_path / "out", fold).keys() == fold_tests(folded, fold).keys()
+        for site in open_sites(tmp_path / "out", fold=fold):
+            for split in SPLITS:
+                assert site.cases(split)
+                for case in site.cases(split):
+                    assert home.setdefault(case.patient, site.name) == site.name
+    assert len(home) == 21
+    if scheme.outlier:
+        assert {site for patient, site in home.items() if patient in tested_of(folded, "UCL")} == {"site-2"}
+
+
+def tested_of(folder, site):
+    return {case.patient for one in open_sites(folder) if one.name == site for cases in one.splits.values()
+            for case in cases}  # fmt: skip
+
+
+def test_partition_with_folds_is_what_check_accepts_and_its_first_fold_the_listed_split(folded, tmp_path):
+    partition(folded, tmp_path / "out", UNIFORM, folds=True)
+    assert check(tmp_path / "out") == []
+    listed = {case.patient for site in open_sites(tmp_path / "out") for case in site.cases("testing")}
+    assert listed == fold_tests(folded, 0).keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"label_noise": {"site-1": 1.0}}, "label noise"), ({"duplicate": ["site-1"]}, "duplicate")]
+)
+def test_partition_with_folds_refuses_what_would_be_tested_as_it_was_trained(folded, tmp_path, options, words):
+    with pytest.raises(BadInput, match=f"folds: {words}"):
+        partition(folded, tmp_path / "out", UNIFORM, folds=True, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_partition_with_folds_of_sites_without_says_so(sources, tmp_path):
+    with pytest.raises(BadInput, match="folds: HK none, UCL none"):
+        partition(sources, tmp_path / "out", UNIFORM, folds=True)
