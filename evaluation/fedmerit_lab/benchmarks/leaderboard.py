@@ -29,7 +29,7 @@ ENTRIES = "entries.csv"  # in a scenario's folder: what a benchmark measured
 RESULTS, TASKS, PAGE = "results.csv", "tasks.json", "README.md"
 HALVES = ("choice", "confirmation")
 MISSING = "-"
-RELIABLE = 0.95  # noise ceiling of a reference that is known well enough
+RELIABLE = 0.95  # noise ceiling, by its lower end, of a reference that is known well enough
 EQUAL, RETRAINING = "equal shares", "retraining, one seed"  # rows beside estimators
 
 INTRODUCTION = """# Contribution estimators: leaderboard
@@ -56,6 +56,10 @@ fedmerit lab leaderboard benchmarks/contribution --add gen/SCENARIO/entries.csv 
 
 Send results.csv and this page as a pull request, with a link to the estimator's package. A new task needs an entry in
 tasks.json and the rows of all estimators listed here."""
+
+OVER_DATA_SETS = """How many points of a budget less than equal shares an estimator misallocates, mean of the tasks of each data set.
+Tasks of one data set share patients, so the interval and p are Student's t over data sets: three carry little. p are
+not corrected for the number of estimators."""
 
 Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^|`\r\n]+$")]
 Correlation = Annotated[float | None, Field(ge=-1, le=1)]
@@ -96,6 +100,7 @@ class Task(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     half: Literal["choice", "confirmation"]
+    data_set: Annotated[str, Field(min_length=1, max_length=50)]  # whose patients: tasks of one are not independent
     what: Annotated[str, Field(min_length=1, max_length=500)]
     command: Annotated[str, Field(min_length=1, max_length=1000)]
     remark: str = ""  # such as why its noise ceiling is below `RELIABLE`
@@ -222,6 +227,7 @@ def render(folder: Path) -> Path:
     if unknown := {entry.task for entry in entries} - set(tasks):
         raise BadInput(f"{folder / RESULTS}: {', '.join(sorted(unknown))}: no such task in {folder / TASKS}")
     parts = [INTRODUCTION, "## Over tasks", _over_tasks(tasks, entries)]
+    parts += ["## Over data sets", OVER_DATA_SETS, _over_data_sets(tasks, entries), _unjudged(entries)]
     for name, task in tasks.items():
         parts.append(_task_section(name, task, [entry for entry in entries if entry.task == name]))
     write_text(folder / PAGE, "\n\n".join(parts) + "\n")
@@ -248,6 +254,44 @@ def _over_tasks(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
         for _, name, means in sorted(rows)
     ]
     return _markdown(heads, cells)
+
+
+def _over_data_sets(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
+    """Return how much less than equal shares estimators misallocate, by data set, with an interval over data sets."""
+    equal = {entry.task: entry.misallocated for entry in entries if entry.estimator == EQUAL}
+    names = list(dict.fromkeys(task.data_set for name, task in tasks.items() if name in equal))
+    rows = []
+    for estimator in sorted({entry.estimator for entry in entries} - {EQUAL, RETRAINING}):
+        less: dict[str, list[float]] = {name: [] for name in names}
+        for entry in entries:
+            base = equal.get(entry.task)
+            if entry.estimator == estimator and entry.misallocated is not None and base is not None:
+                less[tasks[entry.task].data_set].append(base - entry.misallocated)
+        means = [float(np.mean(part)) for part in less.values() if part]
+        if means:
+            mean, count = float(np.mean(means)), sum(map(len, less.values()))
+            cells = [f"{100 * np.mean(part):.1f} ({len(part)})" if part else MISSING for part in less.values()]
+            rows.append((-mean, estimator, count, cells, _over_clusters(means)))
+    heads = ["estimator", "tasks", *(f"{name} (tasks)" for name in names), "mean of data sets [95 % CI]", "p"]
+    return _markdown(heads, [[f"`{name}`", str(count), *cells, *last] for _, name, count, cells, last in sorted(rows)])
+
+
+def _over_clusters(means: Sequence[float]) -> tuple[str, str]:
+    """Return the mean of data sets with Student's interval over them in points, and p of its being 0, as texts."""
+    mean, n = float(np.mean(means)), len(means)
+    error = float(np.std(means, ddof=1)) / np.sqrt(n) if n > 1 else np.nan
+    if not error > 0:
+        return f"{100 * mean:.1f}", MISSING
+    reach = float(t.ppf(0.975, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1))
+    return f"{100 * mean:.1f} [{100 * (mean - reach):.1f}, {100 * (mean + reach):.1f}]", f"{p:.2f}"
+
+
+def _unjudged(entries: Sequence[Entry]) -> str:
+    """Return which estimators no task has judged."""
+    judged = {split_spec(entry.estimator)[0] for entry in entries}
+    names = ", ".join(f"`{name}`" for name in sorted({*estimators()} - judged))
+    return f"Judged on no task: {names}." if names else "Every estimator is judged on a task."
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -288,7 +332,8 @@ def _noise_ceiling(entry: Entry) -> str:
     if entry.noise_ceiling is None:
         return "not known (that takes two test patients at every site)"
     known = _interval(_correlation, entry.noise_ceiling, entry.noise_ceiling_low, entry.noise_ceiling_high)
-    return known if entry.noise_ceiling >= RELIABLE else f"{known}, below {RELIABLE:.2f}"
+    reached = entry.noise_ceiling_low is not None and entry.noise_ceiling_low >= RELIABLE
+    return known if reached else f"{known}, not shown to reach {RELIABLE:.2f}"
 
 
 def _percent(value: float | None) -> str:

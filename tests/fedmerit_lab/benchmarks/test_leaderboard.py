@@ -18,7 +18,7 @@ from fedmerit_lab.benchmarks.leaderboard import EQUAL, RETRAINING, add_entries, 
 from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, run_estimators
 
 ROOT = Path(__file__).resolve().parents[3]
-TASK = {"half": "choice", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}
+TASK = {"half": "choice", "data_set": "made", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}
 
 
 @pytest.fixture
@@ -170,3 +170,32 @@ def test_the_page_in_the_repository_is_of_its_results(tmp_path):
     for name in ("results.csv", "tasks.json"):
         (tmp_path / name).write_text((source / name).read_text())
     assert render(tmp_path).read_text() == (source / "README.md").read_text()
+
+
+def test_differences_from_equal_shares_are_by_data_set_with_an_interval_over_them(tmp_path):
+    less = {"a": ("first", 0.10, 0.06), "b": ("first", 0.10, 0.08), "c": ("second", 0.10, 0.09), "d": ("third", 0.1, 0)}
+    tasks = {name: TASK | {"data_set": data_set} for name, (data_set, _, _) in less.items()}
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    row = make_entries(result({"data_size": [1, 2, 4]}))[0]
+    module.write_entries(
+        tmp_path / "results.csv",
+        [
+            row.model_copy(update={"task": task, "estimator": estimator, "misallocated": amount})
+            for task, (_, equal, own) in less.items()
+            for estimator, amount in ((EQUAL, equal), ("data_size", own))
+        ],
+    )
+    part = render(tmp_path).read_text().partition("## Over data sets")[2].partition("## a")[0]
+    # 3, 1 and 10 points: mean 4.67, SD 4.73, times 4.303 / sqrt 3
+    assert "| `data_size` | 4 | 3.0 (2) | 1.0 (1) | 10.0 (1) | 4.7 [-7.1, 16.4] | 0.23 |" in part
+    assert "Judged on no task: " in part
+    assert "`coverage`" in part
+    assert "`data_size`" not in part.partition("Judged on no task")[2]
+
+
+def test_a_noise_ceiling_counts_by_its_lower_end(folder):
+    measured = module.read_entries(folder / "results.csv")
+    for low, words in ((0.9, "0.97 [0.90, 1.00], not shown to reach 0.95."), (0.96, "0.97 [0.96, 1.00].")):
+        ends = {"noise_ceiling": 0.97, "noise_ceiling_low": low, "noise_ceiling_high": 1.0}
+        module.write_entries(folder / "results.csv", [entry.model_copy(update=ends) for entry in measured])
+        assert f"noise ceiling {words}" in render(folder).read_text()
