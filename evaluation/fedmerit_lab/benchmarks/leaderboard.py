@@ -57,9 +57,9 @@ fedmerit lab leaderboard benchmarks/contribution --add gen/SCENARIO/entries.csv 
 Send results.csv and this page as a pull request, with a link to the estimator's package. A new task needs an entry in
 tasks.json and the rows of all estimators listed here."""
 
-OVER_DATA_SETS = """How many points of a budget less than equal shares an estimator misallocates, mean of the tasks of each data set.
-Tasks of one data set share patients, so the interval and p are Student's t over data sets: three carry little. p are
-not corrected for the number of estimators."""
+OVER_DATA_SETS = """How many points of a budget less than equal shares an estimator misallocates, mean of the tasks of
+each data set. Tasks of one data set share patients, so the interval and p are Student's t over data sets: three carry
+little. p are not corrected for the number of estimators."""
 
 Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^|`\r\n]+$")]
 Correlation = Annotated[float | None, Field(ge=-1, le=1)]

@@ -27,7 +27,7 @@ FEDERATED, LOCAL_ONLY = "fedavg", "standalone"  # methods of the trainings
 ESTIMATORS = (
     "multi_round", "multi_round:voice=others", "multi_round:kind=leave_one_out", "multi_round:weigh=progress",
     "one_round", "one_round:kind=leave_one_out", "leave_one_out_loss", "local_only", "local_only:voice=others",
-    "contribution", "data_size",
+    "coverage", "coverage:kind=leave_one_out", "contribution", "data_size",
     "label_volume", "knn_shapley", "label_distance", "intensity_distance",
 )  # fmt: skip
 
