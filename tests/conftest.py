@@ -57,7 +57,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; whoever runs several files at a time keeps that order."""
+    """The longest files first; runs of several files at a time keep that order."""
 
     def place(item: pytest.Item) -> int:
         path = item.path.as_posix()

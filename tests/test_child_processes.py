@@ -111,7 +111,7 @@ def start_script():
 
 
 def test_closed_start_script_imports_nothing_from_its_kit(tmp_path):
-    """The script as it is, with ``python3`` replaced by one that prints what it would import from."""
+    """The script unchanged, with ``python3`` replaced by one that prints what it would import from."""
     kit = tmp_path / "kit"
     for folder in ("startup", "local", "bin"):
         (kit / folder).mkdir(parents=True)
@@ -125,8 +125,8 @@ def test_closed_start_script_imports_nothing_from_its_kit(tmp_path):
     (kit / "psutil.py").write_text("")
     command = ["bash", str(kit / "startup/sub_start.sh"), "--once"]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    told = subprocess.run(command, cwd=kit, env=environment, capture_output=True, text=True, timeout=60).stdout
-    path = ast.literal_eval(told.splitlines()[-1])
+    reported = subprocess.run(command, cwd=kit, env=environment, capture_output=True, text=True, timeout=60).stdout
+    path = ast.literal_eval(reported.splitlines()[-1])
     assert "/local/custom" in path
     assert not {"", ".", str(kit)} & set(path)
 

@@ -160,7 +160,7 @@ SHARED = {
 }  # fmt: skip
 
 
-def test_methods_import_torch_the_standard_library_and_the_contract_alone():
+def test_methods_import_torch_the_standard_library_and_the_contract_only():
     def others(file):
         found = {module for module in imports(file) if not within(module, SHARED)} - {"fedmerit"}
         return {module.split(".")[0] for module in found} - sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""The wheel alone, in an empty folder: from images to a report and a model to use."""
+"""The wheel only, in an empty folder: from images to a report and a model to use."""
 
 import os
 import shutil
@@ -76,7 +76,7 @@ def test_the_wheel_holds_all_packages_and_nothing_generic(installed: Installed) 
     assert held == {name for name in files if "__pycache__" not in name and ".egg-info/" not in name}
 
 
-def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed: Installed) -> None:
+def test_the_wheel_only_prepares_trains_reports_predicts_and_exports(installed: Installed) -> None:
     work = installed.folder
     assert "fedce" in installed("fedmerit", "methods")
     prepared = ("--size", 32, "--patients", 5, "--no-pictures", "--jobs", 1)
@@ -84,20 +84,20 @@ def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed:
     log = ("--log", "logs/run.log")
     image = np.random.default_rng(0).normal(size=(64, 64, 5)).astype(np.float32)
     nib.save(nib.Nifti1Image(image, np.diag([2.0, 2.0, 4.0, 1.0])), work / "raw.nii.gz")
-    told = installed.in_one_process(
+    reported = installed.in_one_process(
         ("prepare", "synthetic-prostate", "--out", "sites", *prepared),
         (*log, "run", "--method", "fedce", "--sites", "sites", *training, "--out", "run"),
         ("report", "run", "--out", "shown"),
         ("data", "survey", "--sites", "sites", "--out", "surveyed"),
-        ("dossier", "run", "--out", "told"),
+        ("dossier", "run", "--out", "reported"),
         ("predict", "run", "raw.nii.gz", "--out", "masks"),
         ("model", "export", "run", "--bundle", "bundle", "--torchscript", "model.ts"),
     )
-    assert f"{ROOT}/" not in told
+    assert f"{ROOT}/" not in reported
     assert "round 0: Dice" in (work / "logs/run.log").read_text()
-    for page in ("shown/report.html", "surveyed/survey.html", "told/dossier.html"):
+    for page in ("shown/report.html", "surveyed/survey.html", "reported/dossier.html"):
         assert "</html>" in (work / page).read_text()
     (mask,) = (work / "masks").rglob("*.nii.gz")
     assert nib.load(mask).shape == image.shape
-    assert "MONAI applied its network" in told
+    assert "MONAI applied its network" in reported
     assert (work / "model.ts").exists()

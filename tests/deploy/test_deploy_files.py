@@ -48,7 +48,7 @@ def test_image_is_pinned_and_without_privileges():
     assert [rest.split()[0] for name, rest in found if name == "FROM"] == ["python:${PYTHON}@${PYTHON_DIGEST}"] * 2
     digests = [rest.partition("=")[2] for name, rest in found if name == "ARG" and rest.startswith("PYTHON_DIGEST")]
     assert len(digests) == 1
-    assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", digests[0])  # nothing is built by the tag alone
+    assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", digests[0])  # nothing is built by the tag only
     assert not re.search(r"extra-index", (DEPLOY / "Dockerfile").read_text())
     installs = [rest for name, rest in found if name == "RUN" and "pip install" in rest]
     assert all("--no-deps" in words for text in installs for words in text.split("pip install")[1:])
@@ -59,7 +59,7 @@ def test_image_is_pinned_and_without_privileges():
 
 
 def test_nothing_is_installed_by_a_name_that_no_index_has():
-    """Nobody owns the name on PyPI: whoever takes it would be installed. And nothing comes from a second index."""
+    """Nobody owns the name on PyPI: another package would be installed. And nothing comes from a second index."""
     places = (
         "README.md",
         "CONTRIBUTING.md",

@@ -1,4 +1,4 @@
-"""Encrypted runs: the server adds up ciphertexts that the sites alone can read, and its methods see nothing else."""
+"""Encrypted runs: the server adds up ciphertexts that the sites only can read, and its methods see nothing else."""
 
 from dataclasses import replace
 
@@ -126,7 +126,7 @@ def whole_model(key, one):
 
 
 def encrypted_replies(one, key, without=()):
-    """The replies of `pretending`, encrypted; of FedCE with claims in the place of what the server cannot compute."""
+    """The replies of `pretending`, encrypted; of FedCE with claims instead of what the server cannot compute."""
     _, buffers = whole_model(key, one)
     answers = plain_replies(one, without)
     for place, (site, reply) in enumerate(answers.items()):
@@ -169,12 +169,12 @@ def test_the_encrypted_model_is_the_plain_weighted_sum(method, made, key, tmp_pa
 
 
 def test_fedce_weighs_by_what_the_sites_say(made, key, tmp_path):
-    """The plain server, told the same, where its own cosines are those that the sites claim."""
+    """The plain server, given the same, where its own cosines are those that the sites claim."""
     one = federation("fedce", tmp_path / "run", made)
     finish(one, key)
     table = read_results(tmp_path / "run")
-    told = table[(table["quantity"] == "cosine") & (table["round"] == 1)].set_index("site")["value"]
-    assert told.to_dict() == {"Alder": 0.5, "Birch": 0.4, "Cedar": pytest.approx(0.3)}
+    reported = table[(table["quantity"] == "cosine") & (table["round"] == 1)].set_index("site")["value"]
+    assert reported.to_dict() == {"Alder": 0.5, "Birch": 0.4, "Cedar": pytest.approx(0.3)}
     weights = one.recorder.ledger.records[1]["weights"]
     terms = {"Alder": 0.5 * 0.3, "Birch": 0.6 * 0.4, "Cedar": 0.7 * 0.5}  # (1 - cosine) times error, Eqs. 2 to 4
     assert weights == {site: pytest.approx(term / sum(terms.values())) for site, term in terms.items()}
@@ -194,7 +194,7 @@ def test_what_single_updates_would_tell_is_not_recorded(made, key, tmp_path):
     assert len(set(record["updates"].values())) == 3
 
 
-def test_a_run_goes_on_from_its_ciphertexts(made, key, tmp_path):
+def test_a_run_continues_from_its_ciphertexts(made, key, tmp_path):
     first = federation("fedce", tmp_path / "run", made)
     first.take(encrypted_replies(first, key))
     second = federation("fedce", tmp_path / "run", made)
@@ -227,7 +227,7 @@ def multiplied(reply, key):
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_no_encrypted_update_is_rejected_and_the_run_goes_on(name, made, key, tmp_path):
+def test_what_is_no_encrypted_update_is_rejected_and_the_run_continues(name, made, key, tmp_path):
     one = federation("fedavg", tmp_path / "run", made, rounds=1)
     answers = encrypted_replies(one, key)
     answers["Birch"] = MALFORMED[name](answers["Birch"], key)
@@ -265,19 +265,19 @@ def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     assert digest(answer.ciphertexts) == digest(reply.ciphertexts)
 
 
-def through_the_gate(answer, encrypted=False, **planted):
+def through_the_gate(answer, encrypted=False, **injected):
     from nvflare.apis.fl_context import FLContext
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
     network = initial_network(tiny_plan().network, 0)
     model = message_to_model(answer, network)
-    model.meta |= planted
+    model.meta |= injected
     left = EgressFilter(encrypted=encrypted).process(FLModelUtils.to_shareable(model), FLContext())
     return model_to_answer(FLModelUtils.from_shareable(left), network)
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "injected",
     [
         {"update": [b"x"], "statistics": [], "images": [b"x"]},
         {"update": ["patient"], "statistics": []},
@@ -286,9 +286,9 @@ def through_the_gate(answer, encrypted=False, **planted):
     ],
     ids=["more", "text", "many", "large"],
 )
-def test_the_gate_lets_nothing_else_pass_as_ciphertexts(reply, planted):
+def test_the_gate_lets_nothing_else_pass_as_ciphertexts(reply, injected):
     with pytest.raises(Withheld):
-        through_the_gate(reply, ciphertexts=planted)
+        through_the_gate(reply, ciphertexts=injected)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -335,7 +335,7 @@ def encrypted(fedmerit, options, tmp_path_factory):
 
 
 def assert_close(plain, run, model, kept=None):
-    """What one run measured, the other did too, but for CKKS's error; its model lies in ``kept``, or with it."""
+    """What one run measured, the other did too, except CKKS's error; its model lies in ``kept``, or with it."""
     measured = [read_results(folder) for folder in (plain, run)]
     names = ["round", "site", "split", "case", "label", "quantity"]
     known = [table[~table["quantity"].isin(EVIDENCE)].set_index(names)["value"] for table in measured]

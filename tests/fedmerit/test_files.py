@@ -25,7 +25,7 @@ class Full:
 
 
 @pytest.mark.parametrize("save", [lambda file: file.write(bytes(2000)), partial(torch.save, torch.zeros(10_000))])
-def test_full_disk_is_told_with_the_file_and_leaves_what_was_there(tmp_path, save):
+def test_full_disk_is_reported_with_the_file_and_leaves_what_was_there(tmp_path, save):
     path = tmp_path / "file"
     write_text(path, "before")
     with pytest.raises(RunFailed, match=r"file: cannot be written, the disk is full; make room"):
@@ -58,7 +58,7 @@ def test_what_a_killed_process_left_half_written_is_dropped(tmp_path):
 
 
 def test_a_name_is_on_disk_where_that_is_asked_for(tmp_path, monkeypatch):
-    """A checkpoint that a loss of power takes back is older than what sites were told."""
+    """A checkpoint that a loss of power takes back is older than what sites were reported."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, (tmp_path / "file").exists())))
     write_durably(tmp_path / "file", lambda file: file.write(b"content"))
@@ -68,8 +68,8 @@ def test_a_name_is_on_disk_where_that_is_asked_for(tmp_path, monkeypatch):
 
 def test_folder_is_held_by_one(tmp_path):
     for _ in range(2):
-        told = f"another process is at work on this run, begun by process {os.getpid()}; wait"
-        with lock_folder(tmp_path), pytest.raises(BadInput, match=told), lock_folder(tmp_path):
+        reported = f"another process is at work on this run, begun by process {os.getpid()}; wait"
+        with lock_folder(tmp_path), pytest.raises(BadInput, match=reported), lock_folder(tmp_path):
             pass
 
 

@@ -148,12 +148,12 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_begin_with_what_was_imported_and_deaf_to_ctrl_c(tmp_path):
+def test_workers_begin_with_what_was_imported_and_blocking_ctrl_c(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=300, check=True
     )
-    assert told.stdout.split() == ["True", "True", "False", "False"]
+    assert reported.stdout.split() == ["True", "True", "False", "False"]
 
 
 ASK = "import sys; sys.path.insert(0, sys.argv[1]); import {0} as v; print(v.code_commit())"

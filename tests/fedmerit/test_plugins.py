@@ -108,11 +108,11 @@ def blobs(tmp_path_factory):
 @pytest.fixture
 def prepared(own_parts, blobs, fedmerit, tmp_path):
     """Site folders, by the reader of the package."""
-    told = fedmerit(
+    reported = fedmerit(
         *("prepare", "arrays", "--source", blobs, "--out", tmp_path / "sites", "--size", 32, "--no-pictures"),
         *("--jobs", 1),
     )
-    assert told.exit_code == 0, told.output
+    assert reported.exit_code == 0, reported.output
     return tmp_path / "sites"
 
 
@@ -141,19 +141,19 @@ def test_nothing_is_loaded_before_it_is_asked_for(own_parts):
 def test_one_of_each_on_the_local_engine(prepared, fedmerit, tmp_path):
     run = tmp_path / "run"
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
-    told = fedmerit(
+    reported = fedmerit(
         *("lab", "run", "--out", run, "--method", "evenly", "--sites", prepared, "--rounds", 2, "--engine", "local"),
         *("--attack", "B=halved", "--set", "step=0.5", *settings),
     )
-    assert told.exit_code == 0, told.output
+    assert reported.exit_code == 0, reported.output
     assert is_finished(run, 2)
     info = json.loads((run / "run.json").read_text())
     assert info["parameters"] == {"step": 0.5}
     assert info["attacks"] == {"B": "halved:from_=0"} or info["attacks"]["B"].startswith("halved")
     assert json.loads((run / "models" / "model.json").read_text())["architecture"] == "one-layer"
-    told = fedmerit("evaluate", run, "--sites", prepared, "--metric", "volume-error")
-    assert told.exit_code == 0, told.output
-    assert "volume-error" in told.output
+    reported = fedmerit("evaluate", run, "--sites", prepared, "--metric", "volume-error")
+    assert reported.exit_code == 0, reported.output
+    assert "volume-error" in reported.output
 
 
 @pytest.mark.slow
@@ -191,9 +191,12 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setattr(METHODS, "_loaded", {})
     monkeypatch.delenv(plugins.SCRIPTS)
-    for go_on in (lambda: resumption.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    for proceed in (
+        lambda: resumption.require_same(tmp_path / "run", {}),
+        lambda: runs.execute(tmp_path / "run", print),
+    ):
         with pytest.raises(BadInput, match=f"run.json: names {script} .* with FEDMERIT_PARTS={script} before it"):
-            go_on()
+            proceed()
     assert plugins.scripts() == []
     assert plugins._imported == set()
     monkeypatch.chdir(script.parent)
@@ -202,16 +205,19 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     assert plugins._imported == {str(script)}
 
 
-def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
+def test_a_script_that_was_changed_continues_with_no_run(script, sites, tmp_path):
     settings = {"architecture": "unet", "width": "2", "depth": "2", "augmentation": "none"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
-    script.write_text(begun + "# as FedAvg, but for this line\n")
-    for go_on in (lambda: resumption.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    script.write_text(begun + "# as FedAvg, except this line\n")
+    for proceed in (
+        lambda: resumption.require_same(tmp_path / "run", {}),
+        lambda: runs.execute(tmp_path / "run", print),
+    ):
         with pytest.raises(
             BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it was"
         ):
-            go_on()
+            proceed()
     script.write_text(f'{begun}\n\nif __name__ == "__main__":\n    print("no import executes this")\n')
     runs.execute(tmp_path / "run", lambda record: None)
     assert is_finished(tmp_path / "run", 1)
@@ -321,7 +327,7 @@ def test_a_script_that_fails_is_named(script):
         list(METHODS)
 
 
-def test_a_deployed_machine_imports_what_it_approved_alone(own_parts, monkeypatch):
+def test_a_deployed_machine_imports_what_it_approved_only(own_parts, monkeypatch):
     monkeypatch.setenv(plugins.APPROVED, "{}")
     with pytest.raises(BadInput) as refused:
         METHODS["evenly"]
@@ -434,7 +440,7 @@ def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
     def refused(**parts):
         manifest.write_text(json.dumps({"site": "A", "parts": parts}))
         validator = ClassValidator("config_fed_client.json", str(manifest))
-        validator.authorizer.authorize_component_config = lambda *_: None  # NVFlare's own part, tested elsewhere
+        validator.authorizer.authorize_component_config = lambda *_: None  # NVFlare's own share, tested elsewhere
         return validator.validate(str(tmp_path))[0]
 
     digest = plugins.approvable(CLASS).digest
@@ -452,15 +458,17 @@ def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
 def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_path):
     job = tmp_path / "job"
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
-    told = fedmerit("job", "export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
-    assert told.exit_code == 0, told.output
+    reported = fedmerit(
+        "job", "export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings
+    )
+    assert reported.exit_code == 0, reported.output
     with federation(tmp_path / "kits", prepared, rules=RULES.model_copy(update={"least_images": 2})) as made:
         refused = made.submit(job)
         assert made.wait(refused) != session.COMPLETED
-        told = fedmerit("job", "status", refused, "--kit", made.admin)
-        assert f"fedmerit deploy approve {CLASS}" in told.output
+        reported = fedmerit("job", "status", refused, "--kit", made.admin)
+        assert f"fedmerit deploy approve {CLASS}" in reported.output
         parts = [f"own_parts.parts:{name}" for name in ("Evenly", "OneLayer", "Squared", "nesterov")]
         for kit in made.kits.values():
-            told = fedmerit("deploy", "approve", *parts, "--kit", kit)
-            assert told.exit_code == 0, told.output
+            reported = fedmerit("deploy", "approve", *parts, "--kit", kit)
+            assert reported.exit_code == 0, reported.output
         assert made.wait(made.submit(job)) == session.COMPLETED, made.log()

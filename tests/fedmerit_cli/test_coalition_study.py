@@ -1,4 +1,4 @@
-"""A folder of trained coalitions: what is said of the trainings, and which of them sampling asks for."""
+"""A folder of trained coalitions: what is reported of the trainings, and which of them sampling asks for."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,7 +61,7 @@ def test_train_prints_cost_of_unfinished_trainings(study, synthetic, capsys):
 
 
 def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monkeypatch, capsys):
-    """In a game without interplay every order gives a site what it has alone: no standard error, 20 orders."""
+    """In a game without interplay every order gives a site what it has only: no standard error, 20 orders."""
     worth = {3: {A: 0.3, B: 0.5, BOTH: 0.8}, 5: {A: 0.1, B: 0.2, BOTH: 0.3}}
     games = {3: {EMPTY_COALITION: 0.0}, 5: {EMPTY_COALITION: 0.0}}
     asked = []

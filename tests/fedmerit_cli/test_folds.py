@@ -40,8 +40,10 @@ def config_of(run):
 @pytest.mark.slow
 def test_every_patient_is_tested_once_by_each_method(compared, folded_sites, fedmerit):
     out, printed = compared
-    told = r"3 folds, 1 seed: every patient is tested\. 95 % CI of the gain over local training .*: about \d+ points"
-    assert re.search(told, " ".join(printed.split()))
+    reported = (
+        r"3 folds, 1 seed: every patient is tested\. 95 % CI of the gain over local training .*: about \d+ points"
+    )
+    assert re.search(reported, " ".join(printed.split()))
     assert "6 of 6 trainings to do" in printed
     everyone = {site.name: len(site.patients_by_fold()) for site in open_sites(folded_sites)}
     for method in ("standalone", "fedavg", "ensemble"):
@@ -108,9 +110,9 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
     assert "trainings to do" not in again.output
     table = pd.read_csv(tmp_path / "tables" / "unseen.csv").set_index("Site")
     for site, other in zip(table.index[:2], table.index[1::-1], strict=True):
-        alone = [read_table(run / "evaluation" / "testing-everywhere.csv")
+        single = [read_table(run / "evaluation" / "testing-everywhere.csv")
                  for run in sorted((tmp_path / "runs").glob(f"{other}_seed0_fold*"))]  # fmt: skip
-        dice = [rows[(rows["site"] == site) & (rows["quantity"] == "dice")]["value"].mean() for rows in alone]
+        dice = [rows[(rows["site"] == site) & (rows["quantity"] == "dice")]["value"].mean() for rows in single]
         assert table.loc[site, "Unseen [%]"] == pytest.approx(100 * np.mean(dice), abs=0.06)
 
 

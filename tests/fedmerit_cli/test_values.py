@@ -23,7 +23,7 @@ from fedmerit_evaluation.results.views import Results
 
 ROUNDS = 2
 LOO = ["site1+site2+site3", "site1+site2", "site1+site3", "site2+site3"]
-ALONE = ["site1", "site2", "site3"]
+SINGLE = ["site1", "site2", "site3"]
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_leave_one_out_prints_the_cost_then_the_tables(whole):
     images = ROUNDS * 15 * (3 + 2 + 2 + 2)
     cost = rf"4 of 4 trainings to do, {images} images in all"
     assert re.search(cost, plain(printed))
-    told = ("One split, 1 seed", "trainings to do", "Leave-one-out")
-    assert sorted(told, key=printed.index) == list(told)
+    reported = ("One split, 1 seed", "trainings to do", "Leave-one-out")
+    assert sorted(reported, key=printed.index) == list(reported)
     assert "Drop of test Dice [points] of the site in the column" in plain(printed)
     tables = leave_one_out_tables(Results(read_table(out / "results.csv")))
     assert_written(out, tables)
@@ -94,14 +94,14 @@ def test_leave_one_out_prints_the_cost_then_the_tables(whole):
 def test_shapley_trains_only_further_coalitions(whole):
     out, _, between, printed = whole
     assert "3 of 7 trainings to do" in printed
-    names = sorted(f"{coalition}_seed0" for coalition in LOO + ALONE)
+    names = sorted(f"{coalition}_seed0" for coalition in LOO + SINGLE)
     assert sorted(path.name for path in (out / "runs").iterdir()) == names
     assert sorted({path.relative_to(out / "runs").parts[0] for path in between}) == sorted(f"{c}_seed0" for c in LOO)
     after = contents(out)
     assert {path: after[path] for path in between} == between
     tables = shapley_tables(Results(read_table(out / "results.csv")))
     assert_written(out, tables)
-    assert set(tables[1].frame["Coalition"]) == {*LOO, *ALONE}
+    assert set(tables[1].frame["Coalition"]) == {*LOO, *SINGLE}
     assert "Test Dice of each coalition's model" in plain(printed)
     assert "trainings, results, figure and tables" in plain(printed)
     assert (out / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
@@ -134,18 +134,18 @@ def test_sampled_values(fedmerit, arguments, own):
     assert "trainings to do" not in result.output
     assert contents(own) == before
     game = coalition_utilities(Results(read_table(own / "results.csv")))[0]
-    rule = Sampling(tuple(ALONE), seed=0, truncation=0, precision=0, most=20)
+    rule = Sampling(tuple(SINGLE), seed=0, truncation=0, precision=0, most=20)
     estimate = rule.estimate(game)
     assert not estimate.needed
-    tables = sampled_tables(ALONE, {0: estimate})
+    tables = sampled_tables(SINGLE, {0: estimate})
     assert_written(own, tables)
-    assert tables[0].frame["Shapley [points]"].sum() == pytest.approx(100 * float(game[frozenset(ALONE)]))
+    assert tables[0].frame["Shapley [points]"].sum() == pytest.approx(100 * float(game[frozenset(SINGLE)]))
 
 
 def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
     """leave-one-out after shapley keeps the coalitions that it does not ask for."""
     assert fedmerit(*arguments("leave-one-out", own)).exit_code == 0
-    assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *ALONE}
+    assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *SINGLE}
 
 
 @pytest.mark.slow
@@ -291,11 +291,11 @@ def test_power_of_stated_deviations(fedmerit, tmp_path):
     result = fedmerit("value", "power", *stated, "--patients", "16,5,5,4", "--seeds", "9,2,1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients per site")
-    by_hand = {
+    explicitly = {
         (5, 2): 16.334**2 * 4.5 + 3.7611**2 * 12.8 + 2.8016**2 * 4.5,
         (16, 9): 3.2009**2 + 2.9979**2 * 4 + 2.8016**2,
     }
-    for (patients, seeds), squared in by_hand.items():
+    for (patients, seeds), squared in explicitly.items():
         assert table.loc[patients, f"{seeds} seeds [points]"] == pytest.approx(squared**0.5, rel=1e-3)
     assert table["1 seed [points]"].isna().all()
     assert table.loc[4].isna().all()  # too few for a significant difference

@@ -89,10 +89,10 @@ def test_one_plan_for_all_sites(fedmerit, sites, tmp_path):
     assert fedmerit("predict", run, raw, "--out", tmp_path / "masks", "--device", "cpu").exit_code == 0
     assert nib.load(tmp_path / "masks" / f"{case.name}_prostate.nii.gz").shape == image.shape
     write_json(plan, {"data_plan": stated | {"batch_size": stated["batch_size"] + 1}})
-    alone = tmp_path / "alone"
-    assert fedmerit(*asked[2][:4], "--out", alone, "--plan", plan).exit_code == 0
+    single = tmp_path / "single"
+    assert fedmerit(*asked[2][:4], "--out", single, "--plan", plan).exit_code == 0
     (planned / site.name).rename(tmp_path / "before")
-    (alone / site.name).rename(planned / site.name)
+    (single / site.name).rename(planned / site.name)
     refused = fedmerit(*asked[3][:3], "--out", tmp_path / "other", *asked[3][5:])
     assert refused.exit_code == 2
     assert "data_plan is" in refused.output

@@ -51,11 +51,11 @@ def drishti(folder: Path, training=(2, 4), test=(1,), experts=4):
     """Soft maps of experts who differ by two pixels each; returns their disc and cup masks (experts, h, w)."""
     opinions = [disc_and_cup(2 * expert) for expert in range(experts)]
     parts = (("Training", "GT", training), ("Test", "Test_GT", test))
-    for part, truth, cases in parts:
+    for part, reference, cases in parts:
         for number in cases:
             case = f"drishtiGS_{number:03d}"
             save_png(folder / part / "Images" / f"{case}.png", photo(number))
-            place = folder / part / truth / case
+            place = folder / part / reference / case
             for position, name in enumerate(("ODsegSoftmap", "cupsegSoftmap")):
                 votes = np.sum([masks[position] for masks in opinions], axis=0)
                 save_png(place / "SoftMap" / f"{case}_{name}.png", SOFT[votes])
@@ -135,7 +135,7 @@ def riga(folder: Path, number, *, suffix=".tif", experts=range(1, 7), prime=True
 
 
 def nvflare(folder: Path, site="MSD", cases=("prostate_00", "prostate_01", "prostate_02"), numbers=(8, 9, 10, 11)):
-    """Slices of the gland alone, numbered as in the volume, and the data list, sorted as text sorts numbers."""
+    """Slices of the gland only, numbered as in the volume, and the data list, sorted as text sorts numbers."""
     entries = []
     for case in cases:
         for number in numbers:

@@ -123,7 +123,7 @@ def nci_isbi(folder: Path):
     """Two patients per collection, a mask of each naming, the rows of one stored upwards, one patient beyond."""
     for collection, patient, mask in (
         ("Prostate-3T", "Prostate3T-01-0001", "Training/Prostate3T-01-0001"),
-        ("Prostate-3T", "Prostate3T-03-0002", "Test/Prostate3T-03-0002_truth"),
+        ("Prostate-3T", "Prostate3T-03-0002", "Test/Prostate3T-03-0002_ground truth"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-01-0006", "Training/ProstateDx-01-0006_correctedLabels"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-01-0055", "Training/ProstateDx-01-0055"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-02-0003", "Leaderboard/ProstateDx-02-0003"),
@@ -131,7 +131,7 @@ def nci_isbi(folder: Path):
     ):
         save_series(folder / "manifest-1" / collection / patient / "study" / "5-T2 AX", volume(len(patient)))
         if mask:
-            labels, affine = flipped(np.minimum(zones(), 2), OBLIQUE, *((1,) if "_truth" in mask else ()))
+            labels, affine = flipped(np.minimum(zones(), 2), OBLIQUE, *((1,) if "_ground_truth" in mask else ()))
             save_itk(folder / "Mask" / f"{mask}.nrrd", labels, affine)
     (folder / "manifest-1" / "LICENSE").write_text("")
 

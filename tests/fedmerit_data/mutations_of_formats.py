@@ -232,7 +232,7 @@ def dicom(layout: Layout) -> Iterator[Mutation]:
                 f"{part} slice {name}", target, partial(_slice, target=target, **changes), name == "slope zero"
             )
         last = target.replace("1-02", "1-03")  # by where it lies
-        if not layout.mask.endswith(".dcm"):  # DICOM-SEG holds marked slices alone: none of them is missed
+        if not layout.mask.endswith(".dcm"):  # DICOM-SEG holds marked slices only: none of them is missed
             yield Mutation(f"{part} last slice missing", last, lambda root, last=last: (root / last).unlink(), True)
         yield Mutation(f"{part} slice packed otherwise", target, partial(_syntax, target=target))
         for name, changes in {

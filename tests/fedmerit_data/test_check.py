@@ -37,7 +37,7 @@ def test_pictures_and_hidden_folders_are_no_sites(two_hospitals, sites):
     assert (finding.kind, finding.site, finding.file) == ("unreadable site", "BMC", sites / "BMC")
 
 
-def test_some_folders_alone(sites):
+def test_some_folders_only(sites):
     """What lies beside them is not looked at, and may be anything."""
     (sites / "UCL" / "site.json").unlink()
     (state,) = examine_folders([sites / "HK"]).sites
@@ -48,8 +48,8 @@ def test_some_folders_alone(sites):
     assert "no such site folder" in finding.message
 
 
-def test_errors_are_told_before_warnings_and_notes(sites):
-    """A split that the first site was to have empty is told after a file of the last site that is missing."""
+def test_errors_are_reported_before_warnings_and_notes(sites):
+    """A split that the first site was to have empty is reported after a file of the last site that is missing."""
     edit(sites / "HK" / "site.json", lambda info: info.update(ratios=[0.5, 0.0, 0.5]))
     edit(sites / "HK" / "datalist.json", lambda lists: lists.update(validation=[]))
     (sites / "UCL" / "cases" / "Case01_image.npy").unlink()

@@ -4,7 +4,7 @@ Each mutation spoils a fresh copy of a tiny source. What may come of it:
 
 1. `BadInput` that names what was spoilt and says what to do;
 2. sites without the case, every file of which is among those left out, with a reason;
-3. sites with the case just as without the mutation, or, where that is told of the mutation, another one with a remark.
+3. sites with the case just as without the mutation, or, where the mutation asks for it, another with a remark.
 
 In every success the files used and the files left out are all that there are.
 """
@@ -114,7 +114,7 @@ def files_on_disk(folder: Path) -> list[str]:
 
 
 def covered(files: Iterable[str], left_out: list[tuple[str, str]]) -> set[str]:
-    """The files that what is left out, with a reason, stands for; it may be told from its site's folder on."""
+    """The files that what is left out, with a reason, stands for; it may be reported from its site's folder on."""
     return {
         file
         for file in files
@@ -125,13 +125,13 @@ def covered(files: Iterable[str], left_out: list[tuple[str, str]]) -> set[str]:
 
 def names(mutation: Mutation, layout: Layout, source: Path, message: str) -> bool:
     """Whether a message names what was spoilt; of a folder or list that may be any of the files that it spoilt."""
-    told = message.replace(f"{source}/", "")
+    reported = message.replace(f"{source}/", "")
     known = {layout.case, mutation.target, Path(mutation.target).name, f"site {layout.site}"}
     whole = mutation.target in {layout.listing, *(above.as_posix() for above in Path(layout.image).parents)}
-    return (whole and (str(source) in message or "site " in message)) or any(name in told for name in known)
+    return (whole and (str(source) in message or "site " in message)) or any(name in reported for name in known)
 
 
-def require_told(layout: Layout, mutation: Mutation, source: Path, message: str) -> None:
+def require_reported(layout: Layout, mutation: Mutation, source: Path, message: str) -> None:
     assert names(mutation, layout, source, message), message
     assert WHAT_TO_DO.search(message), message
 
@@ -150,7 +150,7 @@ def judge(layout: Layout, mutation: Mutation, pristine: Pristine, folder: Path) 
         tasks, left_out = find_tasks(layout, source, folder / "out")
         files = [{path.as_posix() for path in raw_files(task)} for task in tasks]
     except BadInput as error:
-        require_told(layout, mutation, source, str(error))
+        require_reported(layout, mutation, source, str(error))
         return
     assert len(tasks) <= pristine.cases
     used: set[str] = set()
@@ -158,7 +158,7 @@ def judge(layout: Layout, mutation: Mutation, pristine: Pristine, folder: Path) 
         if read_as(task) not in pristine.read:
             outcome = prepare_case(task)
             if isinstance(outcome, UnusableCase):
-                require_told(layout, mutation, source, outcome.reason)
+                require_reported(layout, mutation, source, outcome.reason)
                 left_out += [(file, outcome.reason) for file in own]
                 continue
             if tuple(outcome.checksums.values()) not in pristine.stored:

@@ -16,9 +16,9 @@ def test_what_would_be_read(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     one, other = describe(Preparation("generic", source=source, labels=LABELS))
     assert sorted(tmp_path.rglob("*")) == before
-    told = "\n".join(one.lines(("disc", "cup")))
+    reported = "\n".join(one.lines(("disc", "cup")))
     for part in ("site A: 4 cases of 4 patients", "0.png", "48 x 56 pixels, 3 channel(s)", "label cup:", "notes.txt"):
-        assert part in told
+        assert part in reported
     assert not one.faults
     assert not other.faults
 
@@ -30,8 +30,8 @@ def test_what_cannot_be_prepared_so(tmp_path, fedmerit, monkeypatch):
     assert "2 patient(s)" in one.faults[0]
     assert "--labels" in one.faults[1]
     monkeypatch.chdir(tmp_path)
-    told = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
-    assert told.exit_code == 1
-    assert "cannot be prepared" in told.output
+    reported = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
+    assert reported.exit_code == 1
+    assert "cannot be prepared" in reported.output
     with pytest.raises(BadInput, match="generates"):
         describe(Preparation("synthetic-prostate"))

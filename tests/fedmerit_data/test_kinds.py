@@ -45,7 +45,7 @@ def test_real_photographs(real_data, kind):
         assert least < disc.mean() < most, raw.name
         edge = np.concatenate([disc[0], disc[-1], disc[:, 0], disc[:, -1]])
         assert not edge.any()
-        # A disc is round and brighter than its surroundings, so that a flipped mask would be told.
+        # A disc is round and brighter than its surroundings, so that a flipped mask would be reported.
         rows, columns = np.nonzero(disc)
         assert 0.6 < np.ptp(rows) / np.ptp(columns) < 1.6, raw.name
         assert case.image[0, 1][disc].mean() > case.image[0, 1][~disc].mean(), raw.name

@@ -36,7 +36,7 @@ def test_files_are_found_in_order_without_hidden_ones_and_links_are_not_followed
             find(source / "missing")
 
 
-def test_sites_are_folders_and_what_lies_beside_them_is_told(source):
+def test_sites_are_folders_and_what_lies_beside_them_is_reported(source):
     folders, strays = find_site_folders(source, "one per site")
     assert [folder.name for folder in folders] == ["b", "link"]
     assert strays == (("_notes", "not the folder of a site"), ("a.txt", "not the folder of a site"))

@@ -24,7 +24,7 @@ def test_commas_and_semicolons(tmp_path, written):
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "reported"),
     [
         (b"", "has no column site"),
         (b"site\tcase\nBasel\ta\n", "has no column site"),
@@ -33,11 +33,11 @@ def test_commas_and_semicolons(tmp_path, written):
         (None, "not a readable table"),
     ],
 )
-def test_what_is_no_such_table(tmp_path, written, told):
+def test_what_is_no_such_table(tmp_path, written, reported):
     file = tmp_path / "table.csv"
     if written is not None:
         file.write_bytes(written)
-    with pytest.raises(BadInput, match=rf"table\.csv: {told}.*; expected the columns site, case, as CSV in UTF-8"):
+    with pytest.raises(BadInput, match=rf"table\.csv: {reported}.*; expected the columns site, case, as CSV in UTF-8"):
         read_table(file, COLUMNS)
 
 
@@ -53,4 +53,4 @@ def test_numbers_stay_and_headings_are_texts_too():
     table = pd.DataFrame({"=cmd()": [-1.5, 2.0], "site": ["=A", "B"], 7: [None, -3]})
     plain = escape_formulas(table)
     assert plain.to_csv(index=False, lineterminator="\n") == "'=cmd(),site,7\n-1.5,'=A,\n2.0,B,-3.0\n"
-    assert table.columns.to_list() == ["=cmd()", "site", 7]  # what came in is left alone
+    assert table.columns.to_list() == ["=cmd()", "site", 7]  # what came in is left unchanged

@@ -55,9 +55,9 @@ def execute(run: Path, sites: Path, method: str = "fedavg", cheat=None, keys: Pa
     server = Signer(keys / "server.key", keys / "server.crt") if keys else None
     run.mkdir()
     plan = config.to_dict()
-    told = {name: plan.get(name, {}) for name in REPEATED_FIELDS} | {"labels": plan["network"]["labels"]}
-    told["undefined"] = undefined_quantities(method)
-    (run / "run.json").write_text(json.dumps(told | {"plan": plan, "sites": list(NAMES)}))
+    reported = {name: plan.get(name, {}) for name in REPEATED_FIELDS} | {"labels": plan["network"]["labels"]}
+    reported["undefined"] = undefined_quantities(method)
+    (run / "run.json").write_text(json.dumps(reported | {"plan": plan, "sites": list(NAMES)}))
     federation, own = Federation(config, NAMES, run, signer=server, root=root), {}
     for folder in open_sites(sites):
         if folder.name in NAMES:
@@ -173,9 +173,9 @@ def invent_update(site: Site) -> None:
 
 def test_audit_finds_another_update_than_that_of_the_last_state(sites, tmp_path):
     run = execute(tmp_path / "run", sites, cheat=invent_update)
-    told = faults(audit(run, sites))
-    assert set(told) == {"0", "1", "2"}
-    assert set(told.values()) == {"the update does not follow from the last state"}
+    reported = faults(audit(run, sites))
+    assert set(reported) == {"0", "1", "2"}
+    assert set(reported.values()) == {"the update does not follow from the last state"}
 
 
 def forge_batches(site: Site) -> None:
@@ -197,9 +197,9 @@ def test_audit_finds_images_and_masks_changed_after_enrolment(sites, own_sites, 
     changed = np.array(content)
     changed[0, 0, 0, 0] = 1 - changed[0, 0, 0, 0]
     np.save(file, changed)
-    told = faults(audit(run, sites, images=own_sites / "site2"))
-    assert set(told.values()) == {"images or masks are not those that the site enrolled"}
-    assert len(told) == 3
+    reported = faults(audit(run, sites, images=own_sites / "site2"))
+    assert set(reported.values()) == {"images or masks are not those that the site enrolled"}
+    assert len(reported) == 3
 
 
 def test_commitment_counts_only_as_signed_in_its_round(signed, keys, tmp_path):

@@ -62,9 +62,9 @@ def test_related_job_is_refused_until_the_data_managers_allow_it(hospitals, firs
     assert hospitals.wait(refused) != session.COMPLETED
     for name in hospitals.names:
         kit = hospitals.kits[name]
-        told = (kit / "runs" / refused / "sites" / name / "errors.log").read_text()
-        assert f"what job {first[0]} trained here" in told
-        assert "differs from it only in" in told
+        reported = (kit / "runs" / refused / "sites" / name / "errors.log").read_text()
+        assert f"what job {first[0]} trained here" in reported
+        assert "differs from it only in" in reported
         result = fedmerit("deploy", "site", "allow", tmp_path / "job", "--kit", kit)
         assert result.exit_code == 0, result.output
     job = hospitals.submit(tmp_path / "job")

@@ -48,9 +48,9 @@ def read(path):
 def test_check_reports_other_versions(ready, package, state, advice, found):
     path = ready / "local/fedmerit_versions.json"
     path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
-    ((told_state, told),) = found(ready, "versions")
-    assert told_state == state
-    assert advice in told
+    ((reported_state, reported),) = found(ready, "versions")
+    assert reported_state == state
+    assert advice in reported
 
 
 @pytest.mark.parametrize(
@@ -74,19 +74,21 @@ def test_check_rejects_certificate_of_other_federation(ready, tmp_path, found):
     other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
     for name in ("client.crt", "client.key"):
         shutil.copy(other / "startup" / name, ready / "startup" / name)
-    ((state, told),) = found(ready, "certificate")
+    ((state, reported),) = found(ready, "certificate")
     assert state == "fail"
-    assert "not signed by the federation" in told
+    assert "not signed by the federation" in reported
 
 
 def test_check_rejects_key_of_other_site(ready, found):
     shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
-    assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
+    assert [
+        reported for state, reported in found(ready, "certificate") if state == "fail" and "belong together" in reported
+    ]
 
 
 def test_check_warns_of_readable_key(ready, found):
     (ready / "startup/client.key").chmod(0o644)
-    assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
+    assert [reported for state, reported in found(ready, "certificate") if state == "warn" and "chmod 600" in reported]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_check_warns_of_readable_key(ready, found):
 def test_check_compares_class_policy(ready, change, state, word, found):
     path = ready / "local/resources.json"
     path.write_text(json.dumps(read(path) | change))
-    ((told_state, told),) = found(ready, "policy")
-    assert (told_state, word in told) == (state, True)
+    ((reported_state, reported),) = found(ready, "policy")
+    assert (reported_state, word in reported) == (state, True)
 
 
 def test_check_describes_egress_filter(ready, found):
@@ -118,10 +120,10 @@ def test_check_describes_egress_filter(ready, found):
     assert found(ready, "egress filter") == [("ok", strict)]
     scope["task_result_filters"].reverse()
     path.write_text(json.dumps(content))
-    ((state, told),) = found(ready, "egress filter")
-    assert (state, "does not end with the egress filter" in told) == ("fail", True)
-    ((state, told),) = found(ready, "egress filter", accept=True)
-    assert (state, told[-10:]) == ("warn", "(accepted)")
+    ((state, reported),) = found(ready, "egress filter")
+    assert (state, "does not end with the egress filter" in reported) == ("fail", True)
+    ((state, reported),) = found(ready, "egress filter", accept=True)
+    assert (state, reported[-10:]) == ("warn", "(accepted)")
 
 
 @pytest.mark.parametrize(
@@ -138,8 +140,8 @@ def test_check_describes_egress_filter(ready, found):
 )
 def test_check_rejects_privacy_policy_that_ends_jobs(ready, policy, found):
     (ready / "local/privacy.json").write_text(json.dumps(policy))
-    ((state, told),) = found(ready, "egress filter")
-    assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
+    ((state, reported),) = found(ready, "egress filter")
+    assert (state, "privacy.json: jobs would end here" in reported) == ("fail", True)
 
 
 def test_check_compares_parts_with_approvals(ready, tmp_path, found):
@@ -149,8 +151,8 @@ def test_check_compares_parts_with_approvals(ready, tmp_path, found):
     approve(ready, [approvable(str(script))])
     assert found(ready, "parts of others") == [("ok", f"{script} is as it was approved")]
     script.write_text("one = 2\n")
-    ((state, told),) = found(ready, "parts of others")
-    assert (state, "another version of it is approved here" in told) == ("fail", True)
+    ((state, reported),) = found(ready, "parts of others")
+    assert (state, "another version of it is approved here" in reported) == ("fail", True)
     script.unlink()
     assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
     (ready / "local/fedmerit.json").write_text(json.dumps(read(ready / "local/fedmerit.json") | {"parts": "all"}))
@@ -164,9 +166,9 @@ def test_check_warns_of_roles_that_may_bring_code(ready, found):
     content["permissions"]["lead"]["byoc"] = "any"
     content["permissions"]["member"]["shell_commands"] = "o:site"
     path.write_text(json.dumps(content))
-    ((state, told),) = found(ready, "policy")
+    ((state, reported),) = found(ready, "policy")
     assert state == "fail"
-    assert "code of others or a shell is open to lead, member; " in told
+    assert "code of others or a shell is open to lead, member; " in reported
     accept_loose(ready, {"versions"})
     assert [state for state, _ in found(ready, "policy")] == ["fail"]
     accept_loose(ready, {"policy"})
@@ -180,8 +182,8 @@ def test_check_reports_unreachable_server(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
     monkeypatch.setattr(checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
-    ((_, told),) = found(ready, "server")
-    assert "/etc/hosts" in told
+    ((_, reported),) = found(ready, "server")
+    assert "/etc/hosts" in reported
 
 
 def test_check_names_proxy_of_grpc(ready, monkeypatch, found):
@@ -189,16 +191,16 @@ def test_check_names_proxy_of_grpc(ready, monkeypatch, found):
         proxy = f"http://localhost:{closed.getsockname()[1]}"
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setenv("no_proxy", "example.org")
-    ((state, told),) = found(ready, "server", offline=True)
-    assert (state, f"https_proxy={proxy}" in told, "no_proxy=localhost" in told) == ("fail", True, True)
+    ((state, reported),) = found(ready, "server", offline=True)
+    assert (state, f"https_proxy={proxy}" in reported, "no_proxy=localhost" in reported) == ("fail", True, True)
     monkeypatch.setenv("no_proxy", "example.org,localhost")
-    ((state, told),) = found(ready, "server", offline=True)
-    assert (state, "https_proxy" in told) == ("warn", False)
+    ((state, reported),) = found(ready, "server", offline=True)
+    assert (state, "https_proxy" in reported) == ("warn", False)
 
 
 def test_check_reports_left_over_process_file(ready, found):
     (ready / "daemon_pid.fl").write_text(f"{os.getppid()}\n")
-    assert ("fail", "delete the file") in [(state, told[-15:]) for state, told in found(ready, "start")]
+    assert ("fail", "delete the file") in [(state, reported[-15:]) for state, reported in found(ready, "start")]
     (ready / "daemon_pid.fl").write_text("999999999\n")  # start.sh deletes it
     assert "fail" not in dict(found(ready, "start"))
 
@@ -208,14 +210,14 @@ def test_check_reports_python_of_start_script(ready, monkeypatch, found):
     here = Path(sys.executable).parent
     assert found(ready, "start") == [("ok", f"start.sh will take {here / 'python3'}")]
     (ready / "local/python_folder").write_text("/elsewhere\n")
-    ((state, told),) = found(ready, "start")
-    assert (state, f"PATH={here}:" in told) == ("warn", True)
+    ((state, reported),) = found(ready, "start")
+    assert (state, f"PATH={here}:" in reported) == ("warn", True)
 
 
 def test_check_warns_of_start_script_that_imports_from_its_folder(ready, found):
     path = ready / "startup/sub_start.sh"
     path.write_text(path.read_text().replace("export PYTHONSAFEPATH=1\n", ""))
-    assert [told for state, told in found(ready, "start") if state == "warn" and "renew the kit" in told]
+    assert [reported for state, reported in found(ready, "start") if state == "warn" and "renew the kit" in reported]
 
 
 def test_check_rejects_rules_that_allow_more_than_the_defaults(ready, found):
@@ -223,9 +225,9 @@ def test_check_rejects_rules_that_allow_more_than_the_defaults(ready, found):
     content = read(manifest)
     content["jobs"] |= {"least_images": 0, "share_models": True, "largest_lr": 1e6}
     manifest.write_text(json.dumps(content))
-    told = found(ready, "rules for jobs")
-    assert [state for state, _ in told] == ["fail"] * 3
-    assert any("least_images 0, the default is 8; undo it, or give --accept" in text for _, text in told)
+    reported = found(ready, "rules for jobs")
+    assert [state for state, _ in reported] == ["fail"] * 3
+    assert any("least_images 0, the default is 8; undo it, or give --accept" in text for _, text in reported)
     assert [state for state, _ in found(ready, "rules for jobs", accept=True)] == ["warn"] * 3
     accept_loose(ready)
     assert [state for state, _ in found(ready, "rules for jobs")] == ["warn"] * 3
@@ -237,16 +239,16 @@ def test_check_reports_ports_in_use(federation, found):
     assert [state for state, _ in found(server, "server")] == ["ok"]
     port = int(read(server / "startup/fed_server.json")["servers"][0]["admin_port"])
     with socket.create_server(("", port)):
-        ((state, told),) = found(server, "server")
+        ((state, reported),) = found(server, "server")
     assert state == "fail"
-    assert str(port) in told
+    assert str(port) in reported
 
 
 def test_check_rejects_missing_device(ready, found):
     path = ready / "local/fedmerit.json"
     path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
-    ((state, told),) = found(ready, "device")
-    assert (state, "cuda:77" in told) == ("fail", True)
+    ((state, reported),) = found(ready, "device")
+    assert (state, "cuda:77" in reported) == ("fail", True)
 
 
 def test_check_shows_changed_rules(ready, sites, found):

@@ -67,9 +67,9 @@ def test_rehearsal_names_site_that_would_fail(hospitals, fedmerit, tmp_path):
         moved.rename(images)
     assert result.exit_code == 1
     assert result.output.count("received") == len(hospitals.names) - 1
-    told = " ".join(result.output.split())
-    assert "refuses the job; the site's own log says why; errors.log in its kit" in told
-    assert "not ready: 1 problem" in told
+    reported = " ".join(result.output.split())
+    assert "refuses the job; the site's own log says why; errors.log in its kit" in reported
+    assert "not ready: 1 problem" in reported
 
 
 def test_server_refuses_revoked_and_accepts_renewed_kit(hospitals, fedmerit, wait_for):

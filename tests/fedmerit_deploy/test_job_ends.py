@@ -41,7 +41,7 @@ EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
 
 
 @pytest.mark.parametrize(
-    ("status", "end", "told"),
+    ("status", "end", "reported"),
     [
         ("RUNNING", None, []),
         ("FINISHED:COMPLETED", JobEnd(3), []),
@@ -55,10 +55,10 @@ EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
         (EXCEPTION, None, ["log.txt in the kits", "`fedmerit job resume j` continues"]),
     ],
 )
-def test_explain_end_says_why_and_what_to_type(status, end, told):
+def test_explain_end_says_why_and_what_to_type(status, end, reported):
     lines = explain_end({"job_id": "j", "status": status} | ({META: vars(end)} if end else {}))
-    assert all(words in "\n".join(lines) for words in told)
-    assert bool(lines) == bool(told)
+    assert all(words in "\n".join(lines) for words in reported)
+    assert bool(lines) == bool(reported)
 
 
 @pytest.mark.parametrize("content", [None, "text", {"round": None, "absent": 3, "cause": 7}])

@@ -1,4 +1,4 @@
-"""Kits made ready: whose they are, what is refused there to whoever asks, and what stays when it is done again."""
+"""Kits made ready: whose they are, what is refused there to anybody, and what stays when it is done again."""
 
 import hashlib
 import json
@@ -62,8 +62,8 @@ def test_site_script_is_approved_until_it_changes(federation, tmp_path, found):
     prepare_site(kit, None, "cpu")  # again, for another reason: it stays
     assert read_manifest(kit).script.file == str(script)
     script.write_text("print()\n")
-    ((state, told),) = found(kit, "script", offline=True)
-    assert (state, f"approved was {digest}" in told) == ("fail", True)
+    ((state, reported),) = found(kit, "script", offline=True)
+    assert (state, f"approved was {digest}" in reported) == ("fail", True)
     for wrong, words in ((tmp_path / "nowhere.py", "file not found"), (kit / "startup/start.sh", "a Python script")):
         with pytest.raises(BadInput, match=words):
             approve_script(wrong)
@@ -200,8 +200,8 @@ def test_seal_of_another_machine_does_not_count(ready, sites, tmp_path, monkeypa
         assert read_seal(ready) is None
         with pytest.raises(BadInput, match=r"local/fedmerit\.json, .*a kit brings no rules and no code"):
             prepare_site(ready, sites / "site1")
-        ((state, told),) = found(ready, "kit", offline=True)
-        assert (state, "not sealed by this user on this machine" in told) == ("fail", True)
+        ((state, reported),) = found(ready, "kit", offline=True)
+        assert (state, "not sealed by this user on this machine" in reported) == ("fail", True)
         seal(tmp_path / "other", []) if (tmp_path / "other").exists() else shutil.copytree(ready, tmp_path / "other")
 
 
@@ -210,8 +210,8 @@ def test_edited_rules_count_when_they_are_sealed(ready, found):
     content = read(path)
     content["jobs"]["least_images"] = 40
     path.write_text(json.dumps(content))
-    ((state, told),) = found(ready, "kit", offline=True)
-    assert (state, "changed since they were sealed; `fedmerit deploy rules" in told) == ("fail", True)
+    ((state, reported),) = found(ready, "kit", offline=True)
+    assert (state, "changed since they were sealed; `fedmerit deploy rules" in reported) == ("fail", True)
     assert set_rules(ready, ["optimizers=adam", 'studies={"a": "2026-01-01/2026-12-31"}']).least_images == 40
     assert [state for state, _ in found(ready, "kit", offline=True)] == ["ok"]
     assert read_manifest(ready).jobs.optimizers == ("adam",)

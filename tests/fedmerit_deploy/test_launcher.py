@@ -17,19 +17,19 @@ DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 @pytest.fixture
 def begin(monkeypatch):
-    """A process for each of some programs, one after the other; what was told of deaths, and its handle."""
+    """A process for each of some programs, one after the other; what was reported of deaths, and its handle."""
     monkeypatch.setattr(launcher, "PAUSES", (0.0, 0.0))
     handles = []
 
     def make(*programs):
-        left, told = list(programs), []
+        left, reported = list(programs), []
         handles.append(
             RestartedProcess(
                 lambda: spawn_process([sys.executable, "-S", "-c", left.pop(0)], dict(os.environ)),
-                lambda *death: told.append(death),
+                lambda *death: reported.append(death),
             )
         )
-        return handles[-1], told, left
+        return handles[-1], reported, left
 
     yield make
     for handle in handles:
@@ -47,16 +47,16 @@ def begin(monkeypatch):
     ],
 )
 def test_launcher_restarts_killed_process(begin, programs, code, deaths):
-    handle, told, _ = begin(*programs)
+    handle, reported, _ = begin(*programs)
     handle.wait()
-    assert (handle.poll(), told) == (code, deaths)
+    assert (handle.poll(), reported) == (code, deaths)
 
 
 def test_launcher_restarts_no_terminated_process(begin):
-    handle, told, left = begin("import time; time.sleep(600)", "pass")
+    handle, reported, left = begin("import time; time.sleep(600)", "pass")
     waiting = threading.Thread(target=handle.wait)
     waiting.start()
     handle.terminate()
     waiting.join(300)
     assert not waiting.is_alive()
-    assert (told, left, handle.adapter.poll()) == ([], ["pass"], -signal.SIGKILL)
+    assert (reported, left, handle.adapter.poll()) == ([], ["pass"], -signal.SIGKILL)

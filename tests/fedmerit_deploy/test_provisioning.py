@@ -99,7 +99,7 @@ def test_default_organisations_are_unique():
     assert len(set(found.values())) == len(names)
     assert found["a-b"].startswith("a_b_")
     assert make_project(**GOOD | {"sites": found})["participants"][2]["org"] == found["a-b"]
-    assert organisations({"a-b": ""}) == {"a-b": found["a-b"]}  # whoever else there is
+    assert organisations({"a-b": ""}) == {"a-b": found["a-b"]}  # whatever else there is
 
 
 @pytest.mark.parametrize(("stated", "before"), [({"A": "a_b"}, ()), ({}, ("a_b",))])

@@ -1,4 +1,4 @@
-"""Sites and the server of a provisioned federation killed with SIGKILL: the run goes on, and ends as if undisturbed."""
+"""Sites and the server of a provisioned federation killed with SIGKILL: the run continues and ends undisturbed."""
 
 import json
 import random
@@ -132,7 +132,7 @@ def test_run_survives_ten_deaths_at_random_moments(check_killed):
 
 
 def test_absent_site_rejoins_run(hospitals, job, wait_for, tmp_path):
-    """Its machine stops; the others go on after the time stated; resumed, it takes part again."""
+    """Its machine stops; the others continue after the time stated; resumed, it takes part again."""
 
     def last(*participants: str) -> Callable[[list[dict]], bool]:
         return lambda records: bool(records) and records[-1]["participants"] == list(participants)
@@ -141,9 +141,9 @@ def test_absent_site_rejoins_run(hospitals, job, wait_for, tmp_path):
     run = Run(hospitals, job(13, "--min-sites", 2, "--round-timeout", 30))  # two rounds to come back in
     run.wait_for(last(*hospitals.names))
     hospitals.stop("site1")
-    alone = run.wait_for(last("site2", "site3"))[-1]
-    assert alone["rejected"] == {"site1": "no reply"}
-    assert sum(alone["weights"].values()) == pytest.approx(1)
+    single = run.wait_for(last("site2", "site3"))[-1]
+    assert single["rejected"] == {"site1": "no reply"}
+    assert sum(single["weights"].values()) == pytest.approx(1)
     run.wait_for(lambda records: len(records) >= 11)  # the site costs one timeout, not one each round
     log = (hospitals.kits["server"] / run.first / "log.txt").read_text()
     assert log.count("asked beside the others from now on: site1") == 1
@@ -221,8 +221,8 @@ def test_run_continues_with_renewed_keys(hospitals, job, tmp_path):
     run.resume()
     folder = run.fetch(tmp_path / "run")
     assert [record["participants"] for record in run.records()] == [hospitals.names] * ROUNDS
-    told = {"server": folder, **{name: run.log_of(name).parent for name in hospitals.names}}
-    keys = {name: (place / CERTIFICATE).read_text().count("BEGIN CERTIFICATE") for name, place in told.items()}
+    message = {"server": folder, **{name: run.log_of(name).parent for name in hospitals.names}}
+    keys = {name: (place / CERTIFICATE).read_text().count("BEGIN CERTIFICATE") for name, place in message.items()}
     assert keys == {"server": 2, "site1": 1, "site2": 2, "site3": 1}
 
 

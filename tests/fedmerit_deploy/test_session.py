@@ -162,18 +162,18 @@ def ungated(hospitals, export, scripts):
     gate["args"]["decimals"] = 2
     scope.write_text(json.dumps(policy))
     command = [scripts / "nvflare", "job", "submit", "-j", job, "--startup-kit", hospitals.admin]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS).stdout
+    reported = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS).stdout
     with hospitals.session() as opened:
         name = session.jobs(opened)[0]["job_id"]
     assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
     scope.write_text(whole)
-    return name, told
+    return name, reported
 
 
 @pytest.mark.slow
 def test_nvflare_command_submits_job(hospitals, ungated):
-    name, told = ungated
-    assert name in told
+    name, reported = ungated
+    assert name in reported
     with hospitals.session() as opened:
         assert session.job(opened, name)["name"] == "ungated"
 
@@ -181,8 +181,8 @@ def test_nvflare_command_submits_job(hospitals, ungated):
 @pytest.mark.slow
 def test_site_filter_applies_to_every_job(hospitals, ungated, tmp_path):
     results = read_results(hospitals.fetch(ungated[0], tmp_path / "run"))
-    told = results[results["quantity"] == "train_loss"].set_index("site")["value"]
-    assert {site: told[site] == round(told[site], 2) for site in NAMES} == {"site1": False, "site2": True}
+    reported = results[results["quantity"] == "train_loss"].set_index("site")["value"]
+    assert {site: reported[site] == round(reported[site], 2) for site in NAMES} == {"site1": False, "site2": True}
 
 
 @pytest.mark.slow
@@ -257,17 +257,17 @@ def refused(hospitals, export):
 
 def test_sites_refuse_job_with_foreign_class(hospitals, refused, assert_no_run):
     path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
-    told = [f"{site}: {path} is not in allow_list" for site in NAMES]
-    assert_no_run(hospitals, refused["foreign"], *told, "fedmerit job export")
+    reported = [f"{site}: {path} is not in allow_list" for site in NAMES]
+    assert_no_run(hospitals, refused["foreign"], *reported, "fedmerit job export")
 
 
 def test_sites_refuse_job_with_code(hospitals, refused, assert_no_run):
     name = refused["byoc"]
     with hospitals.session() as opened:
         explained = session.explain_refusal(session.job(opened, name))
-    told = [f"{site}: BYOC not permitted" for site in NAMES]
-    assert sorted(text for text in explained if "BYOC" in text) == told
-    assert_no_run(hospitals, name, *told)
+    reported = [f"{site}: BYOC not permitted" for site in NAMES]
+    assert sorted(text for text in explained if "BYOC" in text) == reported
+    assert_no_run(hospitals, name, *reported)
 
 
 @pytest.mark.slow
@@ -288,8 +288,8 @@ def test_plan_beyond_rules_leaves_no_run(hospitals, export, assert_no_run):
     for site in NAMES:
         (log,) = (hospitals.kits[site] / "runs" / name).rglob(ERRORS)
         assert all(rule in log.read_text() for rule in ("least_images: ", "optimizers: ", "keep_updates: "))
-    told = [path.read_text() for path in hospitals.kits["server"].rglob("*.txt")]
-    assert not any("least_images" in text for text in told)
+    reported = [path.read_text() for path in hospitals.kits["server"].rglob("*.txt")]
+    assert not any("least_images" in text for text in reported)
 
 
 @pytest.mark.slow
@@ -306,8 +306,10 @@ def test_job_refused_at_start_leaves_no_run(pair, export, assert_no_run, tmp_pat
         name = made.submit(foreign(export("foreign")))
         assert made.wait(name) in ("FINISHED:ABORTED", "FINISHED:ABNORMAL")  # the other, where it ended too late
         assert_no_run(made, name, "log.txt")
-        told = [path.read_text() for path in made.root.rglob(f"{name}/log.txt")]
-        assert any("np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in told)
+        reported = [path.read_text() for path in made.root.rglob(f"{name}/log.txt")]
+        assert any(
+            "np_trainer.NPTrainer' at config path" in text and "is not in allow_list" in text for text in reported
+        )
 
 
 @pytest.mark.slow
@@ -333,10 +335,10 @@ def test_abort_stops_running_job(hospitals, export, fedmerit, tmp_path, wait_for
     """What is done by then can be fetched."""
     job = hospitals.submit(export("long", rounds=500))
 
-    def told():
+    def reported():
         return " ".join(fedmerit("job", "status", job, "--kit", hospitals.admin).output.split())
 
-    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", told()), TIMEOUT_SECONDS)
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", reported()), TIMEOUT_SECONDS)
     result = fedmerit("job", "abort", job, "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
@@ -397,7 +399,7 @@ def newcomers(hospitals, tmp_path_factory):
 
 
 def greeting(kit):
-    """What the server says to whoever comes with a kit's certificate; nothing where it hangs up."""
+    """What the server says to anybody with a kit's certificate; nothing where it hangs up."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is the server that has to look
     context.load_cert_chain(kit / "startup/client.crt", kit / "startup/client.key")

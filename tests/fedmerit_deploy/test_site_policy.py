@@ -142,8 +142,8 @@ def test_images_of_plan_that_prefers_organs_are_those_with_labels(own_sites):
     assert images == TrainingImages(15, (5, 5, 5), 15 * 32 * 32, (32, 32))
     labelled = describe_images(folder, plan(organ_share=1.0))
     assert labelled == TrainingImages(5, (5,), 15 * 32 * 32, (32, 32))
-    told = [text.partition(":")[0] for text in refusals(SITE, plan(organ_share=1.0), 4, labelled)]
-    assert told[:2] == ["least_images", "least_patients"]
+    reported = [text.partition(":")[0] for text in refusals(SITE, plan(organ_share=1.0), 4, labelled)]
+    assert reported[:2] == ["least_images", "least_patients"]
 
 
 def test_patients_behind_images_are_the_expected_number():
@@ -201,11 +201,11 @@ def test_second_of_two_jobs_that_differ_by_one_step_is_refused(policy):
     """Jobs of which the difference is the step of one image: all of N images, and N - 1 steps of one."""
     one = {"optimizer": "sgd", "batch_size": 1, "architecture": "unet", "norm": "group", "lr": 0.1}
     train(policy, plan(**one, epochs=1), "A")
-    with pytest.raises(BadInput, match="repeated_jobs") as told:
+    with pytest.raises(BadInput, match="repeated_jobs") as reported:
         policy.check(plan(**one, steps=14), 4, "B")
-    assert "what job A trained here on" in str(told.value)
-    assert "it differs from it only in steps (0, 14)" in str(told.value)
-    assert f"fedmerit deploy site allow {plan(**one, steps=14).digest}" in str(told.value)
+    assert "what job A trained here on" in str(reported.value)
+    assert "it differs from it only in steps (0, 14)" in str(reported.value)
+    assert f"fedmerit deploy site allow {plan(**one, steps=14).digest}" in str(reported.value)
 
 
 @pytest.mark.parametrize(
@@ -340,10 +340,10 @@ def reason(tmp_path, monkeypatch) -> Callable[..., str]:
             place = place[key]
         place[last] = part
         path.write_text(json.dumps(content))
-        told = {one: ClassValidator(f"config_fed_{one}.json").validate(str(tmp_path / "app")) for one in SIDES}
-        assert [facts for _, facts in told.values()] == [{}, {}]
-        assert [one for one in SIDES if told[one][0]] in ([], [side])  # the other is not concerned
-        return told[side][0]
+        reported = {one: ClassValidator(f"config_fed_{one}.json").validate(str(tmp_path / "app")) for one in SIDES}
+        assert [facts for _, facts in reported.values()] == [{}, {}]
+        assert [one for one in SIDES if reported[one][0]] in ([], [side])  # the other is not concerned
+        return reported[side][0]
 
     return refused
 
@@ -365,8 +365,8 @@ def test_validator_accepts_exported_job(reason, side):
 )
 @pytest.mark.parametrize("key", ["path", "class_path"])
 def test_validator_refuses_foreign_class(reason, side, where, key):
-    told = reason(side, where, {"id": "part", key: FOREIGN, "args": {}})
-    assert told == f"Component '{FOREIGN}' at config path '{where}' is not in allow_list"
+    reported = reason(side, where, {"id": "part", key: FOREIGN, "args": {}})
+    assert reported == f"Component '{FOREIGN}' at config path '{where}' is not in allow_list"
 
 
 def test_validator_leaves_job_with_code_to_byoc_right(reason, tmp_path):

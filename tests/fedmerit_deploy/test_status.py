@@ -35,9 +35,9 @@ FINE = {"fedmerit": "1.0", "torch": "2.1", "python": "3.11.7", "disk": 80.0, "cl
     ],
 )
 def test_judge_sites_flags_what_needs_a_look(own, silent, flag):
-    told = {"A": FINE, "B": FINE, "C": FINE | own}
+    reported = {"A": FINE, "B": FINE, "C": FINE | own}
     last = {"A": 1.0, "B": 2.0} | ({"C": silent} if silent is not None else {})
-    states = judge_sites({"C": 900.0}, last, told, {}, NOW)
+    states = judge_sites({"C": 900.0}, last, reported, {}, NOW)
     assert [states[site].flags for site in "ABC"] == [[], [], [flag] if flag else []]
 
 

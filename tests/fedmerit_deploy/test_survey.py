@@ -133,9 +133,9 @@ def test_survey_job_brings_no_code(tmp_path):
     files = [path for path in (tmp_path / "job").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json"}
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 3
-    told = "".join(path.read_text() for path in files)
-    assert all(name in told for name in SURVEY_CLASSES)
-    assert str(tmp_path) not in told
+    reported = "".join(path.read_text() for path in files)
+    assert all(name in reported for name in SURVEY_CLASSES)
+    assert str(tmp_path) not in reported
 
 
 def test_class_policy_without_surveys_lacks_only_their_classes():
@@ -145,7 +145,7 @@ def test_class_policy_without_surveys_lacks_only_their_classes():
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reported", "why"),
     [
         (Failure(TOO_FEW), TOO_FEW),
         (Failure("no\nreply"), "expected a listed reason"),
@@ -154,8 +154,8 @@ def test_class_policy_without_surveys_lacks_only_their_classes():
         (Surveyed(9, 90, {}, 4), "below the floor"),
     ],
 )
-def test_read_answer_rejects_unusable_answer(told, why):
-    found = read_answer(message_to_model(told, nn.Identity()), QUESTION)
+def test_read_answer_rejects_unusable_answer(reported, why):
+    found = read_answer(message_to_model(reported, nn.Identity()), QUESTION)
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found
@@ -190,9 +190,9 @@ def opened(tmp_path, monkeypatch):
 
 def test_await_survey_adds_refusals_at_deployment(opened):
     opened.unready = 2
-    told = await_survey(opened, "job1", 60)
-    assert (told.floor, told.sites) == (5, ANSWERED.sites)
-    assert told.refused == {"B": "no answer", "C": "not in allow_list: SurveyExecutor"}
+    reported = await_survey(opened, "job1", 60)
+    assert (reported.floor, reported.sites) == (5, ANSWERED.sites)
+    assert reported.refused == {"B": "no answer", "C": "not in allow_list: SurveyExecutor"}
 
 
 def test_await_survey_fails_if_server_stores_nothing(opened, monkeypatch):

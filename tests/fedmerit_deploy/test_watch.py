@@ -18,8 +18,8 @@ ALL = ("A", "B", "C")
 def look(status, end=None, connected=ALL, **more):
     """At a job of three sites, two of which are enough."""
     details = more.pop("refused", [])
-    told = {"job_id": "j", "status": status, "min_clients": 2, "job_deploy_detail": details}
-    return Look(told | ({META: vars(end)} if end else {}), ALL, connected, **more)
+    reported = {"job_id": "j", "status": status, "min_clients": 2, "job_deploy_detail": details}
+    return Look(reported | ({META: vars(end)} if end else {}), ALL, connected, **more)
 
 
 def error(kind, text="why", round=0):

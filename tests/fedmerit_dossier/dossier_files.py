@@ -1,4 +1,4 @@
-"""What dossiers are about, made up: runs without folders, site folders without cases."""
+"""What dossiers are about, synthetic: runs without folders, site folders without cases."""
 
 from pathlib import Path
 from typing import Any

@@ -56,7 +56,7 @@ def test_the_lists_are_whole() -> None:
     assert sum(item.startswith("Criterion ") for item in read_items("dpia")["item"]) == 9
 
 
-def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> None:
+def test_what_was_recorded_is_reported_and_the_rest_is_asked_for(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, rounds=2, image_size=[64, 64], privacy=[])
             for method, seed in (("standalone", 0), ("fedce", 1))]  # fmt: skip
     path = write_dossier(runs, tmp_path / "out")
@@ -70,7 +70,7 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert claim["7"] == f"{NOT_KNOWN} each hospital's data manager"  # no site folder is here
     assert claim["33"] == f"{NOT_KNOWN} a hospital that took no part"
     assert flute["Membership"].startswith(NOT_KNOWN)
-    # What was measured answers such an item in part, and whom to ask for the rest is said.
+    # What was measured answers such an item in part, and whom to ask for the rest is reported.
     assert claim["40"].endswith(f"Beyond that (limits that the numbers do not show): {NOT_KNOWN} the authors")
     annex = _read(tmp_path / "out", "eu-ai-act-annex-iv")
     assert annex["1(e)"] == f"{NOT_KNOWN} the model's provider"  # what it was trained on is not what it is to run on

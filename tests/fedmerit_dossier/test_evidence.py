@@ -94,7 +94,7 @@ def test_versions_that_nobody_recorded_are_no_evidence(tmp_path: Path) -> None:
     assert software(DossierSources([replace(run, info=bare)], [])) == ""
 
 
-def test_a_method_of_others_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_method_of_others_is_reported_by_its_name(tmp_path: Path) -> None:
     file = DossierSources([made_run(tmp_path, label="mine", method="mine", parameters={"strength": 2})], [])
     assert method(file) == "Method mine (strength 2)."
 
@@ -117,7 +117,7 @@ def test_which_seeds_and_the_model_of_which_round(tmp_path: Path) -> None:
     assert selection(file) == "The model after the last round, 5 counted from 0."
 
 
-def test_runs_with_attackers_are_told_and_judged_by_no_one(tmp_path: Path) -> None:
+def test_runs_with_attackers_are_reported_and_judged_by_no_one(tmp_path: Path) -> None:
     attacked = made_run(tmp_path / "a", label="fedce (attacked)", attacks={"Birch": "zero"})
     honest = made_run(tmp_path / "b")
     file = DossierSources([attacked, honest], [])
@@ -147,13 +147,13 @@ def test_results_are_those_of_the_method_that_is_judged(tmp_path: Path) -> None:
 
 
 def test_a_method_that_was_not_tested_yet_has_no_results_beside_one_that_was(tmp_path: Path) -> None:
-    alone = [run for run in made_tested(tmp_path).runs if run.label == "standalone"]
-    file = DossierSources([*alone, made_run(tmp_path / "begun")], [])
+    single = [run for run in made_tested(tmp_path).runs if run.label == "standalone"]
+    file = DossierSources([*single, made_run(tmp_path / "begun")], [])
     assert file.method == "fedce"
     assert [performance(file), fairness(file), failures(file)] == ["", "", ""]
 
 
-def test_of_tests_elsewhere_only_tests_are_told_and_of_which_table(tmp_path: Path) -> None:
+def test_of_tests_elsewhere_only_tests_are_reported_and_of_which_table(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=1)
     (run / "evaluation").mkdir()
     for split, ending, dice in (("testing", "", 0.8), ("testing", "-estimated", 0.9), ("training", "", 0.99)):
@@ -208,7 +208,7 @@ def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("left", "said"), [((), ""), (("a", "b"), " Not shown by them: a; b.")])
-def test_what_sites_logs_leave_open_is_told(
+def test_what_sites_logs_leave_open_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...], said: str
 ) -> None:
     run = make_run(tmp_path / "run", method="fedce", rounds=2)
@@ -216,8 +216,8 @@ def test_what_sites_logs_leave_open_is_told(
     (run / "sites" / "Cedar").mkdir(parents=True)
     (run / "sites" / "Cedar" / "site_log.jsonl").touch()
     monkeypatch.setattr(evidence, "verify_run", lambda path, logs: Verification(2, None, {"Cedar": 2}, unproven=left))
-    told = site_logs(open_sources(open_runs([run]), None))
-    assert told == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"
+    reported = site_logs(open_sources(open_runs([run]), None))
+    assert reported == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"
 
 
 def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> None:
@@ -227,11 +227,11 @@ def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> No
     file = open_sources(open_runs([run]), None)
     assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not arrive."
     add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
-    told = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
-    assert flags(open_sources(open_runs([run]), None)) == told
+    reported = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
+    assert flags(open_sources(open_runs([run]), None)) == reported
 
 
-def test_what_the_ledgers_leave_open_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_ledgers_leave_open_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [make_run(tmp_path / name, method="fedce", seed=seed, rounds=2) for seed, name in enumerate("ab")]
     for run in runs:
         write_ledger(run, [{"round": 1}])

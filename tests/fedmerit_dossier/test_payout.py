@@ -1,4 +1,4 @@
-"""From values to money: shrinkage, floor, cap and rounding by hand; what hospitals can do about their amounts.
+"""From values to money: shrinkage, floor, cap and rounding explicitly; what hospitals can do about their amounts.
 
 And a statement that anybody recomputes.
 """

@@ -1,4 +1,4 @@
-"""Made-up trainings of all coalitions, whose noise is known."""
+"""Synthetic trainings of all coalitions, whose noise is known."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""What is said of a run whose run.json the server of a deployment wrote: it knows no folder of sites, and no image."""
+"""Reports of a run whose run.json the server of a deployment wrote: it knows neither folder of sites nor image."""
 
 from pathlib import Path
 

@@ -28,8 +28,8 @@ def assert_equals(outcome, round):
 
 
 def evaluated(rounds, model, bins=0):
-    models, alone = torch.tensor([model], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-    return rounds.evaluate(Candidates(models, alone, torch.zeros(1, len(rounds.samples)), bins))
+    models, single = torch.tensor([model], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    return rounds.evaluate(Candidates(models, single, torch.zeros(1, len(rounds.samples)), bins))
 
 
 def dice_of(rounds):

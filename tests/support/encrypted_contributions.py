@@ -154,12 +154,12 @@ def claimed(run: Path, unseen: bool, number: int) -> Iterable[list[float]]:
         method, present = FedCE().guarded_form, torch.ones(len(images), dtype=torch.bool)
         state, weights = method.start(torch.zeros(0), len(images), Layout((), ())), []
         for values in said:
-            told = {name: value.clone() for name, value in values.items()}
+            reported = {name: value.clone() for name, value in values.items()}
             if lies:
-                told["minus_error"][list(liars)] = 1
-                told["cosine"][list(liars)] = -1 if unseen else told["cosine"][list(liars)]
-            told = bound_claims(told, present, None, unseen) if bounded else told
-            state, outcome = method.round(state, torch.zeros(len(images), 0), Reports(images, present, told))
+                reported["minus_error"][list(liars)] = 1
+                reported["cosine"][list(liars)] = -1 if unseen else reported["cosine"][list(liars)]
+            reported = bound_claims(reported, present, None, unseen) if bounded else reported
+            state, outcome = method.round(state, torch.zeros(len(images), 0), Reports(images, present, reported))
             weights.append(float(outcome.weights[list(liars)].sum()))
         return float(np.mean(weights))
 

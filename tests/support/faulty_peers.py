@@ -21,7 +21,7 @@ honest = Site.give_model
 
 
 def give_model(site: Site, receiver: str, round: int) -> PeerModel | None:
-    """In the place of `Site.give_model`."""
+    """Instead of `Site.give_model`."""
     model = honest(site, receiver, round)
     fault = FAULTS.get((site.name, receiver)) if round == ROUND else None
     if model is None or fault is None:

@@ -1,4 +1,4 @@
-"""Runs in processes of their own that wait before their end, so that whoever kills them cannot come too late."""
+"""Runs in processes of their own that wait before their end, so that no kill comes too late."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Results made up for the tests row by row, where a run folder would hold more than they ask for."""
+"""Results made for the tests row by row, where a run folder would hold more than they ask for."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

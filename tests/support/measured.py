@@ -1,4 +1,4 @@
-"""What a run measured, but for what no two runs share."""
+"""What a run measured, except what no two runs share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Rounds as observers see them, and observed runs made up, for tests of values."""
+"""Rounds as observers see them, and observed runs synthetic, for tests of values."""
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def game_of(observation, utilities, sites, round=0):
 
 
 class Rounds:
-    """In the place of an `ObservedRun`: games as they are given, and no two sites with the same images."""
+    """Instead of an `ObservedRun`: games as they are given, and no two sites with the same images."""
 
     def __init__(self, games, sites, num_samples):
         self._games, self.sites, self.num_samples = games, list(sites), np.array(num_samples, dtype=float)

@@ -13,7 +13,7 @@ from fedmerit.methods.rffl import RFFL
 from fedmerit_lab.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 
 
-def alone(method, update):
+def single(method, update):
     """What one site gets in one round of its own, from 0."""
     update = tensor([update])
     state = method.start(torch.zeros_like(update[0]), 1, Layout.of(update.shape[1]))
@@ -37,7 +37,7 @@ def check_cgsv(content, mode):
         state, outcome = method.round(state, tensor(updates), everyone(config["n"]))
         server, _ = at_server.round(server, tensor(updates), everyone(config["n"]))
         for update, normalised in zip(updates, round["u"], strict=True):
-            assert_equal(alone(at_server, update), normalised, what)
+            assert_equal(single(at_server, update), normalised, what)
         assert_equal(outcome.weights, round["agg_weights"], what)
         assert_equal(server.models - server_before.models, round["u_N"], what)
         assert_equal(server.models, round["server_w"], what)
@@ -119,7 +119,7 @@ def check_rffl(content, mode):
     )
     keeping, whole = replace(method, keep_own=True), replace(method, mask="global")
     state, kept, full = started(method, config), started(keeping, config), started(whole, config)
-    trained_alone = torch.zeros_like(state.models)
+    trained_locally = torch.zeros_like(state.models)
     for round, updates in zip(content[mode], content["deltas"], strict=True):
         what, before, full_before = f"round {round['round']}", state, full
         reports = everyone(config["n"])
@@ -127,7 +127,7 @@ def check_rffl(content, mode):
         kept, _ = keeping.round(kept, tensor(updates), reports)
         full, _ = whole.round(full, tensor(updates), reports)
         for update, upload in zip(updates, round["upload"], strict=True):
-            assert_equal(alone(whole, update), upload, what)
+            assert_equal(single(whole, update), upload, what)
         assert_equal(outcome.weights, round["agg_weights"], what)
         best = outcome.quantities["quota"].argmax()
         assert_equal((full.models - full_before.models)[best], round["u_N"], what)
@@ -142,11 +142,11 @@ def check_rffl(content, mode):
         assert_equal(outcome.quantities["quota"], [max(0.0, ratio) for ratio in round["ratio"]], what)
         if not released:
             check_quota(outcome.quantities["quota"], tensor(round["u_N"]), round, what)
-        trained_alone += tensor(updates) * state.removed[:, None]
+        trained_locally += tensor(updates) * state.removed[:, None]
         own = tensor(updates) * state.removed[:, None]
         assert_equal(outcome.models - before.models - own, round["reward"], what)
         assert_equal(tensor(round["mask"]) * tensor(round["u_N"]), round["reward"], what)
-        assert_equal(outcome.models - trained_alone, round["client_w_resolved"], what)
+        assert_equal(outcome.models - trained_locally, round["client_w_resolved"], what)
         assert_equal(kept.models, round["client_w_released"], what)
 
 

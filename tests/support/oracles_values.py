@@ -1,4 +1,4 @@
-"""Readers of the worked numbers of values from one run: in-run Shapley, leave-one-out, what others lose."""
+"""Readers of the worked numbers of values from one run: multi-round Shapley, leave-one-out, leave-one-out losses."""
 
 from itertools import compress
 
@@ -32,8 +32,8 @@ def check_multi_round(content, entry):
         for row, members in enumerate(observation.coalitions.tolist()):
             assert_equal(utilities[row], round["utilities"]["".join(compress(sites, members))], "utilities")
         games.append(game_of(observation, utilities, sites, number))
-        alone = Rounds(games[-1:], sites, given["num_samples"])
-        assert_values(alone, round)
+        single = Rounds(games[-1:], sites, given["num_samples"])
+        assert_values(single, round)
     assert_values(Rounds(games, sites, given["num_samples"]), given)
 
 

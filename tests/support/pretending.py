@@ -68,7 +68,7 @@ def over_the_wire(model: FLModel) -> FLModel:
 
 
 def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, Reply | Failure]:
-    """Small updates, alike but for Cedar's, which has few images and goes the other way."""
+    """Small updates, alike except Cedar's, which has few images and goes the other way."""
     common = 0.01 * torch.randn(SIZE, generator=generator(federation.round))
     answers: dict[str, Reply | Failure] = {site: Failure("asleep") for site in without}
     for place, site in enumerate(SITES):
@@ -120,12 +120,12 @@ def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
 
 
 def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lambda site, reply: reply):
-    """What the made-up sites of `pretending` say to whatever is asked."""
+    """What the synthetic sites of `pretending` say to whatever is asked."""
     tasks = federation.tasks()
     if all(isinstance(task, EnrolmentTask) for task in tasks.values()):
         server = int(isinstance(federation.method, EvaluatesCandidates))
-        told = {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site), server) for site in tasks}
-        return {site: replace(one, round=federation.round) for site, one in told.items()}
+        reported = {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site), server) for site in tasks}
+        return {site: replace(one, round=federation.round) for site, one in reported.items()}
     if federation.work == TRAIN:
         return {site: change(site, reply) for site, reply in replies(federation).items()}
     return {site: evaluated(federation, site) for site in tasks}

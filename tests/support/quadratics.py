@@ -10,7 +10,7 @@ from fedmerit.contract.capabilities import LocalResult, Trained, TrainingView, T
 from fedmerit.contract.method import Layout
 
 
-def made_up(seed, sites=3, size=4, **parameters):
+def synthetic(seed, sites=3, size=4, **parameters):
     """Numbers of such sites, as the oracles hold them."""
     draw = random.Random(seed)
 

@@ -24,7 +24,7 @@ def fedce(start, samples, rounds, dice, combine, relative=False):
         samples: training images of each site.
         rounds: the updates, [round][site].
         dice: [site], each from d numbers to a Dice.
-        combine: "times" or "plus", or of one term alone, "cosine" or "error".
+        combine: "times" or "plus", or of one term only, "cosine" or "error".
         relative: the second term by the error of the model with the site.
 
     Returns:
@@ -40,7 +40,7 @@ def fedce(start, samples, rounds, dice, combine, relative=False):
             own, weight = updates_before[i], weights_before[i]
             if own is None or not present[i]:
                 continue
-            if weight == 1:  # alone in w_t: nobody to compare with, and no model without it
+            if weight == 1:  # only in w_t: nobody to compare with, and no model without it
                 cosine[i] = 0.0
                 continue
             others = [(w - b - weight * u) / (1 - weight) for w, b, u in zip(model, before, own, strict=True)]

@@ -23,7 +23,7 @@ def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, e
         contribution = _cosine_values({i: _scaled(units[i], weights[i]) for i in sites}, total) if exact else psi
 
         memory = {i: max(floor, alpha * reputation[i] + (1 - alpha) * contribution[i]) for i in sites}
-        reputation = _share_anew(reputation, memory, sites)
+        reputation = _share_again(reputation, memory, sites)
 
         best = max(math.tanh(beta * reputation[i]) for i in sites)
         quota = [math.tanh(beta * reputation[i]) / best if i in sites else 0.0 for i in range(count)]
@@ -45,7 +45,7 @@ def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, e
 
 
 def rffl(start, samples, rounds, alpha=0.95, gamma=None, coef=1 / 3, warmup=10, boost=True, keep_own=False):
-    """Clip, weigh by reputation, remember the cosine, remove, reward; a removed site trains on alone."""
+    """Clip, weigh by reputation, remember the cosine, remove, reward; a removed site trains on only."""
     count, size = len(samples), len(start)
     models, reputation, results = [list(start) for _ in samples], [0.0] * count, []
     removed, rounds_of = set(), [0] * count
@@ -65,7 +65,7 @@ def rffl(start, samples, rounds, alpha=0.95, gamma=None, coef=1 / 3, warmup=10, 
             among = _shares(memory, sites)
             below = {i for i in sites if rounds_of[i] >= warmup and among[i] < coef / len(sites)}
             removed = removed | below
-            reputation = _share_anew(reputation, {i: 0.0 if i in below else memory[i] for i in sites}, sites)
+            reputation = _share_again(reputation, {i: 0.0 if i in below else memory[i] for i in sites}, sites)
             best = max(reputation[i] for i in sites)
             for i in sites:
                 relative = reputation[i] / best
@@ -184,7 +184,7 @@ def _reputation_weights(reputation, samples, sites):
     return [shares.get(i, 0.0) for i in range(len(samples))]
 
 
-def _share_anew(reputation, memory, sites):
+def _share_again(reputation, memory, sites):
     """The sites share what they held, 1 if that was nothing, by memory; the others keep theirs."""
     held = sum(reputation[i] for i in sites)
     mass = min(held, 1.0) if held > 0 else 1.0

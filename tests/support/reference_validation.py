@@ -66,7 +66,7 @@ def cffl(
             models = [_plus(model, update) for model in models]
         else:
             for i in here:
-                if i not in stay:  # it trains alone, whatever becomes of the others' entries
+                if i not in stay:  # it trains locally, whatever becomes of the others' entries
                     models[i] = _plus(models[i], clipped[i])
                     continue
                 quota = c[i] / max(c[j] for j in stay) * samples[i] / most
@@ -212,7 +212,7 @@ def _contribution_index(model, samples, updates, dice, truncation):
 
 
 def _held(reputations):
-    """What the sites that came share anew: what they held together, at most 1, and 1 where they held nothing."""
+    """What the sites that came share again: what they held together, at most 1, and 1 where they held nothing."""
     return min(sum(reputations), 1.0) or 1.0
 
 

@@ -13,6 +13,6 @@ def refused(result, *words):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below ``folder``, but for what says which process had it last."""
+    """Every file below ``folder``, except what says which process had it last."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

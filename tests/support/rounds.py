@@ -1,4 +1,4 @@
-"""Made-up rounds of sites whose Dice has a formula, played as the engines play them."""
+"""Synthetic rounds of sites whose Dice has a formula, played as the engines play them."""
 
 import math
 from dataclasses import dataclass, replace

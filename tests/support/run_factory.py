@@ -1,4 +1,4 @@
-"""Run folders and site folders made up for the tests, small and alike on every machine."""
+"""Run folders and site folders synthetic for the tests, small and alike on every machine."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def _surface(row: Row) -> tuple[Row, Row]:
 
 
 def add_rows(run: Path, rows: Sequence[Row]) -> None:
-    """Append rows to a made-up run."""
+    """Append rows to a synthetic run."""
     ResultsFile(run / "results.csv").append(rows)
 
 
@@ -139,7 +139,7 @@ def make_sites(
     return root
 
 
-def prepare_anew(site: Path) -> None:
+def prepare_again(site: Path) -> None:
     """Have a site folder say that it was split by another seed."""
     info = read_json(site / "site.json")
     write_json(site / "site.json", info | {"seed": info.get("seed", 0) + 1})
@@ -166,5 +166,5 @@ def add_models(run: Path, names: Sequence[str] = ("global",), *, labels: Sequenc
 
 
 def write_ledger(run: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """ledger.jsonl of a made-up run."""
+    """ledger.jsonl of a synthetic run."""
     (run / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

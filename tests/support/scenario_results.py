@@ -1,4 +1,4 @@
-"""A judged scenario of three sites, made up."""
+"""A synthetic judged scenario of three sites."""
 
 import numpy as np
 

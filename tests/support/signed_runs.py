@@ -1,4 +1,4 @@
-"""Runs of real sites in this process, whose ledger and logs are signed; and what is written anew of them."""
+"""Runs of real sites in this process, whose ledger and logs are signed; and what is written again of them."""
 
 import csv
 import json
@@ -66,7 +66,7 @@ def lines_of(path: Path) -> Lines:
 
 
 def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
-    """A chain written anew after ``change``, as somebody would who owns it."""
+    """A chain written again after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
     begun = RecordSignature.parse(lines[0].get("signature", "")).chain if lines else ""
     change(lines)
@@ -76,8 +76,8 @@ def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None
         chain.append({k: v for k, v in line.items() if k not in ("previous", "hash", "signature")})
 
 
-def rows_anew(run: Path, lines: Lines) -> None:
-    """Digests in records of a ledger, as if results.csv had been as it is when they were written."""
+def rows_again(run: Path, lines: Lines) -> None:
+    """Digests in records of a ledger, as if results.csv had been unchanged when they were written."""
     with (run / "results.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] in ROUND_SPLITS]
     for line in lines:
@@ -85,7 +85,7 @@ def rows_anew(run: Path, lines: Lines) -> None:
 
 
 def untold(run: Path) -> None:
-    """As if no site had been told how the run was closed, the last that its log says."""
+    """As if no site knew how the run was closed, the last that its log says."""
     for log in run.glob(f"sites/*/{SITE_LOG}"):
         lines = log.read_text().splitlines(keepends=True)
         log.write_text("".join(line for line in lines if json.loads(line)["work"] != CLOSED))
@@ -97,7 +97,7 @@ def measured(run: Path) -> dict[str, int]:
     return dict(rows.groupby("site").apply(lambda of: len(of[["round", "split"]].drop_duplicates())))
 
 
-def closed_anew(run: Path, signer: Signer | None = None) -> None:
+def closed_again(run: Path, signer: Signer | None = None) -> None:
     """As if ledger, results and models had been as they are when the run ended, with what sites said of their logs."""
     closing = read_closing(run)
     close(run, Ledger(run / "ledger.jsonl").last_hash, closing.site_logs if closing else {}, signer)

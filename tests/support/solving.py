@@ -11,7 +11,7 @@ Key = tuple[str, str]  # quantity and method
 
 @dataclass(frozen=True)
 class Shown:
-    """What is said of one quantity of one method."""
+    """What is reported of one quantity of one method."""
 
     own: float
     median: tuple[float, float] | None = None  # the others' one lies between
@@ -68,7 +68,7 @@ class _Program:
 def ranges(shown: Mapping[Key, Shown], others: int) -> dict[Key, tuple[float, float]]:
     """By quantity and method: the ends between which a site's number can lie, by all that is shown, taken together.
 
-    Whatever is said, is said of the others alike: what one of them can be, each can be.
+    Whatever is reported, is reported of the others alike: what one of them can be, each can be.
     """
     program = _Program()
     numbers = {key: [program.variable(*one.limits) for _ in range(others)] for key, one in shown.items()}

@@ -9,7 +9,7 @@ from fedmerit.server.server import Federation
 
 
 class Stepped(Federation):
-    """As `Federation`; `take` ends the exchange at hand and goes on to the next."""
+    """As `Federation`; `take` ends the exchange at hand and continues to the next."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -19,7 +19,7 @@ class Stop(BaseException):
 def stop_at(run: Path, owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None) -> None:
     """Execute a run on the local engine up to the ``count``-th call of a function: ``stop_at(run, Site, "train", 2)``.
 
-    ``instead`` is done in the place of that call, with its arguments.
+    ``instead`` is done instead of that call, with its arguments.
     """
     original, calls = getattr(owner, name), 0
 

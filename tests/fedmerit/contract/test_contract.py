@@ -25,7 +25,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.exchange import Exchange
 
 
-def test_data_share_counts_present_sites_alone():
+def test_data_share_counts_present_only_sites():
     reports = Reports(torch.tensor([10.0, 20.0, math.nan]), torch.tensor([True, True, False]))
     assert reports.data_share.tolist() == [10 / 30, 20 / 30, 0]
     assert reports.data_share.dtype == torch.float64
@@ -71,9 +71,9 @@ def test_a_sites_reason_commands_no_terminal():
     exchange = Exchange({}, lambda site, answer: answer.reason, "reply", "round 0", 1)
     exchange.refuse("a\x1b]0;title\x07", "\x1b[31mfailed\nround 1: all is well")
     exchange.take("b\x1b[A", Failure("no"))
-    told = "".join(name + reason for name, reason in exchange.faults().items())
-    assert told.isprintable()
-    assert r"\x1b[31mfailed\nround 1" in told
+    reported = "".join(name + reason for name, reason in exchange.faults().items())
+    assert reported.isprintable()
+    assert r"\x1b[31mfailed\nround 1" in reported
 
 
 def test_what_a_server_asks_for_commands_no_terminal_of_a_site():
@@ -106,7 +106,7 @@ def test_what_is_asked_for_is_mixtures_and_no_more_than_is_said(method, n):
         values = {name: torch.full((n,), 0.5, dtype=torch.float64) for name in made.asks}
         reports = Reports(rounds.samples.where(present, 0.0), present, values)
         asked = candidates_of(made, state, updates, reports)
-        if asked is None:  # FedSAC, whose candidates are of its rounds alone, after them
+        if asked is None:  # FedSAC, whose candidates are of its rounds only, after them
             assert method == "fedsac"
             continue
         assert asked.mixtures.shape == (len(asked.mixtures), len(asked.models))
@@ -193,7 +193,7 @@ def test_models_go_by_the_server_unless_peers_are_asked(method):
 
 
 @pytest.mark.parametrize("method", PEERS)
-def test_whoever_shares_does_so_by_a_probability_with_others_alone(method):
+def test_a_site_that_shares_does_so_by_a_probability_with_others_only(method):
     made = METHODS[method](**SOONER[method])
     state = made.start(torch.zeros(12), 3, layout(12))
     sharing = made.sharing(state)

@@ -92,7 +92,7 @@ def test_sampling_follows_its_seed():
     assert not torch.equal(first, other)
 
 
-def test_a_site_alone_has_the_whole_game_with_no_error():
+def test_a_single_site_has_the_whole_game_with_no_error():
     values, errors = sampled_shapley(torch.ones(1, 1).double(), torch.ones(1), 10, torch.Generator())
     assert values.tolist() == [1]
     assert errors.tolist() == [0]

@@ -33,7 +33,7 @@ def test_mixtures_of_those_present_are_the_model_and_their_mean_update_by_images
         torch.testing.assert_close(model, expected)
 
 
-def test_no_more_models_are_evaluated_than_a_site_was_told():
+def test_no_more_models_are_evaluated_than_a_site_was_sent():
     assert [MultiRoundReconstruction().most_models(sites) for sites in (3, 8, 9, 31)] == [8, 256, 256, 256]
     assert MultiRoundReconstruction(most=10).most_models(3) == 8
     (view,) = some_rounds(1)
@@ -48,7 +48,7 @@ def test_no_more_models_are_evaluated_than_a_site_was_told():
     assert {tuple(not one for one in row) for row in drawn} == drawn  # with each, its complement
 
 
-def test_carried_models_follow_their_members_alone_round_by_round():
+def test_carried_models_follow_their_members_only_round_by_round():
     """Literally w_S <- w_S + Σ_{i in S} n_i/n_S Δ_i, an update that did not come being zero."""
     views = list(some_rounds(3, absent={(1, 2)}))
     observer = OneRoundReconstruction()
@@ -74,7 +74,7 @@ def test_carried_models_follow_their_members_alone_round_by_round():
 
 
 def test_statistics_are_of_members_that_are_here_and_of_nobody_where_none_is():
-    """Of 30, 50, 20 and 40 images; the second site was here in round 0 alone."""
+    """Of 30, 50, 20 and 40 images; the second site was here in round 0 only."""
     observer, views = OneRoundReconstruction(), list(some_rounds(2, absent={(1, 1)}))
     state = observer.start(views[0].began, 4)
     for view in views:
@@ -116,7 +116,7 @@ def test_each_sites_model_is_evaluated_once_in_the_end_with_its_own_statistics()
     assert torch.equal(seen[2].coalitions, torch.eye(4, dtype=torch.bool))
     here = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     assert torch.equal(seen[2].candidates.shares, torch.diag(here))
-    assert torch.equal(seen[2].candidates.received, torch.eye(4, dtype=torch.float64))  # of whoever trained nothing
+    assert torch.equal(seen[2].candidates.received, torch.eye(4, dtype=torch.float64))  # of sites that trained nothing
 
 
 def test_a_site_evaluates_one_model_of_each():

@@ -67,7 +67,7 @@ def test_cosine_to_others_is_the_cosine_with_the_weighted_sum_of_the_others(n, r
 
 def test_cosine_to_others_is_zero_where_a_vector_is_zero():
     zero, one = [0.0, 0.0], [1.0, 2.0]
-    assert cosine_to_others(gram(torch.tensor([one])), torch.ones(1)).tolist() == [0]  # alone
+    assert cosine_to_others(gram(torch.tensor([one])), torch.ones(1)).tolist() == [0]  # only
     assert cosine_to_others(gram(torch.tensor([one, zero])), torch.ones(2)).tolist() == [0, 0]
     assert cosine_to_others(gram(torch.tensor([zero, zero])), torch.ones(2)).tolist() == [0, 0]
     assert cosine_to_others(gram(torch.tensor([one, one, one])), torch.zeros(3)).tolist() == [0, 0, 0]
@@ -182,8 +182,8 @@ def test_reshare_divides_what_the_present_sites_held():
     assert reshare(memory, amounts, present).tolist() == pytest.approx([0.6, 0.2, 0.2])
     assert reshare(memory, torch.zeros(3), present).tolist() == pytest.approx([0.4, 0.4, 0.2])
     assert reshare(torch.zeros(3).double(), amounts, present).tolist() == pytest.approx([0.75, 0.25, 0])
-    newcomers_were_alone = torch.tensor([1.0, 1.0, 0.0]).double()
-    assert reshare(newcomers_were_alone, amounts, present).tolist() == pytest.approx([0.75, 0.25, 0])
+    newcomers_had_nobody_else = torch.tensor([1.0, 1.0, 0.0]).double()
+    assert reshare(newcomers_had_nobody_else, amounts, present).tolist() == pytest.approx([0.75, 0.25, 0])
 
 
 @pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 3])

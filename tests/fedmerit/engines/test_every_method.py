@@ -50,7 +50,7 @@ def test_run_ends_with_models_that_trained(two_rounds, model, method):
         assert means
         assert all(value.abs().max() > 0 for value in means)
         assert all((value > 0).all() and (value != 1).any() for value in variances)
-        assert min(counters) == max(counters) >= 2  # of a round: FedSAC starts anew after those alone
+        assert min(counters) == max(counters) >= 2  # of a round: FedSAC starts again after those only
     for record in Ledger(run / "ledger.jsonl").records:
         assert (record["participants"], record["rejected"]) == (NAMES, {})
         assert sum(record["weights"].values()) == pytest.approx(1, abs=1e-12)
@@ -117,23 +117,23 @@ def test_server_on_the_simulator_evaluates_its_own_images(two_rounds, own_server
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "rider"), [("cgsv", "site1"), ("fedce", "site2")])
-def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method, rider):
-    """A rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe quick``)."""
-    options = {"recipe": "quick", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{rider}=zero"}
+@pytest.mark.parametrize(("method", "free_rider"), [("cgsv", "site1"), ("fedce", "site2")])
+def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method, free_rider):
+    """A free rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe quick``)."""
+    options = {"recipe": "quick", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{free_rider}=zero"}
     local = trained(method=method, **options)
     run = trained(method=method, engine="sim", threads=3, **options)
-    assert_same_run(local, run)  # verdicts and pay stand in results.csv
-    assert by_site(run, "verdict", 4) == {name: float(name == rider) for name in NAMES}
+    assert_same_run(local, run)  # verdicts and pay are in results.csv
+    assert by_site(run, "verdict", 4) == {name: float(name == free_rider) for name in NAMES}
     weights = by_site(run, "weight", 4)
-    assert weights[rider] == 0
+    assert weights[free_rider] == 0
     assert sum(weights.values()) == pytest.approx(1)
     models = {path.stem: torch.load(path, weights_only=True) for path in (run / "models").glob("*.pt")}
-    assert set(models) == ({rider, "global"} if method == "fedce" else set(NAMES))
+    assert set(models) == ({free_rider, "global"} if method == "fedce" else set(NAMES))
     of_another = models["global" if method == "fedce" else "site2"]
     means = [name for name in of_another if name.endswith("running_mean")]
     assert means
-    assert not any(torch.equal(models[rider][name], of_another[name]) for name in means)
+    assert not any(torch.equal(models[free_rider][name], of_another[name]) for name in means)
 
 
 OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]

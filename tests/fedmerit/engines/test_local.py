@@ -66,7 +66,7 @@ def test_three_sites_on_the_simulator(trained, assert_same_run, processes_of, th
 
 @pytest.mark.slow
 def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monkeypatch):
-    """Where memory is short, NVFlare begins a process anew for every site and task."""
+    """Where memory is short, NVFlare begins a process again for every site and task."""
     monkeypatch.setattr("fedmerit.engines.nvflare.simulation.free_memory", lambda: 0)
     assert_same_run(trained(rounds=2), trained(engine="sim", threads=2, rounds=2, again=1))
 
@@ -160,7 +160,7 @@ def test_results_hold_the_dice_of_every_case(trained, sites, method):
                 voxels = [int(case.label.sum()) for case in site.cases(split)]
                 assert (tp + fn).to_list() == voxels
     assert set(cases["split"]) - {"testing_best"} == {"validation", "testing", "union"}
-    surfaces = cases[cases["quantity"].isin(["hd95", "nsd"])]  # of final models alone
+    surfaces = cases[cases["quantity"].isin(["hd95", "nsd"])]  # of final models only
     final = cases["split"].isin(["testing", "testing_best", "union"]) | (cases["round"] == 3)
     dice = cases[(cases["quantity"] == "dice") & final]
     for name in ("hd95", "nsd"):
@@ -234,9 +234,9 @@ def test_run_folder_holds_whole_files_and_no_image_names(trained, simulated, sit
         assert (run / name).is_file()
     assert list(run.rglob("*.tmp")) == []
     assert {path.name for path in (run / "sites").iterdir()} == set(PAIR if engine == "sim" else NAMES)
-    told = (run / "results.csv").read_text() + (run / "ledger.jsonl").read_text()
+    reported = (run / "results.csv").read_text() + (run / "ledger.jsonl").read_text()
     for site in open_sites(sites):
-        assert [case.name for cases in site.splits.values() for case in cases if case.name in told] == []
+        assert [case.name for cases in site.splits.values() for case in cases if case.name in reported] == []
 
 
 def test_it_is_one_training_on_all_images(trained, model, sites):

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run_factory import prepare_anew
+from run_factory import prepare_again
 
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
@@ -21,15 +21,15 @@ def begun(own_sites, server_sites_data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("which", ["own_sites/site2", "server/site4"])
-def test_a_run_whose_site_was_prepared_anew_does_not_go_on(begun, tmp_path, which):
+def test_a_run_whose_site_was_prepared_again_does_not_continue(begun, tmp_path, which):
     root, name = which.split("/")
     runs.execute(begun, lambda record: None)
-    prepare_anew(tmp_path / which)
+    prepare_again(tmp_path / which)
     with pytest.raises(BadInput, match=rf"{root}: {name} is not what .*run was started with; .* another --out"):
         runs.execute(begun, lambda record: None)
 
 
-def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkeypatch):
+def test_a_run_whose_sites_were_moved_continues(begun, own_sites, tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr(runs, "run_local", lambda run: trained.extend(run.sites.folders))
     shutil.move(own_sites, tmp_path / "elsewhere")
@@ -37,14 +37,14 @@ def test_a_run_whose_sites_were_moved_goes_on(begun, own_sites, tmp_path, monkey
     assert {folder.path.parent for folder in trained} == {tmp_path / "elsewhere"}
 
 
-def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tmp_path):
+def test_a_run_finds_sites_that_were_moved_where_it_is_reported(begun, own_sites, tmp_path):
     elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
     with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
         runs.execute(begun, lambda record: None)
     resumption.relocate(begun, elsewhere)
     resumption.require_same(begun, elsewhere)
     runs.execute(begun, lambda record: None)
-    prepare_anew(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
+    prepare_again(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
     with pytest.raises(BadInput, match=r"again: site2 is not what .*run was started with"):
         resumption.relocate(begun, {"sites": tmp_path / "again"})
     assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
@@ -58,7 +58,7 @@ def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, t
     assert resumption.has_ended_elsewhere(begun)
 
 
-def test_a_run_that_ended_and_whose_sites_are_elsewhere_goes_on_with_nothing(begun, own_sites, tmp_path, monkeypatch):
+def test_a_run_that_ended_and_whose_sites_are_elsewhere_continues_with_nothing(begun, own_sites, tmp_path, monkeypatch):
     asked = {"rounds": 1, "sites": own_sites}
     assert resumption.needs_resuming(begun, asked)
     monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: True)

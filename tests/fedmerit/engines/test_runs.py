@@ -1,4 +1,4 @@
-"""A run that was stopped anywhere goes on to the same end."""
+"""A run that was stopped anywhere continues to the same end."""
 
 import json
 import os
@@ -40,10 +40,10 @@ def stopped_at(
 
 
 @pytest.mark.parametrize(
-    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
+    ("method", "reported"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
 )
-def test_a_last_round_of_their_own_is_for_sites_of_one_model(tmp_path, sites, method, told):
-    with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
+def test_a_last_round_of_their_own_is_for_sites_of_one_model(tmp_path, sites, method, reported):
+    with pytest.raises(BadInput, match=f"last_round=own: .*{reported}; leave it out"):
         runs.create(tmp_path / "run", method, sites, rounds=2, engine="local", settings={"last_round": "own"})
     assert not (tmp_path / "run").exists()
 

@@ -44,7 +44,7 @@ def test_a_run_has_the_clients_that_are_asked_for_and_records_all(options, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"rounds": 3}, "plan: rounds"),
         ({"method": "rffl"}, "plan: method"),
@@ -56,13 +56,15 @@ def test_a_run_has_the_clients_that_are_asked_for_and_records_all(options, tmp_p
         ({}, ""),
     ],
 )
-def test_a_study_takes_a_run_up_only_if_it_would_make_the_same(options, tmp_path, changed, told):
+def test_a_study_takes_a_run_up_only_if_it_would_make_the_same(options, tmp_path, changed, reported):
     options = {"method": "cgsv", **options}
     runs.create(tmp_path / "run", **options)
-    if not told:
+    if not reported:
         require_same_script_run(tmp_path / "run", RunOptions.read(options))
         return
-    with pytest.raises(BadInput, match=f"was started with another {told}; give it the same, or choose another --out"):
+    with pytest.raises(
+        BadInput, match=f"was started with another {reported}; give it the same, or choose another --out"
+    ):
         require_same_script_run(tmp_path / "run", RunOptions.read(options | changed))
 
 

@@ -39,8 +39,8 @@ def test_a_follower_hears_every_record_once(ledger):
 
 
 @pytest.mark.parametrize("again", ['{"round": 7}', '{"round": 7, "why": "' + "x" * 400 + '"}'], ids=["short", "long"])
-def test_a_follower_goes_on_where_records_were_taken_back(ledger, again):
-    """As by records counted: those in the place of what it heard already are not told again."""
+def test_a_follower_continues_where_records_were_taken_back(ledger, again):
+    """As by records counted: those instead of what it heard already are not sent again."""
     heard = []
     follow = ledger.follower(lambda record: heard.append(record["round"]))
     follow()
@@ -158,7 +158,7 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
     assert not other[1].is_signed_by([signer.certificate], 1, "0" * 64)
 
 
-def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
+def test_a_chain_that_continues_as_another_is_found(signer, tmp_path):
     one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
     Ledger(one, signer).append({"round": 0})
     other.write_text(one.read_text())
@@ -170,7 +170,7 @@ def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
         read_verified_records(other, [signer.certificate])
 
 
-def test_a_chain_goes_on_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
+def test_a_chain_continues_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
     path, renewed = tmp_path / "ledger.jsonl", Signer(keys / "stranger.key", keys / "stranger.crt")
     for round, by in enumerate([signer, signer, renewed]):
         Ledger(path, by).append({"round": round})

@@ -1,4 +1,4 @@
-"""Merkle roots, against values by hand and a tree that is built from the top."""
+"""Merkle roots, against values explicitly and a tree that is built from the top."""
 
 import hashlib
 

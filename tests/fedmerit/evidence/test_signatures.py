@@ -110,7 +110,7 @@ def test_certificates_count_on_days_on_which_they_are_valid(keys, certificate, d
         ("fed_server.json", {"servers": [{"admin_server": "fl.clinic.org"}]}),
     ],
 )
-def test_the_servers_name_stands_in_any_kit(keys, tmp_path, file, content):
+def test_the_servers_name_is_in_any_kit(keys, tmp_path, file, content):
     root = shutil.copy(keys / "root.crt", tmp_path / "rootCA.pem")
     (tmp_path / file).write_text(json.dumps(content))
     assert Trust(root).server_name == "fl.clinic.org"

@@ -1,4 +1,4 @@
-"""Bounds by the median of the others, worked by hand; reward groups; the settings of the guard."""
+"""Bounds by the median of the others, worked out explicitly; reward groups; the settings of the guard."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_there_is_no_median_of_fewer_than_two_others():
         ([0.0, 0.0, 0.0, 9.0], [True] * 4),  # three times nothing is no bound
     ],
 )
-def test_all_else_is_left_alone(amounts, known):
+def test_all_else_is_left_unchanged(amounts, known):
     assert shrink_factors(torch.tensor(amounts), torch.tensor(known), 3.0).tolist() == [1, 1, 1, 1]
 
 
@@ -90,11 +90,11 @@ def test_what_moved_over_three_times_the_median_is_brought_back_and_the_rest_kep
     assert bounded[4]["num_batches_tracked"] == 9
 
 
-def counted(counts, earner=None, parts=None, copies=None):
+def counted(counts, reward_group=None, parts=None, copies=None):
     n = len(counts)
     found = bound_counts(
         torch.tensor(counts).double(),
-        torch.arange(n) if earner is None else torch.tensor(earner),
+        torch.arange(n) if reward_group is None else torch.tensor(reward_group),
         torch.ones(n).double() if parts is None else torch.tensor(parts).double(),
         torch.zeros(n, dtype=torch.bool) if copies is None else torch.tensor(copies),
     )
@@ -117,17 +117,17 @@ def test_an_organisation_is_bounded_as_one_and_divides_what_it_counts():
 
 
 def test_the_images_of_copies_count_once():
-    """Of 50 and 40 the larger alone, half for each."""
+    """Of 50 and 40 the larger only, half for each."""
     copies = [True, True, False, False]
     assert counted([50, 40, 60, 70], [0, 0, 2, 3], [0.5, 0.5, 1, 1], copies) == [25, 25, 60, 70]
 
 
-def test_an_earner_is_bounded_whichever_of_its_sites_is_not_known():
+def test_a_reward_group_is_bounded_whichever_of_its_sites_is_not_known():
     """Sites 0 and 1 earn as one; with 1e9 images they count three times the median, 60, of the other three."""
-    earner, parts = torch.tensor([0, 0, 2, 3, 4]), torch.tensor([0.5, 0.5, 1, 1, 1], dtype=torch.float64)
+    reward_group, parts = torch.tensor([0, 0, 2, 3, 4]), torch.tensor([0.5, 0.5, 1, 1, 1], dtype=torch.float64)
     nobody = torch.zeros(5, dtype=torch.bool)
     for counts in ([0, 1e9, 50, 60, 70], [1e9, 0, 50, 60, 70]):
-        found = bound_counts(torch.tensor(counts, dtype=torch.float64), earner, parts, nobody)
+        found = bound_counts(torch.tensor(counts, dtype=torch.float64), reward_group, parts, nobody)
         assert found.sum() == pytest.approx(90 + 50 + 60 + 70)
 
 
@@ -171,7 +171,7 @@ def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
     assert bound_claims(claims, PRESENT, None)["loss"].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.1])
 
 
-def test_fedave_without_claims_pays_for_dice_alone():
+def test_fedave_without_claims_pays_for_dice_only():
     assert FedAVE().guarded_form.distributions == "none"
 
 
@@ -240,7 +240,7 @@ def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
         ([True, False, False, False], [0, 1, 2, 3], [1, 1, 1, 1]),
     ],
 )
-def test_a_group_stands_in_the_row_of_its_first_site_whoever_is_away(counted, first, parts):
+def test_a_group_is_in_the_row_of_its_first_site_while_others_are_away(counted, first, parts):
     counts, none = torch.tensor([50.0, 10.0, 10.0, 20.0]), torch.zeros(4, 4).bool()
     found = find_reward_groups(torch.tensor(counted), counts, none, ORGANISATIONS)
     assert found.first.tolist() == first
@@ -250,7 +250,7 @@ def test_a_group_stands_in_the_row_of_its_first_site_whoever_is_away(counted, fi
     assert float(merged[1]) == pytest.approx(expected if any(counted[1:]) else 5.0)
 
 
-def test_copies_count_alike_whoever_is_away():
+def test_copies_count_alike_while_others_are_away():
     counts, copied = torch.tensor([50.0, 10.0, 30.0]), torch.zeros(3, 3).bool()
     copied[0, 1] = copied[1, 0] = copied[1, 2] = copied[2, 1] = True
     apart = torch.arange(3)

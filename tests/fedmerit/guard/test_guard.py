@@ -1,4 +1,4 @@
-"""The guard as a whole: what it leaves alone, what it withholds, who earns as one; its rules and their page."""
+"""The guard as a whole: what it leaves only, what it withholds, who earns as one; its rules and their page."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def zeros(round, updates):
     return torch.zeros_like(updates[0])
 
 
-def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
+def test_honest_answers_keep_their_bits_and_nobody_is_flagged(play):
     for number, (admission, history) in enumerate(play(honest, 12)):
         assert torch.equal(admission.updates, updates_of(number))
         assert admission.reports.present.all()
@@ -43,7 +43,7 @@ def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
 
 
 @pytest.mark.parametrize("value", [zeros, lambda round, updates: updates_of(0)[5]], ids=["zero", "replay"])
-def test_riders_are_named_within_ten_rounds_and_only_they(play, value):
+def test_free_riders_are_named_within_ten_rounds_and_only_they(play, value):
     _, history = play(replaced(5, value), 10)[-1]
     assert history.evidence.against.tolist() == [False] * 5 + [True]
 
@@ -97,11 +97,11 @@ def test_a_verdict_is_not_lifted_while_few_answer(play):
         assert admission.withheld[5]
 
 
-def test_excluded_sites_alone_make_no_model(play):
+def test_excluded_only_sites_make_no_model(play):
     with pytest.raises(RunFailed, match="only sites answered that verdicts have excluded"):
         play(replaced(5, zeros), 8, "exclude", there=lambda round: (5,) if round > 6 else range(6))
     admission, _ = play(replaced(5, zeros), 8, there=lambda round: (5,) if round > 6 else range(6))[-1]
-    assert not admission.withheld[5]  # somebody has to go on
+    assert not admission.withheld[5]  # somebody has to continue
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

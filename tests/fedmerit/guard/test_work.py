@@ -1,4 +1,4 @@
-"""Scores, e-values and evidence: worked by hand, against slow references, and their error rates."""
+"""Scores, e-values and evidence: worked out explicitly, against slow references, and their error rates."""
 
 import math
 
@@ -106,7 +106,7 @@ def test_two_that_share_a_direction_do_not_vouch_for_each_other():
     assert (log_e_values(scores)[:4] < 0).all()
 
 
-def test_honest_sites_of_either_sign_have_no_verdict_and_a_rider_has_one():
+def test_honest_sites_of_either_sign_have_no_verdict_and_a_free_rider_has_one():
     assert not any(one.against.any() for one in evidence_of(rounds_of(15)))
 
     def noise(number, updates):

@@ -18,7 +18,7 @@ from structures import EXECUTE, Drawing
 
 
 class Evil:
-    """What a pickle has executed by whoever loads it."""
+    """What a pickle has executed when it is loaded."""
 
     def __init__(self, command: str):
         self.command = command

@@ -240,7 +240,7 @@ def _watch(workplace: Workplace, reader: str) -> list[str]:
 
 
 def _reset_peak() -> int:
-    """Begin to measure the peak of the process's memory anew; what it has now, in kB."""
+    """Begin to measure the peak of the process's memory again; what it has now, in kB."""
     seen = os.open("/proc/self/clear_refs", os.O_WRONLY)
     os.write(seen, b"5")
     os.close(seen)
@@ -279,7 +279,7 @@ def examine_apart(corpus: Path, work: Path, reader: str, indices: range) -> list
             os._exit(code)
     _, status = os.waitpid(child, 0)
     lines = [json.loads(line) for line in found.read_text().splitlines()]
-    told = [f"{reader} {index}: {fault}" for index, fault in lines if fault]
+    reported = [f"{reader} {index}: {fault}" for index, fault in lines if fault]
     if status:
-        told.append(f"{reader} {lines[-1][0] if lines else 'start'}: ended the process ({status})")
-    return told
+        reported.append(f"{reader} {lines[-1][0] if lines else 'start'}: ended the process ({status})")
+    return reported

@@ -162,7 +162,7 @@ class Drawing:
         return whole
 
     def chain(self, content: bytes) -> bytes:
-        """A chain of records, changed; mostly sealed anew, as its owner can."""
+        """A chain of records, changed; mostly sealed again, as its owner can."""
         records, random = [json.loads(line) for line in content.splitlines()], self.random
         kind = random.random()
         if kind < 0.1:

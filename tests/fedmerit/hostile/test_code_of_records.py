@@ -24,7 +24,7 @@ ARGUMENTS["FlexibleUNet"]["backbone"] = "efficientnet-b0"
 
 @pytest.fixture
 def handed(trained, tmp_path, monkeypatch):
-    """A finished run that somebody changed: whoever builds its network executes ``hubconf.py`` beside it."""
+    """A finished run that somebody changed: building its network executes ``hubconf.py`` beside it."""
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)
     hub = tmp_path / "hub"  # a run folder with code is refused before
@@ -53,9 +53,9 @@ def change(file, how):
 
 @pytest.mark.parametrize("command", ["report", "evaluate", "predict", "model export", "run --resume"])
 def test_no_command_executes_what_lies_in_a_run_folder(handed, sites, fedmerit, tmp_path, command):
-    """Even whoever trusts its records: of MONAI only networks of a list are built."""
+    """Even for those that trust its records: of MONAI only networks of a list are built."""
     image = next((sites / "site1").rglob("*.npy"))
-    told = fedmerit(
+    reported = fedmerit(
         *command.split(),
         *{
             "report": (handed, "--out", tmp_path / "report"),
@@ -67,10 +67,10 @@ def test_no_command_executes_what_lies_in_a_run_folder(handed, sites, fedmerit, 
         "--trust",
     )
     assert not (handed / "marker").exists()
-    assert told.exit_code == 2, told.output
-    assert told.stderr.startswith("error: ")
-    assert "arguments: cache_dir=" in told.stderr
-    assert told.stderr.count("\n") == 1
+    assert reported.exit_code == 2, reported.output
+    assert reported.stderr.startswith("error: ")
+    assert "arguments: cache_dir=" in reported.stderr
+    assert reported.stderr.count("\n") == 1
 
 
 def test_a_bundle_executes_nothing(handed, tmp_path):
@@ -115,10 +115,10 @@ def test_code_that_only_a_record_names_needs_trust(trained, sites, fedmerit, tmp
     changed = {"architecture": "handed_over:Net", "arguments": {}, "norm": "own"}
     change(run / "models" / "model.json", lambda said: said.update(changed))
     rest = ("--sites", sites) if command == "evaluate" else ("--out", tmp_path / "report")
-    told = fedmerit(command, run, *rest)
-    assert told.exit_code == 2, told.output
-    assert "'handed_over:Net', code that is not imported only because a record names it" in told.stderr
-    assert "look at it, then give the same command with --trust" in told.stderr
+    reported = fedmerit(command, run, *rest)
+    assert reported.exit_code == 2, reported.output
+    assert "'handed_over:Net', code that is not imported only because a record names it" in reported.stderr
+    assert "look at it, then give the same command with --trust" in reported.stderr
     assert not own_module.exists()
     fedmerit(command, run, *rest, "--trust")
     assert own_module.exists()
@@ -127,8 +127,8 @@ def test_code_that_only_a_record_names_needs_trust(trained, sites, fedmerit, tmp
 def test_code_in_a_file_of_options_needs_trust(sites, fedmerit, tmp_path, own_module):
     (tmp_path / "o.toml").write_text('method = "fedavg"\n[settings]\narchitecture = "handed_over:Net"\n')
     options = ("--sites", sites, "--rounds", 1, "--engine", "local", "--config", tmp_path / "o.toml")
-    told = fedmerit("run", "--out", tmp_path / "run", *options)
-    assert "o.toml: names 'handed_over:Net'" in told.stderr
+    reported = fedmerit("run", "--out", tmp_path / "run", *options)
+    assert "o.toml: names 'handed_over:Net'" in reported.stderr
     assert not own_module.exists()
 
 
@@ -161,7 +161,7 @@ def test_every_listed_network_is_built_without_the_net(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"architecture": "Generator", "arguments": {"latent_shape": [8]}}, "'Generator': unknown; expected one of"),
         ({"architecture": "EfficientNetBN", "arguments": {"pretrained": True}}, "pretrained=true: no weights"),
@@ -179,14 +179,14 @@ def test_every_listed_network_is_built_without_the_net(name, monkeypatch):
         ({"width": 512, "depth": 9}, "takes more than 1074 MB"),
     ],
 )
-def test_what_a_description_may_not_say(changes, told):
-    with pytest.raises(BadInput, match=told):
+def test_what_a_description_may_not_say(changes, reported):
+    with pytest.raises(BadInput, match=reported):
         build_network(Network.from_dict({"in_channels": 1, "labels": ["prostate"], **changes}))
 
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
 @pytest.mark.parametrize(
-    ("hostile", "trust", "told"),
+    ("hostile", "trust", "reported"),
     [
         ({}, (), "--trust"),
         ({"command": "touch marker"}, ("--trust",), "command"),
@@ -194,8 +194,10 @@ def test_what_a_description_may_not_say(changes, told):
         ({"file": "nowhere.py"}, ("--trust",), "gone"),
     ],
 )
-def test_the_script_that_a_handed_run_names_is_not_run(fedmerit, tmp_path, monkeypatch, engine, hostile, trust, told):
-    """Whoever created the run here named it; who goes on with a folder of others did not."""
+def test_the_script_that_a_handed_run_names_is_not_run(
+    fedmerit, tmp_path, monkeypatch, engine, hostile, trust, reported
+):
+    """The user who created the run here named it; who continues with a folder of others did not."""
     monkeypatch.delenv(TRUST, raising=False)
     (tmp_path / "client.py").write_text(CODE.format(marker=str(tmp_path / "marker")))
     (tmp_path / "model.py").write_text("from torch import nn\n\n\nclass Net(nn.Linear):\n"
@@ -206,7 +208,7 @@ def test_the_script_that_a_handed_run_names_is_not_run(fedmerit, tmp_path, monke
     change(tmp_path / "run" / "run.json", lambda said: said["script"].update(hostile))
     refused = fedmerit("run", "--resume", "--out", tmp_path / "run", *trust)
     assert refused.exit_code == 2, refused.output
-    assert told in refused.stderr
+    assert reported in refused.stderr
     assert not (tmp_path / "marker").exists()
 
 
@@ -228,16 +230,16 @@ def test_scalars_go_to_no_address_that_only_a_handed_run_names(
         with pytest.raises(pytest.fail.Exception, match="started"):
             fedmerit("run", "--resume", "--out", run, *more)
         return
-    told = fedmerit("run", "--resume", "--out", run, *more)
-    assert told.exit_code == 2, told.output
-    assert f"run.json: names the tracker '{TRACKER}'" in told.stderr
-    assert "--trust" in told.stderr
+    reported = fedmerit("run", "--resume", "--out", run, *more)
+    assert reported.exit_code == 2, reported.output
+    assert f"run.json: names the tracker '{TRACKER}'" in reported.stderr
+    assert "--trust" in reported.stderr
 
 
 def test_an_address_in_a_file_of_options_needs_trust(sites, fedmerit, tmp_path, monkeypatch):
     monkeypatch.delenv(TRUST, raising=False)
     (tmp_path / "o.toml").write_text(f'method = "fedavg"\ntrack = ["{TRACKER}"]\n')
-    told = fedmerit(
+    reported = fedmerit(
         "run", "--out", tmp_path / "run", "--sites", sites, "--engine", "sim", "--config", tmp_path / "o.toml"
     )
-    assert f"o.toml: names the tracker '{TRACKER}'" in told.stderr
+    assert f"o.toml: names the tracker '{TRACKER}'" in reported.stderr

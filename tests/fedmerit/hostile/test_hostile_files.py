@@ -49,7 +49,7 @@ def call(path, code):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reported"),
     [
         (lambda path: claim(path, {"a": torch.zeros(1).expand(1 << 33)}), "is not what is stored of it"),
         (lambda path: claim(path, {str(i): torch.zeros(1000) for i in range(2)} | {"v": [shared[:] for _ in range(9)]}),
@@ -62,9 +62,9 @@ def call(path, code):
         (lambda path: path.mkdir(), "is no file that can be read"),
     ],
 )  # fmt: skip
-def test_files_of_tensors_that_declare_more_than_they_hold(tmp_path, spoil, told):
+def test_files_of_tensors_that_declare_more_than_they_hold(tmp_path, spoil, reported):
     spoil(tmp_path / "model.pt")
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reported):
         load_tensors(tmp_path / "model.pt")
 
 
@@ -136,9 +136,9 @@ def test_nothing_is_read_or_written_through_links_of_a_run_folder(trained, sites
         ("evaluate", run, "--sites", sites),
         ("run", "--resume", "--out", run),
     ):
-        told = fedmerit(*command)
-        assert told.exit_code == 2, (command, told.output)
-        assert f"{path}: is a symbolic link out of {run}" in told.stderr
+        reported = fedmerit(*command)
+        assert reported.exit_code == 2, (command, reported.output)
+        assert f"{path}: is a symbolic link out of {run}" in reported.stderr
     assert sorted((file.name, file.stat().st_mtime_ns) for file in outside.iterdir()) == before
 
 
@@ -192,9 +192,9 @@ def test_sites_of_a_run_that_name_files_elsewhere(trained, fedmerit, tmp_path, s
     shutil.copytree(trained(rounds=1), run)
     content = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(content | {"sites": [site]}))
-    told = fedmerit("report", run)
-    assert told.exit_code == 2
-    assert "run.json: sites.0=" in told.stderr
+    reported = fedmerit("report", run)
+    assert reported.exit_code == 2
+    assert "run.json: sites.0=" in reported.stderr
 
 
 def test_a_case_that_is_no_number(trained, fedmerit, tmp_path):
@@ -202,5 +202,5 @@ def test_a_case_that_is_no_number(trained, fedmerit, tmp_path):
     shutil.copytree(trained(rounds=1), run)
     text = (run / "results.csv").read_text()
     (run / "results.csv").write_text(text.replace(",testing,000,", ",testing,first,"))
-    told = fedmerit("report", run)
-    assert told.exception is None or isinstance(told.exception, SystemExit)
+    reported = fedmerit("report", run)
+    assert reported.exception is None or isinstance(reported.exception, SystemExit)

@@ -1,4 +1,4 @@
-"""CFFL and its released form, against their slow reference and worked by hand."""
+"""CFFL and its released form, against their slow reference and worked out explicitly."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_cffl_is_the_reference(case, rounds):
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
 
-def test_a_site_that_cffl_removed_trains_alone():
+def test_a_site_that_cffl_removed_trains_locally():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
     state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
     state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)

@@ -107,7 +107,7 @@ def test_agreement_is_the_peers_dice_by_the_sites_own():
     assert (agreement(0.3, 0.0), agreement(0.0, 0.0)) == (1.0, 0.0)
 
 
-def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
+def test_fedavg_may_be_the_warm_up_and_a_round_only_its_end():
     method, samples = paper(warmup=2, R=3, warmup_by="fedavg"), torch.tensor([3.0, 1.0]).double()
     assert (method.together, method.needs.rounds) == (3, 4)
     assert [round for round in range(10) if method.scores(round)] == [3, 6, 9]
@@ -125,7 +125,7 @@ def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
         CYCle(warmup_by="fedavg", exchange="peer")
 
 
-def test_a_warm_up_by_fedavg_goes_on_from_the_model_of_all_whatever_a_site_starts_from():
+def test_a_warm_up_by_fedavg_continues_from_the_model_of_all_whatever_a_site_starts_from():
     method, own = CYCle(warmup=2, warmup_by="fedavg"), torch.tensor([[9.0, 9.0], [1.0, 1.0]])
     state = method.start(torch.zeros(2), 2, [2])
     assert method.restart_from(state, own) is state
@@ -181,7 +181,7 @@ def test_vpdl_takes_all_peers_alike():
     assert float(method.learn_from(held).loss(images, own)) == pytest.approx(both, rel=1e-6)
 
 
-def test_every_site_goes_on_from_what_it_trained_and_nobody_has_contributed():
+def test_every_site_continues_from_what_it_trained_and_nobody_has_contributed():
     method, start = VPDL(warmup=0), torch.tensor([1.0, 2.0])
     updates = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]])
     reports = Reports(torch.tensor([10.0, 0.0, 30.0]).double(), torch.tensor([True, False, True]))

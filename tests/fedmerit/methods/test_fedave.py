@@ -19,7 +19,7 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "paper": ({"form": "paper", "tau": 0.5}, {}),
     "released": ({"form": "released", "bins": 4}, {}),
     "other memory": ({"alpha": 0.5, "beta": 3.0}, {}),
-    "accuracy alone": ({"distributions": "none"}, {"in_score": False, "in_quota": False}),
+    "accuracy only": ({"distributions": "none"}, {"in_score": False, "in_quota": False}),
     "in the reputation": ({"distributions": "reputation"}, {"in_quota": False}),
     "floored near 0": ({"kl_floor": 1e-3}, {}),
     "clipped": ({"clip": 0.3, "tau": 0.5}, {}),

@@ -1,4 +1,4 @@
-"""FedAvg, its variants and the baselines, against slow references or worked by hand; what counts as a norm."""
+"""FedAvg, its variants and the baselines, against slow references or worked out explicitly; what counts as a norm."""
 
 import math
 
@@ -9,7 +9,7 @@ from comparing import assert_models
 from hypothesis import given
 from monai.networks.nets import DynUNet
 from oracles import tensor
-from quadratics import descended, made_up, mean, played, shares
+from quadratics import descended, mean, played, shares, synthetic
 from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
 
 from fedmerit.contract.capabilities import PoolsImages, Trained, TrainingView
@@ -21,7 +21,7 @@ from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.factory import build_network, read_layout
 
 
-def test_every_site_goes_on_from_its_own_model_and_an_absent_one_keeps_what_it_has():
+def test_every_site_continues_from_its_own_model_and_an_absent_one_keeps_what_it_has():
     method = Standalone()
     state = method.start(torch.tensor([1.0, 2.0]), 3, Layout.of(2))
     assert state.models.tolist() == [[1, 2]] * 3
@@ -139,7 +139,7 @@ def test_norms_are_found_in_every_network(norm, mark):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_fedavgm_is_the_reference(seed):
-    content = made_up(seed)
+    content = synthetic(seed)
     w, m = content["start"], [0.0] * 4
     for _, outcome, _, _ in played(FedAvgM(beta=0.5, eta=0.8), content):
         after = mean([descended(content, i, w) for i in range(3)], shares(content))
@@ -150,7 +150,7 @@ def test_fedavgm_is_the_reference(seed):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_fedadam_is_the_reference(seed):
-    content = made_up(seed)
+    content = synthetic(seed)
     w, m, v = content["start"], [0.0] * 4, [0.2**2] * 4
     for _, outcome, _, _ in played(FedAdam(beta1=0.6, beta2=0.7, eta=0.3, tau=0.2), content):
         after = mean([descended(content, i, w) for i in range(3)], shares(content))
@@ -164,7 +164,7 @@ def test_fedadam_is_the_reference(seed):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_fedprox_is_the_reference(seed):
-    content, mu = made_up(seed), 0.7
+    content, mu = synthetic(seed), 0.7
     w = content["start"]
     for _, outcome, _, _ in played(FedProx(mu), content):
 
@@ -178,7 +178,7 @@ def test_fedprox_is_the_reference(seed):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ditto_is_the_reference(seed):
-    content, strength = made_up(seed), 0.6
+    content, strength = synthetic(seed), 0.6
     w, own = content["start"], [content["start"]] * 3
     for _, outcome, results, _ in played(Ditto(strength), content):
 
@@ -191,7 +191,7 @@ def test_ditto_is_the_reference(seed):
         assert torch.allclose(torch.stack([one.own.parameters for one in results]), tensor(own), rtol=0, atol=1e-9)
 
 
-def test_ditto_goes_on_from_its_own_model_and_statistics():
+def test_ditto_continues_from_its_own_model_and_statistics():
     given = []
 
     def train(start, buffers=None, penalty=None, shift=None):

@@ -48,7 +48,7 @@ def after_round_0(method, n=4, d=50):
 ERRORS = [0.2, 0.3, 0.4, 0.5]
 
 
-def test_two_sites_worked_by_hand():
+def test_two_sites_worked_explicitly():
     """Two sites of 3 and 1 images, d = 2, combine="times", w_0 = (0, 0).
 
     Round 0. Updates (1, 0) and (0, 1); no site has a part in w_0, so the weights are the sample shares 3/4 and 1/4:
@@ -164,10 +164,10 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
         for own, weight in zip(trained, outcome.weights, strict=True)
     ]
     assert torch.allclose(torch.tensor(claims, dtype=torch.float64), state.cosine, rtol=0, atol=CLAIM_TOLERANCE / 10)
-    for decimals, told in ((6, False), (3, False), (2, True)):  # to which a site's gate may round: docs/privacy.md
+    for decimals, reported in ((6, False), (3, False), (2, True)):  # to which a site's gate may round: docs/privacy.md
         rounded = [round(claim, decimals) for claim in claims]
         _, outcome = method.round(state, trained - model, reports(rounded, [0.5] * 3))
-        assert outcome.quantities["flagged"].any() == told
+        assert outcome.quantities["flagged"].any() == reported
 
 
 def test_where_the_server_sees_no_update_the_sites_word_counts():

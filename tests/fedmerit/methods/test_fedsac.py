@@ -178,7 +178,7 @@ def test_a_network_without_neurons_gives_everybody_all():
     assert outcome.weights.tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_sites_that_go_on_alone_keep_model_and_neurons_when_others_are_given_theirs():
+def test_sites_that_continue_locally_keep_model_and_neurons_when_others_are_given_theirs():
     method = FedSAC(5.0, C, importance_interval=1)
     state, models, held = started(method)
     own = torch.arange(7.0, dtype=torch.float64)
@@ -214,7 +214,7 @@ def test_a_neuron_that_nobody_present_holds_stays_as_it_is():
     assert outcome.models[1].tolist() == state.model.tolist()
 
 
-def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():
+def test_contributions_are_what_sites_reach_only_and_then_all_start_again():
     method = FedSAC(standalone_rounds=2)
     assert method.needs.rounds == 3
     owners = torch.tensor(OWNERS, dtype=torch.int32)
@@ -237,15 +237,15 @@ def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():
     assert outcome.reputation.tolist() == pytest.approx([math.exp(-1.5), 1, math.exp(-0.5)])
 
     assert method.candidates(state, updates, reports([1, 2, 3])) is None
-    told = FedSAC(contributions=C)
-    given, *expected = started(told)
+    reported = FedSAC(contributions=C)
+    given, *expected = started(reported)
     found, *submodels = method.allocate(state, doubles(IMPORTANCE))
     assert all(map(torch.equal, submodels, expected))
     ours = method.round(found, updates, reports([1, 2, 3]))[1]
-    assert torch.equal(ours.models, told.round(given, updates, reports([1, 2, 3]))[1].models)
+    assert torch.equal(ours.models, reported.round(given, updates, reports([1, 2, 3]))[1].models)
 
 
-def test_a_site_absent_from_the_last_round_alone_counts_as_the_worst():
+def test_a_site_absent_from_the_last_round_only_counts_as_the_worst():
     method = FedSAC(standalone_rounds=1)
     state = method.start(torch.ones(4), 3, Layout.of(4))
     assert len(method.candidates(state, torch.zeros(3, 4), reports([1, 0, 3], [True, False, True])).models) == 2

@@ -223,7 +223,7 @@ def test_a_site_that_never_comes_leaves_the_run_as_it_is_without_it(method):
             assert torch.allclose(ours.models, theirs.models, rtol=0, atol=1e-6)
 
 
-def test_one_site_alone(method):
+def test_a_single_site(method):
     rounds = make_rounds(n=1)
     model = torch.zeros(rounds.updates.shape[2])
     for number, outcome in enumerate(outcomes(method, rounds)):
@@ -259,7 +259,7 @@ def test_one_huge_update_among_ordinary_ones_is_finite(method):
 
 
 def restarted(method, change):
-    """A round of all sites after one: as it is, and where ``change`` (n, d) was added to what they start from."""
+    """A round of all sites after one: unchanged, and where ``change`` (n, d) was added to what they start from."""
     rounds, states = make_rounds(rounds=2), []
     (_, first), (reports, _) = play(method, rounds, states)
     state, models = states[0], first.models.expand(4, -1)
@@ -274,7 +274,7 @@ def test_a_method_of_one_model_for_all_leaves_its_state_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", ["standalone", "cgsv", "rffl", "dw", "eu", "cffl", "fedave", "eci", "cycle", "vpdl"])
-def test_a_site_that_started_elsewhere_goes_on_from_there_and_the_others_as_before(name):
+def test_a_site_that_started_elsewhere_continues_from_there_and_the_others_as_before(name):
     method, change = build_method(name, SOONER.get(name, {})), torch.zeros(4, 12)
     change[1] = 3.0
     updates, reports, before, after, models = restarted(method, change)
@@ -287,7 +287,7 @@ def test_a_site_that_started_elsewhere_goes_on_from_there_and_the_others_as_befo
         assert torch.allclose(rated[1], models[1] + 3 + updates[1], atol=1e-6)
 
 
-# Methods that give each site its own part of an aggregate
+# Methods that give each site its own share of an aggregate
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_absent_sites_keep_reputation_and_model(name, parameters):
 
 
 @pytest.mark.parametrize("name", ["cgsv", "rffl"])
-def test_newcomers_alone_start_by_sample_shares(name):
+def test_newcomers_only_start_by_sample_shares(name):
     rounds = make_rounds(rounds=3, dtype=torch.float64)
     present = torch.tensor([[True, True, False, False], [False, False, True, True], [True, True, True, True]])
     rounds = Rounds(rounds.samples, rounds.updates * present[:, :, None], present, rounds.centres)

@@ -80,7 +80,7 @@ def test_absent_sites_have_no_share():
 
 
 @pytest.mark.parametrize("kind", [CGSV, CFFL, FedAVE])
-def test_what_does_not_fit_is_told(kind):
+def test_what_does_not_fit_is_reported(kind):
     with pytest.raises(ValueError, match="contributions: 4 of them for 3 sites"):
         kind(contributions=GIVEN).start(torch.zeros(6), 3, layout(6))
     if kind is not FedAVE:
@@ -224,7 +224,7 @@ def opposed(rounds=4, n=4, d=10):
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
-def test_an_opposed_site_is_removed_after_the_warmup_and_trains_on_alone(warmup):
+def test_an_opposed_site_is_removed_after_the_warmup_and_trains_on_only(warmup):
     rounds = opposed()
     model = torch.zeros(10, dtype=torch.float64)
     for number, outcome in enumerate(outcomes(RFFL(warmup=warmup), rounds)):
@@ -269,7 +269,7 @@ def test_one_of_the_sites_present_always_stays():
         assert outcome.weights.sum().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_rffl_clips_long_updates_alone():
+def test_rffl_clips_long_updates_only():
     rounds = make_rounds(n=1, dtype=torch.float64)
     update = rounds.updates[0, 0]
     for gamma, size in ((0.5, 0.5), (1e6, update.norm())):

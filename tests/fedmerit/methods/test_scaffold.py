@@ -3,7 +3,7 @@
 import pytest
 import torch
 from oracles import tensor
-from quadratics import descended, made_up, mean, played
+from quadratics import descended, mean, played, synthetic
 
 from fedmerit.contract.capabilities import Trained, TrainingView
 from fedmerit.contract.method import Layout, Reports
@@ -15,7 +15,7 @@ from fedmerit.schema.configuration.settings import TASKS
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_scaffold_is_the_reference(seed):
-    content, equal = made_up(seed), [1 / 3] * 3
+    content, equal = synthetic(seed), [1 / 3] * 3
     w, c, own = content["start"], [0.0] * 4, [[0.0] * 4 for _ in range(3)]
     for _, outcome, _, _ in played(SCAFFOLD(eta_g=0.7), content):
         trained, new = [], []
@@ -114,7 +114,7 @@ def test_nothing_follows_from_no_update():
     assert found[3].tolist() == (-C).tolist()
 
 
-def test_scaffold_takes_sgd_alone():
+def test_scaffold_takes_sgd_only():
     with pytest.raises(BadInput, match=r"optimizer=adam: method scaffold needs sgd; add --set optimizer=sgd"):
         make_configuration("scaffold", "prostate", 3, 0, TASKS["prostate"], {})
     made = make_configuration("scaffold", "prostate", 3, 0, TASKS["prostate"], {"optimizer": "sgd"})

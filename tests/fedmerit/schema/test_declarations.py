@@ -113,9 +113,9 @@ def test_constructor_and_reader_agree_on_any_value(name, value):
     try:
         read(Declared, {name: value}, "here", texts=False)
     except BadInput as error:
-        told = str(error)
-        assert told.startswith(f"here: {name.removesuffix('_')}")
-        assert "expected" in told
+        reported = str(error)
+        assert reported.startswith(f"here: {name.removesuffix('_')}")
+        assert "expected" in reported
         if name != "table":
             with pytest.raises(ValueError, match="expected"):
                 Declared(**{name: value})
@@ -137,7 +137,7 @@ def test_texts_spell_the_values_that_python_writes(share, count, each, fast):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"shape": 1}, "here: unknown name shape; did you mean share?"),
         ({"share": "much"}, "here: share='much': expected a number above 0, at most 1"),
@@ -148,10 +148,10 @@ def test_texts_spell_the_values_that_python_writes(share, count, each, fast):
         (None, "here: is no table of names and values"),
     ],
 )
-def test_reader_names_place_value_and_expectation(values, told):
+def test_reader_names_place_value_and_expectation(values, reported):
     with pytest.raises(BadInput) as error:
         read(Declared, values, "here", texts=True)
-    assert str(error.value) == told
+    assert str(error.value) == reported
 
 
 class Recorded(BaseModel):
@@ -160,7 +160,7 @@ class Recorded(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({}, "run.json: lacks declared"),
         ({"declared": {"count": 0}}, "run.json: declared.count=0: expected a whole number from 1 to 9"),
@@ -169,10 +169,10 @@ class Recorded(BaseModel):
         ({"declared": 3}, "run.json: declared=3: expected a table of names and values"),
     ],
 )
-def test_reader_of_a_model_with_a_dataclass(values, told):
+def test_reader_of_a_model_with_a_dataclass(values, reported):
     with pytest.raises(BadInput) as error:
         read(Recorded, values, "run.json")
-    assert str(error.value) == told
+    assert str(error.value) == reported
 
 
 def test_field_without_default_is_required_and_frozen():

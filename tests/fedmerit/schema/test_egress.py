@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
     return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-PLANTED = {
+INJECTED = {
     "text": lambda old: PATIENT,
     "sentence": lambda old: f"/data/{PATIENT} 1.npy",
     "bytes": lambda old: PATIENT.encode(),
@@ -75,9 +75,9 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize("injected", INJECTED)
 @pytest.mark.parametrize("name", LEAVING)
-def test_patient_planted_in_any_field_leaves_no_site(name, planted):
+def test_patient_injected_in_any_field_leaves_no_site(name, injected):
     """At every place of every message: it is withheld without a word of it, or the patient is not in what passes.
 
     Only a name of a label, of a parameter or of another site looks like this text.
@@ -86,10 +86,10 @@ def test_patient_planted_in_any_field_leaves_no_site(name, planted):
     for place in range(count):
         message = carried(name)
         holder, key = list(holders(message))[place]
-        if key in ("params", "fields", "kind", "label") or (isinstance(holder[key], bytes) and planted == "bytes"):
+        if key in ("params", "fields", "kind", "label") or (isinstance(holder[key], bytes) and injected == "bytes"):
             continue
-        holder[key] = PLANTED[planted](holder[key])
-        assert "Mueller" not in told(**message)
+        holder[key] = INJECTED[injected](holder[key])
+        assert "Mueller" not in reported(**message)
 
 
 def carried(name: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def carried(name: str) -> dict[str, Any]:
     return {"params": plain(params), "fields": plain(fields)}
 
 
-def told(params: Any, fields: Any) -> str:
+def reported(params: Any, fields: Any) -> str:
     """What leaves the site, or why nothing does."""
     try:
         return repr(clear_message(params, fields))

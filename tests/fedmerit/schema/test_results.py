@@ -81,7 +81,7 @@ def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     assert read_results(tmp_path)["value"].tolist() == [1, 3]
 
 
-def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_told(results):
+def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_reported(results):
     results.append([row()])
     size = results.size
     with pytest.raises(BadInput, match=rf"results\.csv: {size} bytes, the run's last complete round left {size + 100}"):
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ('{"method": "fed', "not readable as JSON"),
         ("fedavg", "not readable as JSON"),
@@ -122,14 +122,14 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
         ('{"rounds": "many"}', "rounds='many': expected a whole number; expected"),
     ],
 )
-def test_a_spoiled_run_json_is_named(tmp_path, content, told):
+def test_a_spoiled_run_json_is_named(tmp_path, content, reported):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(BadInput) as error:
         read_run(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {reported}")
 
 
-def test_what_run_json_lacks_is_told_where_it_is_asked_for(tmp_path):
+def test_what_run_json_lacks_is_reported_where_it_is_asked_for(tmp_path):
     (tmp_path / "run.json").write_text('{"method": "fedavg"}')
     info = read_run(tmp_path)
     assert (info, info.get("plan"), "plan" in info) == ({"method": "fedavg"}, None, False)

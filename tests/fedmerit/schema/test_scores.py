@@ -1,4 +1,4 @@
-"""Dice, HD95 and NSD, worked by hand."""
+"""Dice, HD95 and NSD, worked out explicitly."""
 
 import math
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_a_shifted_block_lies_as_far_away_as_it_was_shifted(axis):
     assert measure_surfaces(CUBE, moved, SPACING) == [surface]
 
 
-def test_nsd_by_hand():
+def test_nsd_explicitly():
     """Rows of a 6 x 6 square moved by 3 rows of 1 mm: of 20 voxels of each outline 6 lie farther off than 2 mm.
 
     With rows 0 to 5 and 3 to 8, the outlines are the rows' ends and rows 0, 5 and 3, 8. Nearest to column c of row 0,
@@ -148,7 +148,7 @@ def test_empty_masks():
 
 
 def test_each_label_for_itself(tmp_path):
-    """One label perfect, the other empty in the prediction alone; found by `evaluate`, where it is asked for."""
+    """One label perfect, the other empty in the prediction only; found by `evaluate`, where it is asked for."""
     label = np.concatenate([CUBE, CUBE], axis=1)
     logits = np.where(label, 1.0, -1.0)
     logits[:, 1] = -1

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from run_factory import prepare_anew
+from run_factory import prepare_again
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.scores import SPLITS
@@ -47,16 +47,16 @@ def test_names_that_no_engine_takes(sites, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("entries", "told"),
+    ("entries", "message"),
     [
         (["case"], "datalist.json: training.0='case'"),
         ([["case"]], r"datalist.json: training.0=\['case'\]: expected a table"),
         ([{"case": "a", "patient": "a", "image": "a\0.npy", "label": "a.npy"}], "lies outside the site folder"),
     ],
 )
-def test_lists_that_list_no_cases(own_sites, entries, told):
+def test_lists_that_list_no_cases(own_sites, entries, message):
     (own_sites / "site1" / "datalist.json").write_text(json.dumps(dict.fromkeys(SPLITS, entries)))
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         SiteFolder(own_sites / "site1")
 
 
@@ -85,7 +85,7 @@ def test_sites_that_are_not_what_they_were_are_named(own_sites, tmp_path):
     moved = shutil.move(own_sites, tmp_path / "elsewhere")
     require_same_preparation(open_sites(moved), digests, tmp_path / "run")
     require_same_preparation([], {}, tmp_path / "run")
-    prepare_anew(moved / "site2")
+    prepare_again(moved / "site2")
     with pytest.raises(BadInput, match=r"elsewhere: site2 is not what .*run was started with; prepare the old folder"):
         require_same_preparation(open_sites(moved), digests, tmp_path / "run")
     shutil.rmtree(moved / "site3")

@@ -27,7 +27,7 @@ def test_no_bin_and_no_rest_of_all_bins_is_of_fewer_patients(table, floor):
 
 
 def test_what_is_left_out_keeps_to_the_floor_too():
-    """Of 16 patients 9 and 5 are shown, so that 2 lie elsewhere: by a floor of 2 that may be told, by 5 it may not."""
+    """Of 16 patients 9 and 5 are shown, so that 2 lie elsewhere: a floor of 2 allows that, one of 5 does not."""
     table = np.zeros((16, 4), np.int64)
     for patient, place in enumerate([0] * 9 + [1] * 5 + [2, 3]):
         table[patient, place] = 1

@@ -23,14 +23,14 @@ def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trai
     for name in ("site1", "site2", "site3"):
         assert_same_model(relayed / f"models/{name}.pt", direct / f"models/{name}.pt")
 
-    def told(run):
+    def reported(run):
         table = read_results(run)
         rows = table[table["quantity"].isin(["dice", "train_loss", "reputation", "contribution", *PAIRS])]
         rows = rows[~rows["split"].isin(["union", "testing_best"])]  # of models that the server sees
         return rows.drop(columns="run").astype(str).values.tolist()
 
-    assert told(relayed) == told(direct)
-    assert len(told(direct)) > 50
+    assert reported(relayed) == reported(direct)
+    assert len(reported(direct)) > 50
     for run, more in ((relayed, set()), (direct, {"gave", "got"})):
         assert {record["work"] for record in Ledger(run / "sites/site1" / SITE_LOG).records} == {
             "train",
@@ -105,21 +105,21 @@ def asking(sites, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [TimeoutError("no answer"), *(spoil for spoil, _ in SPOILED.values())])
-def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_alone(asking, bad):
+def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_only(asking, bad):
     good = peers_of()
     pairs, model, _ = asking(good | {"site3": bad if isinstance(bad, Exception) else bad(good["site3"])})
-    expected, alone, _ = asking(good | {"site3": None})
+    expected, single, _ = asking(good | {"site3": None})
     assert pairs == expected | {"available": {"site2": 1.0, "site3": 0.0}}
     assert expected["available"] == {"site2": 1.0}
-    assert torch.equal(model, alone)
+    assert torch.equal(model, single)
 
 
-def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking):
+def test_what_cannot_be_asked_for_is_logged_by_kind_only(asking):
     with TestCase().assertLogs() as logged:
         _, _, site = asking(peers_of() | {"site3": OSError("/data/Mueller.npy: gone")})
-    told = "\n".join(logged.output)
-    assert "site3 cannot be asked for its model: OSError" in told
-    assert "Mueller" not in told
+    reported = "\n".join(logged.output)
+    assert "site3 cannot be asked for its model: OSError" in reported
+    assert "Mueller" not in reported
     got = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "got"]
     assert [(record["peer"], record["model"]) for record in got] == [
         ("site2", peer_digest(peers_of()["site2"])),

@@ -76,9 +76,9 @@ def test_update_counts_though_the_evaluation_is_rejected(run):
     assert record["rejected"] == {"Cedar": "asleep", "Birch": "evaluation: Evaluated.round: 7, expected 0"}
     assert record["participants"] == ["Alder", "Birch"]
     assert record["weights"] == {"Alder": 0.5, "Birch": 0.5}
-    alone = [2 * tp / (100 + tp) for tp in (1, 4)]  # what Alder said of both models
+    single = [2 * tp / (100 + tp) for tp in (1, 4)]  # what Alder said of both models
     found = quantities(run, "utility")
-    assert [found[0, "Alder"], found[0, "Birch"]] == pytest.approx(alone, rel=1e-12)
+    assert [found[0, "Alder"], found[0, "Birch"]] == pytest.approx(single, rel=1e-12)
 
 
 @pytest.mark.parametrize("cases", [0, 2])
@@ -123,7 +123,7 @@ def admitted(*seconds):
 
 @pytest.fixture
 def calls():
-    """What the guard and the clock were told."""
+    """What the guard and the clock were reported."""
     return []
 
 
@@ -254,7 +254,7 @@ def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
     assert counted.evaluated == {"Alder": (one, other), "Cedar": (other,)}
 
 
-def test_models_without_each_are_told_to_the_guard(build, calls):
+def test_models_without_each_are_reported_to_the_guard(build, calls):
     there = admitted(2.0, None, 3.0)
     steps = leave_one_out(build(on=True), there, calls)
     counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
@@ -263,7 +263,7 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
     assert counted.received[0] > there.received[0]
 
 
-def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
+def test_on_its_own_images_the_servers_word_on_models_without_each_counts_only(build, calls):
     there = admitted(2.0, None, 3.0)
     steps = leave_one_out(build(own=True, on=True), there, calls)
     counted, exchanges = run_through(steps, {})

@@ -57,9 +57,9 @@ def test_it_may_end_with_the_least_that_were_asked_for():
         one.usable()
     one.take("B", "b")
     assert one.is_complete()
-    alone = exchange(least=5, tasks={"A": TASKS["A"]})  # of fewer that are asked, all
-    alone.take("A", "a")
-    assert alone.is_complete()
+    single = exchange(least=5, tasks={"A": TASKS["A"]})  # of fewer that are asked, all
+    single.take("A", "a")
+    assert single.is_complete()
     with pytest.raises(RunFailed, match="no site sent a usable reply"):
         exchange(least=1).usable()
 
@@ -138,7 +138,7 @@ def test_a_file_of_something_else_is_named(tmp_path, content):
             read(tmp_path)
 
 
-def test_its_name_is_on_disk_before_the_next_round_is_told(tmp_path, monkeypatch):
+def test_its_name_is_on_disk_before_the_next_round_is_reported(tmp_path, monkeypatch):
     kinds = []
     monkeypatch.setattr(os, "fsync", lambda file: kinds.append(stat.S_ISDIR(os.fstat(file).st_mode)))
     write_checkpoint(tmp_path, {"round": 1})

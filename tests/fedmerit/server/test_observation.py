@@ -1,4 +1,4 @@
-"""A run that is observed: it stays the same run, what is written down is what the models do, and it goes on."""
+"""A run that is observed: it stays the same run, what is written down is what the models do, and it continues."""
 
 import pytest
 import torch
@@ -103,7 +103,7 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"values": ["shap"]},
@@ -119,10 +119,10 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
         ({"values": ["multi_round"], "method": "ditto"}, "models of their own"),
     ],
 )
-def test_what_cannot_be_observed_is_refused(sites, tmp_path, options, told):
+def test_what_cannot_be_observed_is_refused(sites, tmp_path, options, reported):
     with pytest.raises(BadInput) as error:
         create(tmp_path / "run", sites, **options)
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -133,7 +133,7 @@ def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
             create(tmp_path / "run", sites, privacy=["he"], **options)
 
 
-def test_a_run_goes_on_with_what_it_was_begun_with(observed):
+def test_a_run_continues_with_what_it_was_begun_with(observed):
     resumption.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
     with pytest.raises(BadInput, match="was started with values"):
         resumption.require_same(observed, {"values": ["multi_round"]})

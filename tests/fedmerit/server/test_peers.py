@@ -115,7 +115,7 @@ WAYS_TO_FAIL = {
 
 @pytest.mark.parametrize("way", WAYS_TO_FAIL)
 @pytest.mark.parametrize("round", [0, 1, 2])
-def test_site_that_fails_in_a_round_shares_nothing_in_the_next_and_then_goes_on(tmp_path, way, round):
+def test_site_that_fails_in_a_round_shares_nothing_in_the_next_and_then_continues(tmp_path, way, round):
     """Before scoring, in the scoring round, after it: nobody holds it against the site, and nobody else is touched."""
     federation = Federation(PLAN, SITES, tmp_path / "run")
     received = []

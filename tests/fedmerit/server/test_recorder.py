@@ -145,13 +145,13 @@ def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
     assert of(recorder, "dice", "testing_best") == {"Alder": 0.5, "Cedar": 0.5}
 
 
-def test_who_tests_its_own_alone_has_no_union(recorder):
+def test_who_tests_its_own_only_has_no_union(recorder):
     test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
     recorder.final_test(2, [test, test, test], [64] * 3, tests_own_only=True)
     assert read_results(recorder.run).query("split == 'union'").empty
 
 
-def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alone(recorder):
+def test_what_a_site_receives_stands_beside_what_it_was_given_and_trained_locally(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (WHOLE,)), torch.zeros(3, 0), choice=1)
     recorder.selected_models(2, "testing", [test, None, None])
     found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "local_only", "selected")}

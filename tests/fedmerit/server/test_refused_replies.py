@@ -1,4 +1,4 @@
-"""A reply that cannot be used is refused with the reason, and the round goes on as if its site had been absent.
+"""A reply that cannot be used is refused with the reason, and the round continues as if its site had been absent.
 
 `tests/fedmerit/schema/test_messages.py` says which replies these are.
 """
@@ -73,7 +73,7 @@ def sat_out(tmp_path_factory):
 
 
 @pytest.mark.parametrize("spoiled", SPOILED_REPLIES)
-def test_spoiled_reply_is_rejected_and_the_others_go_on(tmp_path, sat_out, assert_same_model, spoiled):
+def test_spoiled_reply_is_rejected_and_the_others_continue(tmp_path, sat_out, assert_same_model, spoiled):
     spoil, word = SPOILED_REPLIES[spoiled]
     run = federate(tmp_path / "run", spoil, rounds=(1,))
 

@@ -33,7 +33,7 @@ GOOD |= {"info": {"image_size": [32, 32], "field_of_view": 100.0, "crop": "whole
 
 
 @pytest.mark.parametrize("sites", [(), ("A",)])
-def test_sharing_needs_two_sites_and_training_alone_one(sites):
+def test_sharing_needs_two_sites_and_training_locally_one(sites):
     with pytest.raises(BadInput, match=r"fedavg needs at least 2; .*--method standalone"):
         require_sites(tiny_plan("fedavg"), sites)
     require_sites(tiny_plan("fedavg"), ("A", "B"))
@@ -47,7 +47,7 @@ def test_krum_needs_three_sites():
     require_sites(tiny_plan("krum"), ("A", "B", "C"))
 
 
-def test_what_a_method_cannot_start_with_is_told_by_its_name():
+def test_what_a_method_cannot_start_with_is_reported_by_its_name():
     with pytest.raises(BadInput, match=r"method fedci: .*13 sites"):
         require_sites(tiny_plan("fedci"), [f"site{number:02d}" for number in range(13)])
 
@@ -81,13 +81,13 @@ def test_a_server_that_sees_no_models_has_no_rule_for_them():
 
 
 @pytest.mark.parametrize(
-    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
+    ("method", "reported"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
 )
-def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, told):
+def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, reported):
     require_one_model_for_all(tiny_plan(method))
     plan = tiny_plan("fedavg")
     require_one_model_for_all(apart := replace(plan, training=replace(plan.training, last_round="own")))
-    with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
+    with pytest.raises(BadInput, match=f"last_round=own: .*{reported}; leave it out"):
         require_one_model_for_all(replace(apart, method=method, parameters={}))
 
 

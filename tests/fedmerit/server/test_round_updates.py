@@ -28,7 +28,7 @@ def test_a_row_is_a_site_and_who_is_away_is_zero_or_not_known():
     assert reports.products.tolist() == [[4, 0, 12], [0, 0, 0], [12, 0, 36]]
 
 
-def test_what_a_site_says_of_another_stands_in_its_row_and_the_others_column():
+def test_what_a_site_says_of_another_is_in_its_row_and_the_others_column():
     method = build_method("cycle", {})
     quantity = next(iter(method.peer_quantities))
     said = {quantity: {"Cedar": 0.5}}
@@ -72,8 +72,8 @@ def test_norms_and_cosines_are_those_of_the_vectors(size):
 
 def test_what_there_is_nothing_to_compare_with_is_unknown_or_zero():
     updates = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    alone = torch.tensor([True, False])
-    _, found = measure_updates(updates, gram(updates), torch.tensor([1.0, 0.0]), alone, None)
+    single = torch.tensor([True, False])
+    _, found = measure_updates(updates, gram(updates), torch.tensor([1.0, 0.0]), single, None)
     assert found["norm"].nan_to_num(-1).tolist() == [5, -1]
     assert found["cosine_to_mean"][0] == pytest.approx(1)
     assert found["cosine_to_previous"].isnan().all()

@@ -181,7 +181,7 @@ def test_a_script_is_held_to_the_evaluated_cases_that_it_names_unless_it_gives_o
         ({"fingerprint": ()}, "0 digests for 2 cases"),
         ({"certificate": 7}, "expected a certificate"),
         ({"seal": ""}, "Enrolment.seal: str, expected a digest"),
-        ({"preparation": "by hand"}, "expected a SHA-256"),
+        ({"preparation": "explicitly"}, "expected a SHA-256"),
     ],
 )
 def test_an_enrolment_that_is_none_is_refused(change, fault):
@@ -206,7 +206,7 @@ def test_fedces_error_is_what_the_others_measured(tmp_path):
     assert set(away.dropna().index) == set(SITES)
 
 
-def test_what_the_others_lose_without_a_site(tmp_path):
+def test_leave_one_out_loss_without_a_site(tmp_path):
     """By how much their error rises, the mean of two others; of each rater the mean of what it says is the same."""
     dice = {"Alder": [10, 65, 75, 80], "Birch": [48, 99, 52, 60], "Cedar": [80, 80, 5, 90]}  # without each; with all
     federation = Federation(plan(error="others"), SITES, tmp_path / "run")
@@ -233,7 +233,7 @@ def test_what_the_others_lose_without_a_site(tmp_path):
         ("others", {"Alder": 0.2, "Birch": 0.05, "Cedar": 0}),  # without Cedar the model is better
     ],
 )
-def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expected):
+def test_a_servers_own_images_say_it_only(tmp_path, monkeypatch, error, expected):
     asked = []
 
     def evaluate(task):
@@ -284,7 +284,7 @@ def test_a_verdict_has_each_site_test_only_its_own_model(tmp_path):
     assert {site: set(of) for site, of in matrix.items()} == {site: {site} for site in SITES}
 
 
-def test_what_the_others_lose_needs_raters():
+def test_leave_one_out_loss_needs_raters():
     for images in (False, True):
         config = plan(error="others", share=None if not images else False, server_images=images)
         assert config.share_models != images
@@ -295,7 +295,7 @@ def test_what_the_others_lose_needs_raters():
         plan(error="others", share=False)
 
 
-def test_what_the_others_lose_needs_the_guard():
+def test_leave_one_out_loss_needs_the_guard():
     with pytest.raises(BadInput, match="guard=off: fedce needs the others' error"):
         tiny_plan("fedce", 4, guard="off", error="others")
 
@@ -435,7 +435,7 @@ def test_after_a_verdict_sites_still_take_their_own_last_model(tmp_path):
     assert {path.stem for path in (tmp_path / "run" / "models").glob("*.pt")} == set(SITES)
 
 
-def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
+def test_a_run_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path):
     config = plan("fedce", 6)
     whole = Federation(config, SITES, tmp_path / "whole")
     play(whole, change=idle)

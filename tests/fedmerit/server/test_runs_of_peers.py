@@ -1,4 +1,4 @@
-"""Whole runs of sites that learn from each other: the same from every engine, what a bad peer costs, going on."""
+"""Whole runs of sites that learn from each other: the same from every engine, what a bad peer costs, continuing."""
 
 from collections import Counter
 
@@ -43,14 +43,14 @@ def test_reputations_are_recorded_by_holder_and_site(trained):
 @pytest.mark.parametrize(
     ("method", "settings"), [("cycle", ("warmup_by=own",)), pytest.param("vpdl", (), marks=pytest.mark.slow)]
 )
-def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method, settings):
+def test_until_the_warm_up_is_over_every_site_trains_locally(trained, method, settings):
     def losses(run):
         rows = read_results(run).query("quantity == 'train_loss'")
         return rows.pivot(index="round", columns="site", values="value")
 
-    ours, alone = losses(trained("warmup=2", *settings, method=method)), losses(trained(method="standalone"))
-    assert ours.loc[:1].equals(alone.loc[:1])
-    assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
+    ours, single = losses(trained("warmup=2", *settings, method=method)), losses(trained(method="standalone"))
+    assert ours.loc[:1].equals(single.loc[:1])
+    assert (ours.loc[2] != single.loc[2]).any()  # sharing is drawn by reputation
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_by_default_the_warm_up_is_fedavg_and_peers_are_scored_by_dice(trained):
     run, fedavg = trained("warmup=1", method="cycle"), trained(method="fedavg")
     losses = (read_results(one).query("quantity == 'train_loss'") for one in (run, fedavg))
     ours, theirs = (rows.pivot(index="round", columns="site", values="value") for rows in losses)
-    assert ours.loc[:1].equals(theirs.loc[:1])  # in the second each trains alone, on from the model of all
+    assert ours.loc[:1].equals(theirs.loc[:1])  # in the second each trains locally, on from the model of all
     assert (ours.loc[2] != theirs.loc[2]).any()
     scored = read_results(run).query("quantity == 'agreement'")
     assert set(scored["round"]) == {2}

@@ -40,7 +40,7 @@ def test_server_replaced_in_the_middle_of_candidates_starts_the_round_again(
 
 @pytest.mark.parametrize("method", ["cgsv", "cffl"])
 def test_what_sites_make_of_sparse_updates_is_what_the_server_has(run, method):
-    """Whoever is absent, and though every round has another server process."""
+    """Any sites may be absent, and though every round has another server process."""
     config = tiny_plan(method, rounds=7)
     absent = {2: ("Cedar",), 4: ("Alder", "Birch")}
     held: dict[str, torch.Tensor] = {}
@@ -115,7 +115,7 @@ def test_final_test_that_nobody_answers_can_be_repeated(run):
     assert again.finished
 
 
-def test_a_checkpoint_of_another_version_is_told(run):
+def test_a_checkpoint_of_another_version_is_reported(run):
     config = tiny_plan("cgsv")
     federation = Federation(config, SITES, run)
     federation.take(replies(federation))

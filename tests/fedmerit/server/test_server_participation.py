@@ -24,7 +24,7 @@ OF_LAST_ROUND = {
     ("fedce_nvflare", "cosine"),
 }  # what a method says of the last round's updates, not what it remembers
 
-OF_SERVER = {("fedsac", "models"), ("fedbn", "models")}  # a site's part of the server's model, which goes on
+OF_SERVER = {("fedsac", "models"), ("fedbn", "models")}  # a site's part of the server's model, which continues
 
 
 def one_round(federation: Federation, without: tuple[str, ...] = ()) -> None:
@@ -88,7 +88,7 @@ def test_site_that_comes_for_the_first_time_after_others_takes_part(tmp_path, me
 
 
 @pytest.mark.parametrize("method", one_in(3, METHODS))
-def test_run_goes_on_without_a_site_that_its_job_does_not_have(tmp_path, method):
+def test_run_continues_without_a_site_that_its_job_does_not_have(tmp_path, method):
     """As where the server starts again and one site does not come back: the others' weights, its memory."""
     config, run, whole = tiny_plan(method), tmp_path / "run", tmp_path / "whole"
     expected = Federation(config, SITES, whole)
@@ -135,12 +135,12 @@ def test_the_local_engine_ends_a_run_of_too_few_usable_answers(tmp_path, sites, 
 def test_evaluations_are_needed_of_the_sites_that_trained(tmp_path):
     federation = Federation(tiny_plan("cffl"), SITES, tmp_path / "run", min_sites=2)
     federation.take(replies(federation, without=(AWAY,)))
-    alone = {"Alder": evaluated(federation, "Alder"), "Cedar": Failure("out of memory")}
+    single = {"Alder": evaluated(federation, "Alder"), "Cedar": Failure("out of memory")}
     with pytest.raises(RunFailed, match=r"1 of 2 sites needed sent a usable evaluation"):
-        federation.take(alone)
+        federation.take(single)
     federation = Federation(tiny_plan("cffl"), SITES, tmp_path / "run", min_sites=2)
     federation.take(replies(federation, without=(AWAY,)))
-    federation.take(alone | {"Cedar": evaluated(federation, "Cedar")})
+    federation.take(single | {"Cedar": evaluated(federation, "Cedar")})
     assert federation.round == 1
 
 

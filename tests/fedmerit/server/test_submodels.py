@@ -45,7 +45,7 @@ from fedmerit.trainers.monai.samples import Slices
 
 
 class Embedded(nn.Module):
-    """As a network of others may be: it takes images of one size alone."""
+    """As a network of others may be: it takes images of one size only."""
 
     def __init__(self):
         super().__init__()
@@ -151,10 +151,10 @@ SPOILED = {
 
 @pytest.mark.parametrize("spoiled", SPOILED)
 def test_importance_that_cannot_be_is_not_used(run, spoiled):
-    answer, told = SPOILED[spoiled]
+    answer, reported = SPOILED[spoiled]
     federation = Federation(tiny_plan(), SITES, run)
     task = federation.tasks()["Birch"]
-    assert told in check_importance(answer, task, COUNT)
+    assert reported in check_importance(answer, task, COUNT)
     others = importances(federation)
     federation.take(others | {"Birch": answer})
     without = federation.submodels.held
@@ -218,7 +218,7 @@ def test_importance_task_that_nobody_answers_can_be_repeated(run):
     assert again.work == TRAIN
 
 
-def test_a_run_goes_on_from_its_last_importances(run, tmp_path):
+def test_a_run_continues_from_its_last_importances(run, tmp_path):
     """With the submodels, and with what asking for importances cost and who failed in it."""
     one = Federation(tiny_plan(), SITES, run)
     whole = Federation(tiny_plan(), SITES, tmp_path / "whole")
@@ -239,7 +239,7 @@ def test_a_run_goes_on_from_its_last_importances(run, tmp_path):
     assert one.recorder.ledger.records[0]["rejected"] == whole.recorder.ledger.records[0]["rejected"] != {}
 
 
-def test_after_rounds_alone_all_start_anew(run):
+def test_after_rounds_only_all_start_again(run):
     federation = Federation(tiny_plan(contributions="", standalone_rounds=2), SITES, run)
     first, model = federation.models.buffers[0], federation.models.parameters
     for _ in range(2):

@@ -69,7 +69,7 @@ def test_what_a_method_needs(method, split, round, needed):
 
 @pytest.mark.parametrize(("round", "rated"), [(0, 3), (1, 0), (2, 3), (3, 0), (4, 0)])
 @pytest.mark.parametrize("error", ["absolute", "others"])
-def test_models_without_each_site_are_rated_in_some_rounds_alone(round, rated, error):
+def test_models_without_each_site_are_rated_in_some_rounds_only(round, rated, error):
     plan = tiny_plan("fedce", 5, share=True, guard="on", rate_every=2, error=error)  # round 4 is the last
     rated += error == "others" and rated > 0  # the model with all
     assert allowance(plan, SERVER_SPLIT, round, 3) == rated
@@ -127,7 +127,7 @@ def test_sixty_models_in_one_message_are_refused_and_logged(site, config):
     assert "60 models on the testing split in round 2, after 0; fedavg with 3 sites needs 6" in entry["reason"]
 
 
-def test_one_by_one_comes_to_the_same_and_a_new_process_goes_on_counting(site, config, sites, tmp_path):
+def test_one_by_one_comes_to_the_same_and_a_new_process_continues_counting(site, config, sites, tmp_path):
     begun(site)
     for seed in range(REPEATS):
         assert isinstance(site.answer(models(config, 6, seed)), Evaluated)
@@ -198,7 +198,9 @@ def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
         replace(one, peers={"B": replace(peer, parameters=task.models[1])}),
     ]
     assert len({question_digest(other, one.parameters) for other in others}) == len(others)
-    assert question_digest(replace(one, ledger="told anew"), one.parameters) == question_digest(one, one.parameters)
+    assert question_digest(replace(one, ledger="reported again"), one.parameters) == question_digest(
+        one, one.parameters
+    )
 
 
 def test_statistics_are_of_training_images_by_no_other_name():
@@ -210,7 +212,7 @@ def test_statistics_are_of_training_images_by_no_other_name():
             require_within_budget(replace(task, split=split), "new", plan, 3, [])
 
 
-def test_what_a_site_takes_home_is_asked_of_runs_that_have_it_chosen(config):
+def test_what_a_site_receives_is_asked_of_runs_that_have_it_chosen(config):
     task = replace(models(config, 1), purpose=Purpose.FINISH)
     with pytest.raises(Refused, match="final_model=selected is not set"):
         require_within_budget(task, "new", config, 3, [])
@@ -250,15 +252,15 @@ def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
         models(plan, 60),
     )
 
-    def told(*places: int) -> Task:
+    def reported(*places: int) -> Task:
         peers = {f"peer{place}": PeerModel(task.models[place], task.buffers[0], float("nan")) for place in places}
         return Task(0, task.models[0], task.buffers[0], peers=peers)
 
-    assert site.answer(told(*range(60))) == Failure(OVER_BUDGET)
+    assert site.answer(reported(*range(60))) == Failure(OVER_BUDGET)
     assert "61 models on the validation split in round 0, after 0; cycle with 3 sites" in log_of(site)[-1]["reason"]
-    assert isinstance(site.answer(told(0, 1)), Reply)
-    assert site.answer(told(58, 59)) == Failure(OVER_BUDGET)
-    assert isinstance(site.answer(told(0, 1)), Reply)  # it has that answer
+    assert isinstance(site.answer(reported(0, 1)), Reply)
+    assert site.answer(reported(58, 59)) == Failure(OVER_BUDGET)
+    assert isinstance(site.answer(reported(0, 1)), Reply)  # it has that answer
 
 
 @pytest.mark.parametrize("part", ["neurons", "vectors", "peers", "others"])

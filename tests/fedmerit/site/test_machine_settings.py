@@ -28,10 +28,10 @@ def spoil(site, field, entry, split="training"):
 @pytest.mark.parametrize("entry", ["../site2/site.json", "/etc/hostname", "a/../../site2/site.json", "..", "~/../.."])
 def test_listed_path_that_leaves_the_folder(site, field, split, entry):
     spoil(site, field, entry, split)
-    with pytest.raises(BadInput, match="outside the site folder") as told:
+    with pytest.raises(BadInput, match="outside the site folder") as reported:
         SiteFolder(site)
-    assert "datalist.json" in str(told.value)
-    assert entry in str(told.value)
+    assert "datalist.json" in str(reported.value)
+    assert entry in str(reported.value)
 
 
 @pytest.mark.parametrize("target", ["file", "folder", "itself"])
@@ -63,7 +63,7 @@ def test_symbolic_links_to_and_within_the_folder_are_followed(site, tmp_path):
 def local(tmp_path, monkeypatch):
     """An empty local/ folder of a kit; the environment is put back behind the test."""
     for variable in (machine_settings.SITES, *machine_settings.MANIFEST_SETTINGS.values()):
-        monkeypatch.setenv(variable, "told by someone")
+        monkeypatch.setenv(variable, "set by someone")
     return tmp_path
 
 
@@ -112,13 +112,13 @@ def test_a_provisioned_machine_that_nobody_prepared_has_the_default_rules(tmp_pa
     assert machine_settings.follow_manifest(local, "site1") == Manifest(site="site1")
 
 
-def test_of_an_unknown_site_those_present_are_told():
+def test_of_an_unknown_site_those_present_are_reported():
     with pytest.raises(BadInput, match=r"no site site9; there are site1, site2$"):
         machine_settings.require_known_sites("site9=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
     machine_settings.require_known_sites("site3=cpu", ["site1", "site2", "site3"], present=["site1", "site2"])
 
 
-def test_sites_take_the_gpus_of_a_machine_in_turn_unless_told_otherwise(monkeypatch):
+def test_sites_take_the_gpus_of_a_machine_in_turn_by_default(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for setting in ("", "auto"):
         assert machine_settings.assign_devices(setting, ["A", "B", "C"]) == "A=cuda:0,B=cuda:1,C=cuda:0"

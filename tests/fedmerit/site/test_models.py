@@ -110,7 +110,7 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     kept = Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})
     of_b = PeerModel(WHOLE + 4, BUFFERS, math.nan)
     models = among_sites({"B": of_b, "C": OSError("/data/Mueller.npy: gone"), "D": None}, memories={1: kept})
-    with TestCase().assertLogs("fedmerit.site.peers") as told:
+    with TestCase().assertLogs("fedmerit.site.peers") as reported:
         received = models.receive(Task(2, torch.empty(0), {}, others={"B": 0.1, "C": 0.2, "D": 0.3}))
     assert torch.equal(received.model, WHOLE + 2)
     assert torch.equal(received.task.parameters, WHOLE + 2)
@@ -119,8 +119,8 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     assert [peer.weight for peer in received.task.peers.values()] == [0.75, 0.2]
     assert received.task.peers["C"].parameters.shape == UNREACHABLE.parameters.shape == (0,)
     assert logged(tmp_path) == [("got", "B", peer_digest(of_b)), ("got", "C", None)]
-    assert "C cannot be asked for its model: OSError" in told.output[0]
-    assert "Mueller" not in told.output[0]
+    assert "C cannot be asked for its model: OSError" in reported.output[0]
+    assert "Mueller" not in reported.output[0]
     assert models.seen(received).shape == (0,)
 
 
@@ -208,7 +208,7 @@ def test_what_all_added_up_is_put_on_the_start(tmp_path):
     assert (name, model.tolist()) == ("global", received.model.tolist())
 
 
-def test_an_update_leaves_encrypted_alone(tmp_path):
+def test_an_update_leaves_encrypted_only(tmp_path):
     leaving = encrypted(tmp_path).outgoing(Learned(torch.ones(SIZE), WHOLE, BUFFERS, 0.5))
     assert (leaving.update.shape, leaving.buffers) == ((0,), {})
     assert leaving.ciphertexts == Ciphertexts((str(float(SIZE)).encode(),), (b"s",) * len(BUFFERS))

@@ -103,7 +103,7 @@ def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(sit
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
     assert entry["work"] == "refused"
     assert entry["reason"].startswith(NOT_FOR_OTHERS)
-    assert "the training split in round 0" in entry["reason"]  # which the server is not told
+    assert "the training split in round 0" in entry["reason"]  # which the server is not reported
     here.answer(make_task(here))
     answer = here.answer(evaluation(here, "testing", Purpose.FINAL, here.config.rounds))
     assert isinstance(answer, Evaluated)
@@ -142,7 +142,7 @@ def test_what_a_filter_changed_is_what_the_site_remembers_to_have_sent(site):
 def test_its_model_goes_to_nobody_who_has_no_part(site):
     here = site(participants=("site1", "site2"))
     assert here.give_model("stranger", 0) is None
-    assert here.give_model("site2", 0) is None  # of FedAvg, models go by the server alone
+    assert here.give_model("site2", 0) is None  # of FedAvg, models go by the server only
     asked = site("cycle", {"exchange": "peer", "warmup_by": "own", "warmup": 1}, participants=("site1", "site2"))
     assert asked.give_model("site2", 0) is not None
     assert asked.give_model("stranger", 0) is None
@@ -160,7 +160,7 @@ def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
 
 
 @pytest.mark.parametrize(("split", "words"), [(SERVER_SPLIT, "--server-share"), ("testing", "prepare the site again")])
-def test_a_split_without_cases_is_told_with_what_to_do(site, monkeypatch, split, words):
+def test_a_split_without_cases_is_reported_with_what_to_do(site, monkeypatch, split, words):
     here = site("cffl")
     here.answer(make_task(here))
     monkeypatch.setitem(here.trainer.folder.splits, split, ())

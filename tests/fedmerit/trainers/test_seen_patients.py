@@ -64,9 +64,9 @@ def test_drop_seen_knows_images_under_other_names_and_sites(own_sites, tmp_path)
     renamed = SiteFolder(other)
     with pytest.raises(BadInput, match="has seen the patients of all"):
         drop_seen(tmp_path / "run", renamed, renamed.cases("training"))
-    left, told = drop_seen(tmp_path / "run", renamed, renamed.cases("testing"))
+    left, reported = drop_seen(tmp_path / "run", renamed, renamed.cases("testing"))
     assert left == list(renamed.cases("testing"))
-    assert told == ""
+    assert reported == ""
 
 
 def test_note_patients_adds_to_those_noted_before(own_sites, tmp_path):

@@ -29,7 +29,7 @@ def test_kinds_are_those_that_are_found():
     assert set().union(*(texts_in(call.args[0]) for call in found)) - {"image", "label"} <= set(KINDS)
 
 
-def test_others_are_told_neither_file_nor_message():
+def test_others_are_reported_neither_file_nor_message():
     finding = Finding("slices", "HK", Path("/hospital/Miller.npy"), "Miller lists", "training", "003", "4 slices")
     assert str(finding) == "/hospital/Miller.npy: Miller lists"
     assert finding.severity is Severity.error

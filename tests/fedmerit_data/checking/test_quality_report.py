@@ -52,7 +52,7 @@ def test_what_is_shared_names_no_file_case_or_patient(spoiled, tmp_path):
         assert secret in private.read_text()
 
 
-def test_the_terminal_names_files_unless_told_not_to(spoiled):
+def test_the_terminal_names_files_by_default(spoiled):
     named = CliRunner().invoke(app, ["check", str(spoiled)])
     assert "Secrettraining3_label.npy: holds the label 2" in named.output
     unnamed = CliRunner().invoke(app, ["check", str(spoiled), "--no-names"])

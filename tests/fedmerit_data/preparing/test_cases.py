@@ -147,7 +147,7 @@ def test_a_process_that_dies_names_its_case(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
+def test_processes_end_with_the_command_and_the_next_continues(source, tmp_path):
     out = tmp_path / "sites"
     prostate_site(source / "UCL", cases=40, seed=1)
     arguments = ["prepare", KIND, "--source", str(source), "--out", str(out), "--jobs", "2"]

@@ -100,15 +100,15 @@ def test_unusable_cases_are_left_out_by_file_without_the_folder_of_the_source(tm
 def test_a_site_that_unreadable_cases_leave_too_small_names_them(tmp_path, asked):
     cases = [raw_case(tmp_path, f"{number:02d}") for number in range(12)]
     outcomes = [outcome(tmp_path, asked(), case, f"{case.image}: cut off") for case in cases]
-    told = (
+    reported = (
         r"(?s)^site UCL: 0 patient\(s\).* leave the site out .*\n\t12 of its 12 cases are left out as unreadable:\n"
         r"\t[^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n\tand 2 more$"
     )
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reported):
         write_lists(RawSite("UCL", tuple(cases)), outcomes, asked(), {})
 
 
-def test_slices_of_the_organ_are_counted_in_training_alone(tmp_path, asked):
+def test_slices_of_the_organ_are_counted_in_training_locally(tmp_path, asked):
     cases = [raw_case(tmp_path, name) for name in "abc"]
     site, organ = RawSite("UCL", tuple(cases)), asked(slices="organ")
     write_lists(site, [outcome(tmp_path, organ, case) for case in cases], organ, {})
@@ -127,12 +127,12 @@ def test_names_that_cannot_be_those_of_files(tmp_path, asked):
         return split_site(RawSite(site, cases), cases, asked(), {})[0]
 
     assert set(split("UCL", "a", "b", "é" * 100).values()) == set(ALL_SPLITS[:3])
-    for site, names, told in (
+    for site, names, reported in (
         ("UCL", ("a", "b", "é" * 101), "é is too long for its files"),  # of 202 bytes
         ("U" * 201, ("a", "b", "c"), "U is too long for its files"),
         ("UCL", ("a", "b", "c", "b"), "2 cases have the name b; keep one of their files"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=reported):
             split(site, *names)
 
 

@@ -201,7 +201,7 @@ def test_contours_that_overlap_in_part_are_joined_and_those_of_xor_are_not(study
         np.testing.assert_array_equal(decode(study[0], mask, "a=any").label, combine(*each))
 
 
-def test_slices_without_a_contour_between_others_are_told(study, tmp_path):
+def test_slices_without_a_contour_between_others_are_reported(study, tmp_path):
     mask = save_structures(tmp_path / "rt.dcm", study[1], {"a": at_slices(1, 3, 5)})
     assert "a: no contour on 2 slices between others that have one" in decode(study[0], mask, "a=any").remarks
 
@@ -210,7 +210,7 @@ def refer_elsewhere(file):
     file.FrameOfReferenceUID = "1.2.3"
 
 
-def test_another_frame_of_reference_is_told(study, tmp_path):
+def test_another_frame_of_reference_is_reported(study, tmp_path):
     mask = save_seg(tmp_path / "seg.dcm", study[1], {"a": GLAND}, edit=refer_elsewhere)
     decoded = decode(study[0], mask, "a=1")
     require_drawn(decoded, GLAND)

@@ -83,7 +83,7 @@ def test_a_segmentation_as_slicer_names_it_is_the_mask_of_its_image(tmp_path):
 
 
 def test_an_enhanced_multi_frame_file_is_read(tmp_path):
-    """Alone in a folder, or by itself; highdicom converts a series into one."""
+    """By itself in a folder, or by itself; highdicom converts a series into one."""
     frames = save_series(tmp_path / "series", volume(1))
     for name in ("folder/e.dcm", "e.dcm"):
         save_enhanced(tmp_path / name, frames)
@@ -150,7 +150,7 @@ def test_a_mask_among_the_slices_of_its_series_is_left_out_with_a_remark(tmp_pat
 
 
 @pytest.mark.parametrize("what", ["place", "structures"])
-def test_what_is_no_slice_of_a_volume_is_told(tmp_path, what):
+def test_what_is_no_slice_of_a_volume_is_reported(tmp_path, what):
     slices = save_series(tmp_path / "series", volume(1))
     changes = {} if what == "place" else {"Modality": "RTSTRUCT"}
     if what == "structures":
@@ -158,8 +158,8 @@ def test_what_is_no_slice_of_a_volume_is_told(tmp_path, what):
             del slices[0][key]
     for number in (0, 1):
         x_ray(tmp_path / "folder" / f"{number}.dcm", slices[number], **changes)
-    told = r"does not state the directions of its rows and columns \(ImageOrientationPatient\)"
-    with pytest.raises(BadInput, match=told if what == "place" else r"0\.dcm: holds no image \(RTSTRUCT\)"):
+    reported = r"does not state the directions of its rows and columns \(ImageOrientationPatient\)"
+    with pytest.raises(BadInput, match=reported if what == "place" else r"0\.dcm: holds no image \(RTSTRUCT\)"):
         read_image(tmp_path / "folder", 1)
     if what == "structures":
         with pytest.raises(
@@ -179,7 +179,7 @@ def test_a_file_of_a_format_that_is_not_read_is_named(tmp_path, image, mask):
         generic.find_sites(tmp_path)
 
 
-def test_a_name_that_lies_about_compression_is_told(tmp_path):
+def test_a_name_that_lies_about_compression_is_reported(tmp_path):
     save_nifti(tmp_path / "a.nii.gz", volume(1))
     plain = gzip.decompress((tmp_path / "a.nii.gz").read_bytes())
     (tmp_path / "b.nii").write_bytes((tmp_path / "a.nii.gz").read_bytes())
@@ -192,7 +192,7 @@ def test_a_name_that_lies_about_compression_is_told(tmp_path):
             read_image(tmp_path / name, 1)
 
 
-def test_a_leading_axis_of_one_is_told(tmp_path):
+def test_a_leading_axis_of_one_is_reported(tmp_path):
     save_nifti(tmp_path / "east" / "images" / "p.nii.gz", volume(1)[None])
     save_nifti(tmp_path / "east" / "masks" / "p.nii.gz", box())
     (case,) = generic.find_sites(tmp_path)[0].cases

@@ -105,7 +105,7 @@ def test_rim_one_refuses_what_is_no_stereo_pair(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["drishti-gs1", "refuge"])
-def test_the_disc_alone(tmp_path, kind):
+def test_the_disc_only(tmp_path, kind):
     WRITE[kind](tmp_path)
     both, disc = decoded(kind, tmp_path), decoded(f"{kind}-disc", tmp_path)
     assert both.keys() == disc.keys()

@@ -236,7 +236,7 @@ def edit(root, **changed):
     write_json(file, json.loads(file.read_text()) | changed)
 
 
-REFUSED = {  # what is wrong, options, and what is said
+REFUSED = {  # what is wrong, options, and what is reported
     "too few": (nnunet_v2, lambda root: edit(root, numTraining=3), {}, "numTraining is 3, but imagesTr has 2 cases"),
     "labels": (nnunet_v2, lambda root: edit(root, labels=["liver"]), {}, r"dataset.json: labels \['liver'\]; expected"),
     "endless": (nnunet_v2, lambda root: edit(root, labels={"liver": 1e999}), {}, r"labels \{'liver': inf\}; expected"),

@@ -71,7 +71,7 @@ def test_identify_patients_bids_subject_joins_sessions(tmp_path):
     assert set(origins) == {"BIDS entity"}
 
 
-def test_identify_patients_whoever_says_so_they_are_one(tmp_path):
+def test_identify_patients_in_any_source_they_are_one(tmp_path):
     raw = site(tmp_path, ["PAT0", "PAT1", "PAT1", None])
     patients, origins, remarks = found(raw, tmp_path, {"acc0": "x", "acc1": "x", "acc2": "z", "acc3": "y"})
     assert patients == ["A-PAT0", "A-PAT0", "A-PAT0", "A-y"]  # headers join acc1 and acc2, the table acc0 and acc1
@@ -120,7 +120,7 @@ def test_identify_patients_of_several_modalities_raise(tmp_path):
         ([f"p-{number}" for number in np.random.default_rng(0).integers(10000, 99999, 40)], 0),
     ],
 )
-def test_similar_names_visits_are_told_and_counts_are_not(names, groups):
+def test_similar_names_visits_are_reported_and_counts_are_not(names, groups):
     assert len(similar_names(names)) == groups
 
 
@@ -196,7 +196,7 @@ def test_prepare_site_and_patient_by_pattern_split_groups_together(tmp_path):
         assert one.info["patient_from"] == {"table": 8}
 
 
-def test_prepare_visits_by_name_are_told_and_checked(tmp_path):
+def test_prepare_visits_by_name_are_reported_and_checked(tmp_path):
     for patient in range(6):
         for visit in range(2):
             name = f"genius_{patient:02d}{visit:02d}.nii.gz"
@@ -208,6 +208,6 @@ def test_prepare_visits_by_name_are_told_and_checked(tmp_path):
     assert remark.startswith("names of patients differ only by their ends, case or zeros (6 groups: genius_0000,")
     split_of = {each.patient: split for split, cases in one.splits.items() for each in cases}
     apart = sum(split_of[f"A-genius_{p:02d}00"] != split_of[f"A-genius_{p:02d}01"] for p in range(6))
-    told = [finding for finding in examine(tmp_path / "sites").findings if finding.kind == "similar patients"]
-    assert len(told) == apart
-    assert all("genius" not in str(finding.shareable) for finding in told)
+    reported = [finding for finding in examine(tmp_path / "sites").findings if finding.kind == "similar patients"]
+    assert len(reported) == apart
+    assert all("genius" not in str(finding.shareable) for finding in reported)

@@ -39,7 +39,7 @@ def test_an_nrrd_that_knows_no_patient(tmp_path):
 
 
 @pytest.mark.parametrize(("step", "resampled"), [(1.0, False), (2.0, True)])
-def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
+def test_a_mask_of_larger_voxels_is_reported_as_resampled(step, resampled):
     """Their corners lie on corners of the image's voxels, and most of them on none."""
     size = int(8 / step)
     voxels = np.ones((size, size, 2), dtype=np.uint8)

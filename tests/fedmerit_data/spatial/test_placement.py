@@ -178,7 +178,7 @@ def test_without_a_place_the_size_is_known_if_the_file_states_one(tmp_path, size
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
 
 
-def test_a_size_that_is_stated_twice_is_told(tmp_path):
+def test_a_size_that_is_stated_twice_is_reported(tmp_path):
     image = nib.Nifti1Image(volume(1), np.diag([-0.5, -0.5, 3, 1]))
     image.header["pixdim"][1:4] = 1, 1, 3
     nib.save(image, tmp_path / "a.nii")
@@ -201,7 +201,7 @@ def test_an_invalid_qform_does_not_matter_beside_an_sform(tmp_path):
     assert (mask.header["qform_code"], mask.header["sform_code"]) == (1, 2)
 
 
-def test_a_unit_that_gives_voxels_of_half_a_metre_is_told(tmp_path):
+def test_a_unit_that_gives_voxels_of_half_a_metre_is_reported(tmp_path):
     image = nib.Nifti1Image(volume(1), np.diag([-0.5, -0.5, 3, 1]))
     image.header.set_xyzt_units("meter")
     nib.save(image, tmp_path / "a.nii")

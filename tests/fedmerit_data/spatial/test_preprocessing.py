@@ -91,7 +91,7 @@ def test_a_field_that_would_cut_the_mask_is_refused_and_the_one_that_fits_named(
         (None, "states no size of its pixels, and the central 120 mm are wanted"),
     ],
 )
-def test_a_spacing_that_no_scan_has_is_told(spacing, message):
+def test_a_spacing_that_no_scan_has_is_reported(spacing, message):
     with pytest.raises(BadInput, match=message):
         central_box(replace(case(), spacing=spacing), 120.0)
 

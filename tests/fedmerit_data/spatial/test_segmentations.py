@@ -97,7 +97,7 @@ def test_frames_refer_to_the_slice_that_they_mark(tmp_path):
     np.testing.assert_array_equal(marked.pixel_array, image.decoded.image[2, 0])
 
 
-def test_what_no_segmentation_can_take_over_is_told(tmp_path):
+def test_what_no_segmentation_can_take_over_is_reported(tmp_path):
     path, _ = source(tmp_path, "series")
     for file in path.iterdir():
         slice_ = pydicom.dcmread(file)
@@ -162,5 +162,5 @@ def test_slicer_opens_all_segments_at_their_place(tmp_path):
     subprocess.run(
         ["segimage2itkimage", "--inputDICOM", file, "--outputDirectory", tmp_path], check=True, capture_output=True
     )
-    told = json.loads((tmp_path / "meta.json").read_text())["segmentAttributes"]
-    assert [one[0]["SegmentLabel"] for one in told] == list(LABELS[:3])
+    reported = json.loads((tmp_path / "meta.json").read_text())["segmentAttributes"]
+    assert [one[0]["SegmentLabel"] for one in reported] == list(LABELS[:3])

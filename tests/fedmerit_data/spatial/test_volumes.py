@@ -61,7 +61,7 @@ def test_what_lies_before_the_voxels_is_bounded(tmp_path, monkeypatch, kind, ord
         read_nifti(path)
 
 
-def test_deep_pixels_are_not_told_to_be_fetched_again(tmp_path):
+def test_deep_pixels_are_not_asked_to_be_fetched_again(tmp_path):
     path = tmp_path / "deep.png"
     Image.fromarray(np.full((8, 8), 999, np.uint16)).save(path)
     with pytest.raises(BadInput, match=r"deep\.png: pixels of type I;16; expected 8 bits per colour: convert it$"):

@@ -124,8 +124,8 @@ def test_rules_are_shown_changed_and_accepted(ready, fedmerit):
 
 
 def test_init_prints_digests_of_requests(tmp_path, fedmerit):
-    told = fedmerit("deploy", "request", "--name", "HK", "--out", tmp_path / "request").output
-    digest = re.search(r"([0-9a-f]{4} ){15}[0-9a-f]{4}", told)[0]
+    reported = fedmerit("deploy", "request", "--name", "HK", "--out", tmp_path / "request").output
+    digest = re.search(r"([0-9a-f]{4} ){15}[0-9a-f]{4}", reported)[0]
     made = fedmerit(
         *("deploy", "init", "--out", tmp_path / "federation", "--sites", "HK", "--server", "localhost"),
         *("--requests", tmp_path / "request"),
@@ -212,9 +212,9 @@ def test_check_opens_encryption_context(keyed, sites, tmp_path, name, spoil, sta
         own = "client" if name == "site1" else "server"
         source = next(kits.glob(f"*/startup/{spoil}"))
         (kit / f"startup/{own}_context.tenseal").write_bytes(source.read_bytes())
-    ((told_state, told),) = found(kit, "encryption", offline=True)
-    assert told_state == state
-    assert word in told
+    ((reported_state, reported),) = found(kit, "encryption", offline=True)
+    assert reported_state == state
+    assert word in reported
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`fedmerit fairness` on made-up runs: its numbers against those of the parts, its files, what it says is missing."""
+"""`fedmerit fairness` on synthetic runs: its numbers against those of the parts, its files, what it says is missing."""
 
 import math
 import shutil
@@ -39,7 +39,7 @@ def out(tmp_path_factory):
     return folder
 
 
-def make_truth(folder, coalitions=EVERY, seeds=(0, 1), sites=SITES, labels=("prostate",)):
+def make_ground_truth(folder, coalitions=EVERY, seeds=(0, 1), sites=SITES, labels=("prostate",)):
     """A folder of ground truth: Dice of coalitions on five cases of every site."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -76,44 +76,44 @@ def coalitions_in(folder):
 
 
 def test_measure_runs_notes_other_test_images(tmp_path):
-    for digest, told in (("a", 0), ("b", 1)):
+    for digest, reported in (("a", 0), ("b", 1)):
         runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
                 for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
         found, notes = measure_runs(runs, draws=DRAWS)
-        assert sum("tested on different cases" in note for note in notes) == told
-        assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
-        assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
+        assert sum("tested on different cases" in note for note in notes) == reported
+        assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - reported
+        assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(reported)
 
 
 def test_measure_runs_notes_ground_truth_of_other_images(tmp_path):
     digests = dict.fromkeys(SITES, "a")
     runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
             for method in ("fedce", "standalone")]  # fmt: skip
-    truth = make_truth(tmp_path / "truth", seeds=(0,))
-    for digest, told in (("a", 0), ("b", 1)):
-        write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
-        _, notes = measure_runs(runs, ground_truth=truth, draws=DRAWS)
-        assert sum("sites from differently prepared folders" in note for note in notes) == told
+    reference = make_ground_truth(tmp_path / "reference", seeds=(0,))
+    for digest, reported in (("a", 0), ("b", 1)):
+        write_json(reference / "study.json", {"site_digests": digests | {SITES[0]: digest}})
+        _, notes = measure_runs(runs, ground_truth=reference, draws=DRAWS)
+        assert sum("sites from differently prepared folders" in note for note in notes) == reported
 
 
 def test_measures_are_means_over_seeds(out, tmp_path):
-    truth = make_truth(tmp_path / "truth")
-    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
+    reference = make_ground_truth(tmp_path / "reference")
+    found, notes = measure_runs([out], ground_truth=reference, draws=DRAWS)
     assert notes == []
-    alone, final = dice_of(out, "standalone"), dice_of(out, "fedce")
+    single, final = dice_of(out, "standalone"), dice_of(out, "fedce")
     vectors = {
         ("dice", "mean"): final.mean(axis=1), ("dice", "std"): final.std(axis=1, ddof=1),
         ("dice", "worst"): final.min(axis=1),
-        ("performance", "pearson"): measures.pearson(alone, final),
-        ("performance", "pearson_p"): measures.pearson_p(alone, final),
-        ("performance", "euclidean"): measures.euclidean(alone, final),
-        ("performance", "cosine"): measures.cosine(alone, final),
-        ("performance-ranks", "spearman"): measures.spearman(alone, final),
-        ("performance-ranks", "kendall"): measures.kendall(alone, final),
-        ("gains", "mean_gain"): (final - alone).mean(axis=1),
-        ("gains", "gain_spread"): (final - alone).std(axis=1, ddof=1),
-        ("gains", "share_worse_off"): (final < alone).mean(axis=1),
-        ("gains", "share_within_bounds"): measures.share_within_bounds(alone, final),
+        ("performance", "pearson"): measures.pearson(single, final),
+        ("performance", "pearson_p"): measures.pearson_p(single, final),
+        ("performance", "euclidean"): measures.euclidean(single, final),
+        ("performance", "cosine"): measures.cosine(single, final),
+        ("performance-ranks", "spearman"): measures.spearman(single, final),
+        ("performance-ranks", "kendall"): measures.kendall(single, final),
+        ("gains", "mean_gain"): (final - single).mean(axis=1),
+        ("gains", "gain_spread"): (final - single).std(axis=1, ddof=1),
+        ("gains", "share_worse_off"): (final < single).mean(axis=1),
+        ("gains", "share_within_bounds"): measures.share_within_bounds(single, final),
     }  # fmt: skip
     for (table, name), values in vectors.items():
         row = measured(found, table, "fedce", name)
@@ -124,10 +124,10 @@ def test_measures_are_means_over_seeds(out, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("truth", "value"), [("leave-one-out", semivalues.leave_one_out), ("Shapley", semivalues.shapley)]
+    ("reference", "value"), [("leave-one-out", semivalues.leave_one_out), ("Shapley", semivalues.shapley)]
 )
-def test_collaboration_fairness_uses_values_of_same_seed(out, tmp_path, truth, value):
-    folder = make_truth(tmp_path / "truth")
+def test_collaboration_fairness_uses_values_of_same_seed(out, tmp_path, reference, value):
+    folder = make_ground_truth(tmp_path / "reference")
     found, _ = measure_runs([out], ground_truth=folder, draws=DRAWS)
     utilities = coalition_utilities(coalitions_in(folder))
     values = np.stack([value(utilities[seed]) for seed in (0, 1)])
@@ -146,9 +146,9 @@ def test_collaboration_fairness_uses_values_of_same_seed(out, tmp_path, truth, v
             "cosine": measures.cosine(values, vectors),
         }
         for name, numbers in expected.items():
-            row = measured(found, truth.lower(), method, name, estimate)
+            row = measured(found, reference.lower(), method, name, estimate)
             assert row["mean"] == pytest.approx(numbers.mean()), (method, name)
-        row = measured(found, f"{truth.lower()}-ranks", method, "kendall", estimate)
+        row = measured(found, f"{reference.lower()}-ranks", method, "kendall", estimate)
         assert row["mean"] == pytest.approx(measures.kendall(values, vectors).mean())
         row = measured(found, "rewards", method, "pearson", estimate)
         assert row["mean"] == pytest.approx(measures.pearson(vectors, dice_of(out, method)).mean())
@@ -157,7 +157,7 @@ def test_collaboration_fairness_uses_values_of_same_seed(out, tmp_path, truth, v
 
 
 def test_fairness_command_prints_and_writes_tables(out, tmp_path):
-    result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
+    result = command(out, "--ground-truth", make_ground_truth(tmp_path / "reference"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = [
         "corrected",
@@ -256,39 +256,39 @@ def test_measure_runs_notes_untested_site(out, tmp_path):
 )
 def test_measure_runs_names_incomplete_ground_truth(out, tmp_path, coalitions, word):
     with pytest.raises(BadInput, match=word):
-        measure_runs([out], ground_truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
+        measure_runs([out], ground_truth=make_ground_truth(tmp_path / "reference", coalitions), draws=DRAWS)
 
 
 def test_measure_runs_accepts_leave_one_out(out, tmp_path):
-    found, notes = measure_runs([out], ground_truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=make_ground_truth(tmp_path / "reference", LEFT_OUT), draws=DRAWS)
     assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
     assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
     assert notes == []
 
 
 def test_measure_runs_notes_incomplete_shapley(out, tmp_path):
-    truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
-    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
+    reference = make_ground_truth(tmp_path / "reference", [one for one in EVERY if len(one) != 2])
+    found, notes = measure_runs([out], ground_truth=reference, draws=DRAWS)
     assert "leave-one-out" in set(found.measured["table"])
     assert "shapley" not in set(found.measured["table"])
     assert any("Shapley, seed 1: no utility of coalitions Alder+Birch and 5 more; " in note for note in notes)
     assert any("`fedmerit value shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
 
 
-def sampled_truth(folder, of, most=6):
-    """A folder of ground truth with the coalitions alone that sampling asks for, and its rule by seed."""
+def sampled_ground_truth(folder, of, most=6):
+    """A folder of ground truth with the coalitions only that sampling asks for, and its rule by seed."""
     whole = coalition_utilities(coalitions_in(of))
     rules = {
         seed: Sampling(tuple(SITES), seed=seed, truncation=0.001, precision=0, fewest=2, most=most) for seed in whole
     }
     asked = {one for seed, rule in rules.items() for one in rule.estimate(whole[seed]).coefficients}
-    make_truth(folder, [one for one in EVERY if one in asked])
+    make_ground_truth(folder, [one for one in EVERY if one in asked])
     write_sampling(folder, rules[0])
     return folder, rules, whole
 
 
 def test_measure_runs_accepts_sampled_shapley(out, tmp_path):
-    folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    folder, rules, whole = sampled_ground_truth(tmp_path / "sampled", make_ground_truth(tmp_path / "whole"))
     assert len(coalition_utilities(coalitions_in(folder))[0]) < 1 + len(EVERY)
     found, notes = measure_runs([out], ground_truth=folder, draws=DRAWS)
     estimates = {seed: rule.estimate(whole[seed]) for seed, rule in rules.items()}
@@ -304,22 +304,22 @@ def test_measure_runs_accepts_sampled_shapley(out, tmp_path):
     assert row["low"] < row["high"]
     for seed, estimate in estimates.items():
         error = 100 * estimate.standard_errors[0]
-        told = [note for note in notes if f"Shapley, seed {seed}: estimates from 6 sampled permutations" in note]
-        assert f"Alder {100 * estimate.values[0]:.2f} (standard error {error:.2f})" in told[0]
+        reported = [note for note in notes if f"Shapley, seed {seed}: estimates from 6 sampled permutations" in note]
+        assert f"Alder {100 * estimate.values[0]:.2f} (standard error {error:.2f})" in reported[0]
     (table,) = [table for table in found.tables if table.name == "fairness-shapley"]
     assert "from 6, 6 sampled permutations, with standard errors up to" in table.caption
 
 
 def test_measure_runs_notes_unfinished_sampling(out, tmp_path):
-    folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    folder, rules, _ = sampled_ground_truth(tmp_path / "sampled", make_ground_truth(tmp_path / "whole"))
     write_sampling(folder, replace(rules[0], most=200, fewest=200))
     with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
         measure_runs([out], ground_truth=folder, draws=DRAWS)
 
 
 def test_measure_runs_compares_ground_truth_by_seed(out, tmp_path):
-    truth = make_truth(tmp_path / "truth", seeds=(1,))
-    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
+    reference = make_ground_truth(tmp_path / "reference", seeds=(1,))
+    found, notes = measure_runs([out], ground_truth=reference, draws=DRAWS)
     row = measured(found, "shapley", "fedce", "pearson", "mean weight")
     assert row["seeds"] == 1
     assert row["note"] == "seed 0: Shapley value is missing"
@@ -328,7 +328,7 @@ def test_measure_runs_compares_ground_truth_by_seed(out, tmp_path):
 
 def test_measure_runs_rejects_unusable_ground_truth(out, tmp_path):
     with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
-        measure_runs([out], ground_truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
+        measure_runs([out], ground_truth=make_ground_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
     with pytest.raises(
         BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
     ):
@@ -359,7 +359,7 @@ def test_measure_runs_chooses_standalone(out, tmp_path):
 
 
 def test_measure_runs_accepts_union_split(out, tmp_path):
-    """One model for all has the same Dice everywhere: no correlation, and the reason told."""
+    """One model for all has the same Dice everywhere: no correlation, and the reason reported."""
     shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
     shutil.copytree(out / "standalone_seed0", tmp_path / "standalone_seed0")
     for method in ("fedavg", "standalone"):
@@ -396,9 +396,9 @@ def test_measure_runs_accepts_one_label(tmp_path):
     labels = ("disc", "cup")
     for method in ("standalone", "fedavg"):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
-    truth = make_truth(tmp_path / "truth", LEFT_OUT, seeds=(0,), labels=labels)
+    reference = make_ground_truth(tmp_path / "reference", LEFT_OUT, seeds=(0,), labels=labels)
     both, cup = (
-        measure_runs([tmp_path / "fedavg_seed0"], ground_truth=truth, label=name, draws=DRAWS)[0]
+        measure_runs([tmp_path / "fedavg_seed0"], ground_truth=reference, label=name, draws=DRAWS)[0]
         for name in (None, "cup")
     )
     results = combine_results(open_runs([tmp_path / "fedavg_seed0"]))

@@ -21,7 +21,7 @@ def _rows(found):
 
 
 def test_measure_equal_seeds_have_no_width():
-    """Dice 60, 70, 80 alone and 70, 70, 95 together: gains 10, 0 and 15 points."""
+    """Dice 60, 70, 80 only and 70, 70, 95 together: gains 10, 0 and 15 points."""
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
     expected = {
@@ -187,7 +187,7 @@ def _found_errors(dice, who, clusters=CASES, sites=100):
 @pytest.mark.slow
 @pytest.mark.parametrize(("hospitals", "rho"), [(8, 0.9), (4, 0.0)])
 def test_corrected_measures_equal_true_spread(hospitals, rho):
-    """Of SD 3 in truth: 4.9 was shown, and of four hospitals uncorrelated in truth a Pearson of 37."""
+    """Of SD 3 in ground truth: 4.9 was shown, and of four hospitals uncorrelated in ground truth a Pearson of 37."""
     random, found, held = np.random.default_rng(hospitals), [], []
     for _ in range(50):
         x, y = random.normal(size=(2, hospitals))

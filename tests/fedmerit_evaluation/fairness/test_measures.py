@@ -59,35 +59,37 @@ worked = pytest.mark.skipif(
 @worked
 def test_worked_example():
     oracle = CONTENTS["metrics.json"]
-    alone, final, expected = oracle["standalone"], oracle["collaborative"], dict(oracle["example"])
-    lower, upper = measures.reward_bounds(alone, final)
+    single, final, expected = oracle["standalone"], oracle["collaborative"], dict(oracle["example"])
+    lower, upper = measures.reward_bounds(single, final)
     ours = {
         "mean": measures.mean(final),
         "std": measures.std(final),
-        "pearson100": measures.pearson(alone, final),
-        "p_value": measures.pearson_p(alone, final),
-        "euclidean": measures.euclidean(alone, final),
-        "cosine": measures.cosine(alone, final),
-        "gain": np.subtract(final, alone),
-        "MCG": measures.mean_gain(alone, final),
-        "CGS": measures.gain_spread(alone, final),
-        "n_negative_gain": len(alone) * measures.share_worse_off(alone, final),
+        "pearson100": measures.pearson(single, final),
+        "p_value": measures.pearson_p(single, final),
+        "euclidean": measures.euclidean(single, final),
+        "cosine": measures.cosine(single, final),
+        "gain": np.subtract(final, single),
+        "MCG": measures.mean_gain(single, final),
+        "CGS": measures.gain_spread(single, final),
+        "n_negative_gain": len(single) * measures.share_worse_off(single, final),
         "bcf_lower": lower,
         "bcf_upper": upper,
     }
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
         assert ours[name] == pytest.approx(value, abs=1e-9), name
-    assert measures.share_within_bounds(alone, final) == pytest.approx(3 / 6)  # what keeps both is what keeps the lower
+    assert measures.share_within_bounds(single, final) == pytest.approx(
+        3 / 6
+    )  # what keeps both is what keeps the lower
 
 
 @worked
 def test_worked_contributions():
     expected = CONTENTS["metrics.json"]["contribution_example"]
-    truth, estimate = expected["loo"], expected["estimate"]
+    reference, estimate = expected["loo"], expected["estimate"]
     assert estimate == pytest.approx(normalise(IMAGES["prostate"]))
     for name, function in (("pearson100", "pearson"), ("euclidean", "euclidean"), ("cosine", "cosine")):
-        assert getattr(measures, function)(truth, estimate) == pytest.approx(expected[name], abs=1e-9), name
+        assert getattr(measures, function)(reference, estimate) == pytest.approx(expected[name], abs=1e-9), name
 
 
 @worked
@@ -95,12 +97,12 @@ def test_worked_contributions():
 def test_table_2_recomputed_from_table_1(task):
     """The means of Table 1 give the oracle's numbers; the paper's own (of single runs) differ from both."""
     expected = CONTENTS["metrics.json"]["table2_check"][task]
-    alone = TABLE_1[task]["standalone"]
+    single = TABLE_1[task]["standalone"]
     assert expected.keys() == TABLE_1[task].keys() - {"standalone"}
     for method, numbers in expected.items():
         final = TABLE_1[task][method]
-        assert measures.pearson(alone, final) == pytest.approx(numbers["recomputed_pearson100"], abs=1e-9), method
-        assert measures.euclidean(alone, final) == pytest.approx(numbers["recomputed_euclidean"], abs=1e-9), method
+        assert measures.pearson(single, final) == pytest.approx(numbers["recomputed_pearson100"], abs=1e-9), method
+        assert measures.euclidean(single, final) == pytest.approx(numbers["recomputed_euclidean"], abs=1e-9), method
 
 
 def test_every_entry_of_the_oracle_is_read():
@@ -114,10 +116,10 @@ def test_every_entry_of_the_oracle_is_read():
 @pytest.mark.skipif("cycle.json" not in CONTENTS, reason=f"no cycle.json in {FOLDER} (set FEDMERIT_ORACLES)")
 def test_worked_gains():
     expected = CONTENTS["cycle.json"]["metrics"]
-    alone, final = expected["standalone"], expected["collab"]
-    assert measures.mean_gain(alone, final) == pytest.approx(expected["MCG"], abs=1e-12)
-    assert measures.gain_spread(alone, final) == pytest.approx(expected["CGS"], abs=1e-12)
-    assert measures.share_worse_off(alone, final) == pytest.approx(np.mean(np.less(expected["G"], 0)))
+    single, final = expected["standalone"], expected["collab"]
+    assert measures.mean_gain(single, final) == pytest.approx(expected["MCG"], abs=1e-12)
+    assert measures.gain_spread(single, final) == pytest.approx(expected["CGS"], abs=1e-12)
+    assert measures.share_worse_off(single, final) == pytest.approx(np.mean(np.less(expected["G"], 0)))
 
 
 def test_std_of_table_1():
@@ -130,11 +132,11 @@ def test_fedavgs_row_of_table_3():
     """From Tables 4 and 5, to the digits printed. The cosine printed for fundus, 0.26, does not follow: 0.46 does."""
     published = {"prostate": (3.01, 0.95, 0.62, 0.52), "fundus": (-39.76, 0.44, 0.55, None)}
     for task, (pearson, p, euclidean, cosine) in published.items():
-        truth, share = np.array(LEFT_OUT[task]) / 100, normalise(IMAGES[task])
-        assert measures.pearson(truth, share) == pytest.approx(pearson, abs=0.01)
-        assert measures.pearson_p(truth, share) == pytest.approx(p, abs=0.006)
-        assert measures.euclidean(truth, share) == pytest.approx(euclidean, abs=0.011)
-        found = measures.cosine(truth, share)
+        reference, share = np.array(LEFT_OUT[task]) / 100, normalise(IMAGES[task])
+        assert measures.pearson(reference, share) == pytest.approx(pearson, abs=0.01)
+        assert measures.pearson_p(reference, share) == pytest.approx(p, abs=0.006)
+        assert measures.euclidean(reference, share) == pytest.approx(euclidean, abs=0.011)
+        found = measures.cosine(reference, share)
         assert found == pytest.approx(0.46 if cosine is None else cosine, abs=0.006)
 
 
@@ -145,13 +147,13 @@ def test_table_5s_contributions_follow_from_its_drops():
     assert shares[2] == pytest.approx(2.47, abs=0.01)
 
 
-def test_bounds_of_fedsac_by_hand():
+def test_bounds_of_fedsac_explicitly():
     """The example of FedSAC's introduction: contributions 1, 9, 11 of 100, rewards 99, 99.2, 99.3."""
-    alone, final = (1.0, 9.0, 11.0), (99.0, 99.2, 99.3)
-    lower, upper = measures.reward_bounds(alone, final)
+    single, final = (1.0, 9.0, 11.0), (99.0, 99.2, 99.3)
+    lower, upper = measures.reward_bounds(single, final)
     assert lower.tolist() == [True, True, True]
     assert upper.tolist() == [False, False, False]  # 50.15, 54.15, 55.15
-    assert measures.share_within_bounds(alone, final) == pytest.approx(1 / 3)  # the best site is not asked
+    assert measures.share_within_bounds(single, final) == pytest.approx(1 / 3)  # the best site is not asked
     assert measures.share_within_bounds((1.0, 9.0, 11.0), (5.0, 15.0, 30.0)) == 1
 
 
@@ -177,15 +179,15 @@ PAIRWISE = ("pearson", "pearson_p", "spearman", "kendall", "euclidean", "cosine"
 GAINS = ("mean_gain", "gain_spread", "share_worse_off", "share_within_bounds")
 
 
-def test_many_pairs_at_once_are_as_each_alone():
+def test_many_pairs_at_once_are_as_each_only():
     random = np.random.default_rng(0)
     x, y = random.uniform(size=(2, 4, 5, 6))
     x[1, 2] = 0.5
     y[3, 3, 1] = np.nan
     for name in (*PAIRWISE, *GAINS):
         function = getattr(measures, name)
-        alone = [[float(function(x[i, j], y[i, j])) for j in range(5)] for i in range(4)]
-        assert function(x, y) == pytest.approx(np.array(alone), nan_ok=True, abs=1e-12), name
+        single = [[float(function(x[i, j], y[i, j])) for j in range(5)] for i in range(4)]
+        assert function(x, y) == pytest.approx(np.array(single), nan_ok=True, abs=1e-12), name
 
 
 @pytest.mark.parametrize(

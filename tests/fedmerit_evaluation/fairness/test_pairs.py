@@ -62,11 +62,11 @@ def test_pairs_without_standalone_have_no_gains():
 def test_pairs_values_are_of_same_seed():
     """v(A) = 10, v(B) = 20, v(AB) = 50 points: Shapley values 20 and 30."""
     said = {"fedce": {"mean weight": pd.DataFrame({"A": [1.0], "B": [3.0]}, index=[0])}}
-    truth = Reference("Shapley", {0: coefficients(SITES, shapley_weights)})
+    reference = Reference("Shapley", {0: coefficients(SITES, shapley_weights)})
     dice = _site_dice(
         fedce=(0.7, 0.9), trained_by_A=(0.15, 0.05), trained_by_B=(0.2, 0.2), **{"trained_by_A+B": (0.4, 0.6)}
     )
-    pairs = [pair for pair in Compared({"fedce": "fedce"}, None, said, [truth]).pairs(dice) if pair.table != "dice"]
+    pairs = [pair for pair in Compared({"fedce": "fedce"}, None, said, [reference]).pairs(dice) if pair.table != "dice"]
     assert [(pair.table, pair.shared) for pair in pairs] == [
         ("shapley", False), ("shapley", True), ("shapley", False), ("shapley-ranks", False), ("rewards", False)
     ]  # fmt: skip

@@ -29,7 +29,7 @@ def test_figures_are_saved_as_png_and_held_as_svg(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "figures" / "d.png").read_bytes() == b"png of dice"
     assert (tmp_path / "figures" / "w.png").read_bytes() == b"png of weights"
     assert [(one.name, one.caption, one.seen) for one in shown.values()] == [
-        ("d", "Dice.", "Dice."),  # nothing is said of what is seen: the caption is
+        ("d", "Dice.", "Dice."),  # nothing is reported of what is seen: the caption is
         ("w", "Weights.", "A line."),
     ]
     assert [_held(one.address, "svg+xml") for one in shown.values()] == [b"svg of dice", b"svg of weights"]
@@ -37,7 +37,7 @@ def test_figures_are_saved_as_png_and_held_as_svg(tmp_path: Path, monkeypatch: p
 
 def test_a_phone_gets_panels_below_each_other(tmp_path: Path) -> None:
     apart, _ = panels(1)
-    apart.add_axes((0.1, 0.1, 0.2, 0.2))  # no grid: it stays as it is
+    apart.add_axes((0.1, 0.1, 0.2, 0.2))  # no grid: it stays unchanged
     shown = pictures({"pair": Drawing("Two.", panels(2)[0]), "apart": Drawing("One.", apart)}, tmp_path)
     assert shown["apart"].narrow == ""
     held = [_held(address, "svg+xml") for address in (shown["pair"].address, shown["pair"].narrow)]

@@ -1,4 +1,4 @@
-"""The figure of what sites are worth: dots, intervals, ranks, and bands of those that cannot be told apart."""
+"""The figure of what sites are worth: dots, intervals, ranks, and bands of those that cannot be distinguished."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +13,9 @@ SITES = ["Alder", "Birch", "Cedar"]
 WORTH = np.array([2.0, 9.0, 3.0])
 
 
-def _ranking(*, measured: bool = True, told: bool = True) -> Ranking:
-    """Birch is worth most; Alder and Cedar cannot be told apart, nor any two where nothing is told."""
-    apart = np.array([[0, -1, 0], [1, 0, 1], [0, -1, 0]]) if told else np.zeros((3, 3), int)
+def _ranking(*, measured: bool = True, reported: bool = True) -> Ranking:
+    """Birch is worth most; Alder and Cedar cannot be distinguished, nor any two where nothing is reported."""
+    apart = np.array([[0, -1, 0], [1, 0, 1], [0, -1, 0]]) if reported else np.zeros((3, 3), int)
     spread = 1.0 if measured else np.nan
     ranks, untested = (np.array([3, 1, 3]), np.array([2, 1, 2])), np.full((3, 3), np.nan)
     return Ranking(SITES, WORTH, WORTH - spread, WORTH + spread, *ranks, apart, untested, 3)
@@ -40,8 +40,8 @@ def test_the_highest_stands_on_top_with_its_interval_and_the_rank_that_can_be_sa
     assert ranks == [("rank 1", 2), ("rank 2 to 3", 1), ("rank 2 to 3", 0)]
 
 
-def test_those_that_cannot_be_told_apart_hang_on_one_band() -> None:
-    apart, alike = value_ranges({"a": _ranking(), "b": _ranking(told=False)}, {"a": "", "b": ""}).axes
+def test_those_that_cannot_be_distinguished_hang_on_one_band() -> None:
+    apart, alike = value_ranges({"a": _ranking(), "b": _ranking(reported=False)}, {"a": "", "b": ""}).axes
     assert _bands(apart) == [(-0.15, 1.15)]  # from Alder to Cedar above it
     assert _bands(alike) == [(0.85, 2.15), (-0.15, 1.15)]
     assert (apart.get_title("left"), alike.get_title("left")) == ("a", "b\nno significant difference")

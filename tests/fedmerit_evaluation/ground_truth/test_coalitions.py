@@ -5,7 +5,7 @@ import shutil
 import pandas as pd
 import pytest
 import torch
-from run_factory import make_sites, prepare_anew
+from run_factory import make_sites, prepare_again
 
 from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec, required_coalitions, shapley_weights
 from fedmerit.engines import runs
@@ -43,7 +43,7 @@ def prepare(sites):
 
 
 def ignore(folder, error):
-    """In the place of an `on_end`."""
+    """Instead of an `on_end`."""
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +122,10 @@ def test_grand_coalition_equals_ordinary_run(study, sites, tmp_path):
 def test_single_coalition_equals_standalone_model(study, sites, tmp_path):
     run = train(tmp_path / "run", sites, "standalone")
     for site in SITES:
-        alone = folder_of(study[1], frozenset({site}))
-        assert read_run(alone)["method"] == "standalone"
-        assert [path.name for path in (alone / "models").glob("*.pt")] == [f"{site}.pt"]
-        assert_same_model(run / f"models/{site}.pt", alone / f"models/{site}.pt")
+        single = folder_of(study[1], frozenset({site}))
+        assert read_run(single)["method"] == "standalone"
+        assert [path.name for path in (single / "models").glob("*.pt")] == [f"{site}.pt"]
+        assert_same_model(run / f"models/{site}.pt", single / f"models/{site}.pt")
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_sum_seconds_equals_recorded(study):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"rounds": 3}, "rounds 2"),
         ({"method": "fedce"}, "method fedavg"),
@@ -217,11 +217,11 @@ def test_sum_seconds_equals_recorded(study):
     ],
 )
 @pytest.mark.slow
-def test_prepare_rejects_other_options(own, prepare, changes, told):
+def test_prepare_rejects_other_options(own, prepare, changes, reported):
     before, asked = contents(own), read_json(own / "study.json")
     with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
         prepare(own, of=[*ALL], seeds=(0, 1), **changes)
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
 
@@ -248,7 +248,7 @@ def test_prepare_rejects_sites_prepared_again(prepare, tmp_path):
     prepare(tmp_path / "out", of=[GRAND], sites=own)
     asked = read_json(tmp_path / "out" / "study.json")
     assert prepare(tmp_path / "out", of=[GRAND, PAIR], sites=own)
-    prepare_anew(own / "Birch")
+    prepare_again(own / "Birch")
     before = contents(tmp_path / "out")
     with pytest.raises(BadInput, match=r"sites: Birch is not what .*out was started with; .* choose another --out"):
         prepare(tmp_path / "out", of=[ONE], sites=own)
@@ -301,7 +301,7 @@ def test_prepare_creates_all_or_none(prepare, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"method": "fedprix"}, "fedprix"),
         ({"of": [ONE], "method": "fedprix"}, "fedprix"),
@@ -316,10 +316,10 @@ def test_prepare_creates_all_or_none(prepare, tmp_path):
         ({"method": "fedci"}, "--server-sites"),
     ],
 )
-def test_prepare_with_bad_input_leaves_no_folder(prepare, tmp_path, changes, told):
+def test_prepare_with_bad_input_leaves_no_folder(prepare, tmp_path, changes, reported):
     with pytest.raises(BadInput) as error:
         prepare(tmp_path / "out", **changes)
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -347,10 +347,10 @@ def test_single_coalition_gets_no_method_settings(prepare, tmp_path):
 def test_single_coalition_keeps_preset_of_method(prepare, tmp_path):
     settings = {"reward": "global", "preset": "paper"}
     trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
-    together, alone = (read_run(training.folder) for training in trainings)
-    assert (together["settings"]["preset"], alone["settings"]["preset"]) == ("paper", "cgsv")
-    assert alone["training"] == together["training"]
-    assert alone["training"]["decay"] == 0.977
+    together, single = (read_run(training.folder) for training in trainings)
+    assert (together["settings"]["preset"], single["settings"]["preset"]) == ("paper", "cgsv")
+    assert single["training"] == together["training"]
+    assert single["training"]["decay"] == 0.977
     assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
 
 
@@ -367,7 +367,7 @@ def test_long_coalition_names_give_short_folders(tmp_path):
     assert coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options) == first
 
 
-@pytest.mark.slow  # `test_cluster` has the failure; `test_only_missing_trainings_are_executed`, the going on
+@pytest.mark.slow  # `test_cluster` has the failure; `test_only_missing_trainings_are_executed`, the continuing
 def test_failed_training_leaves_others(sites, prepare, tmp_path):
     own = tmp_path / "sites"
     shutil.copytree(sites, own)
@@ -404,5 +404,5 @@ def test_prepare_rejects_models_per_site(prepare, tmp_path, method, settings, wa
 
 @pytest.mark.parametrize("rule", ["mean", "weights", "recalibrated", "frozen"])
 def test_require_one_model_accepts_mean_statistics(prepare, tmp_path, rule):
-    """As it is, whatever the method's own rule."""
+    """Unchanged, whatever the method's own rule."""
     assert len(prepare(tmp_path / "out", [PAIR], method="silobn", settings={"statistics": rule})) == 1

@@ -98,17 +98,17 @@ def test_complete_ground_truths_equal_hand_computed():
 
 
 def test_reference_values_accept_any_utility():
-    (truth, _), _ = complete_ground_truths({0: GAME}, SITES, [0])
+    (reference, _), _ = complete_ground_truths({0: GAME}, SITES, [0])
     twice = {one: np.array([value, 2 * value]) for one, value in GAME.items()}
-    assert truth.values(0, twice) == pytest.approx(np.outer(LEAVE_ONE_OUT, [1, 2]))
+    assert reference.values(0, twice) == pytest.approx(np.outer(LEAVE_ONE_OUT, [1, 2]))
     with pytest.raises(KeyError):
-        truth.values(1, GAME)
+        reference.values(1, GAME)
 
 
 def test_complete_ground_truths_note_incomplete_seed():
-    """One that is not finite is as good as none; Shapley values go on with the seed that has them."""
-    truths, notes = complete_ground_truths({0: GAME, 3: {**GAME, frozenset("AB"): math.nan}}, SITES, [0, 3, 4])
-    assert [sorted(truth.parts) for truth in truths] == [[0], [0]]
+    """One that is not finite is as good as none; Shapley values continue with the seed that has them."""
+    ground_truths, notes = complete_ground_truths({0: GAME, 3: {**GAME, frozenset("AB"): math.nan}}, SITES, [0, 3, 4])
+    assert [sorted(reference.parts) for reference in ground_truths] == [[0], [0]]
     assert [note.split(";")[0] for note in notes] == [
         "leave-one-out, seed 3: no utility of coalition A+B",
         "leave-one-out, seed 4: no utility of coalitions A+B+C and 3 more",
@@ -120,10 +120,10 @@ def test_complete_ground_truths_note_incomplete_seed():
 
 
 def test_complete_ground_truths_without_request_note_no_shapley():
-    (truth,), notes = complete_ground_truths({0: without("A", "B", "C")}, SITES, [0])
-    assert (truth.name, notes) == ("leave-one-out", [])
-    (truth,), notes = complete_ground_truths({0: without("A", "B")}, SITES, [0])  # a single site: somebody did
-    assert truth.name == "leave-one-out"
+    (reference,), notes = complete_ground_truths({0: without("A", "B", "C")}, SITES, [0])
+    assert (reference.name, notes) == ("leave-one-out", [])
+    (reference,), notes = complete_ground_truths({0: without("A", "B")}, SITES, [0])  # a single site: somebody did
+    assert reference.name == "leave-one-out"
     assert len(notes) == 1
     assert notes[0].startswith("Shapley, seed 0: no utility of coalitions A and 1 more;")
 
@@ -154,12 +154,12 @@ def test_sampled_reference_is_mean_over_permutations():
     for row, order in enumerate(orders):
         for place, site in enumerate(order):
             marginals[row, SITES.index(site)] = GAME[frozenset(order[: place + 1])] - GAME[frozenset(order[:place])]
-    truths, notes = complete_ground_truths({1: game}, SITES, [1], RULE)
-    truth = truths[-1]
-    assert truth.name == "Shapley"
-    assert truth.values(1, game) == pytest.approx(marginals.mean(axis=0))
+    ground_truths, notes = complete_ground_truths({1: game}, SITES, [1], RULE)
+    reference = ground_truths[-1]
+    assert reference.name == "Shapley"
+    assert reference.values(1, game) == pytest.approx(marginals.mean(axis=0))
     largest = 100 * (marginals.std(axis=0, ddof=1) / 2).max()
-    assert truth.sampled == (
+    assert reference.sampled == (
         f"Shapley values are estimates from 4 sampled permutations, with standard errors up to {largest:.2g} points of "
         "Dice"
     )
@@ -170,19 +170,19 @@ def test_sampled_reference_stays_sampled_for_complete_seed():
     rule = Sampling(tuple(SITES), seed=1, **RULE)
     met = {frozenset(order[:size]) for order in map(rule.order, range(4)) for size in range(4)}
     assert len(met) < len(GAME)
-    truths, notes = complete_ground_truths({0: GAME, 1: {one: GAME[one] for one in met}}, SITES, [0, 1], RULE)
-    assert truths[-1].name == "Shapley"
-    assert list(truths[-1].parts) == list(truths[-1].estimates) == [0, 1]
+    ground_truths, notes = complete_ground_truths({0: GAME, 1: {one: GAME[one] for one in met}}, SITES, [0, 1], RULE)
+    assert ground_truths[-1].name == "Shapley"
+    assert list(ground_truths[-1].parts) == list(ground_truths[-1].estimates) == [0, 1]
     assert not any("Shapley" in note for note in notes)
 
 
 def test_sampled_reference_names_command_to_continue():
     rule = {"truncation": 0.02, "precision": 0.01, "fewest": 4, "most": 50}
     first = Sampling(tuple(SITES), **rule).order(0)[0]
-    truths, notes = complete_ground_truths({0: without(first)}, SITES, [0], rule)
+    ground_truths, notes = complete_ground_truths({0: without(first)}, SITES, [0], rule)
     of_no_number = {**GAME, frozenset(first): math.nan}
     assert complete_ground_truths({0: of_no_number}, SITES, [0], rule)[1] == notes
-    assert [truth.name for truth in truths] == ["leave-one-out"]
+    assert [reference.name for reference in ground_truths] == ["leave-one-out"]
     assert notes[0].startswith(f"sampled Shapley, seed 0: no utility of coalition {first}")
     assert "shapley --exact-up-to 2 --truncation 0.02 --precision 0.01 --most-permutations 50 --sites" in notes[0]
 
@@ -197,9 +197,9 @@ def test_open_ground_truths_returns_noise_ceilings(tmp_path):
     """What a site adds is its worth, in every order; nothing moves it, so a perfect estimate would agree wholly."""
     found = open_ground_truths(folder_of(tmp_path, trained(THREE, seeds=2, patients=2)), SITES, [0, 1])
     assert found.notes == []
-    for truth in found.references:
-        assert list(truth.parts) == [0, 1]
-        assert found.noise_ceilings[truth.name].mean == pytest.approx(1)
+    for reference in found.references:
+        assert list(reference.parts) == [0, 1]
+        assert found.noise_ceilings[reference.name].mean == pytest.approx(1)
     sampled = Reference("Shapley", {}, {0: SampledValues(list("ABC"), np.zeros(3), np.zeros(3), [()] * 9, (), "")})
     assert math.isnan(replace(found, references=[sampled]).noise_ceilings["Shapley"].mean)
 
@@ -254,6 +254,6 @@ def test_open_ground_truths_follows_sampling_rule(tmp_path):
     assert lacking
     write_sampling(folder_of(tmp_path, trained(THREE, seeds=1, patients=1, leave_out=lacking)), rule)
     found = open_ground_truths(tmp_path, SITES, [0])
-    (sampled,) = [truth for truth in found.references if truth.name == "Shapley"]
+    (sampled,) = [reference for reference in found.references if reference.name == "Shapley"]
     assert sampled.estimates[0].permutations == 2
     assert sampled.estimates[0].values == pytest.approx(list(THREE.values()))

@@ -1,4 +1,4 @@
-"""Which differences of worth can be told, on made-up trainings whose noise is known and by hand."""
+"""Which differences of worth can be reported, on synthetic trainings whose noise is known, and expected values."""
 
 import math
 
@@ -86,10 +86,10 @@ def test_pilot_variances_equal_simulated(tmp_path):
 def test_power_table_equals_hand_computed():
     """Of what seeds make of it 16.3 errors count where there are two, 3.2 of nine; of patients likewise."""
     table = power_table(Variances(0.03**2, 0.08**2).with_overrides(round=0.06**2), [4, 5, 16], [2, 9], rounds=36)
-    told = {number: detectable_standard_errors(number) for number in (2, 5, 9, 16)}
-    by_hand = [[np.sqrt(told[s] ** 2 * 9 / s + told[p] ** 2 * 64 / p + 2.8016**2 * 36 / 36 / s) for s in (2, 9)]
+    errors = {number: detectable_standard_errors(number) for number in (2, 5, 9, 16)}
+    expected = [[np.sqrt(errors[s] ** 2 * 9 / s + errors[p] ** 2 * 64 / p + 2.8016**2 * 36 / 36 / s) for s in (2, 9)]
                for p in (5, 16)]  # fmt: skip
-    np.testing.assert_allclose(table.frame.iloc[1:, 1:].to_numpy(), by_hand, rtol=1e-4)
+    np.testing.assert_allclose(table.frame.iloc[1:, 1:].to_numpy(), expected, rtol=1e-4)
     assert table.frame.iloc[0, 1:].isna().all()
     wider = power_table(Variances(0.03**2, 0.08**2, sites=4), [5], [9], rounds=1).frame.iloc[0, 1]
     t_value = t.ppf(1 - 0.025 / 6, 4) / t.ppf(0.975, 4)  # six pairs
@@ -98,12 +98,12 @@ def test_power_table_equals_hand_computed():
 
 
 def test_power_command_prints_table(fedmerit):
-    told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "16", "--seeds", "1,3")
-    assert told.exit_code == 0
-    assert "11.5" in told.output  # the root of 5.65² 9 / 3 + 3.0² 4
+    reported = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "16", "--seeds", "1,3")
+    assert reported.exit_code == 0
+    assert "11.5" in reported.output  # the root of 5.65² 9 / 3 + 3.0² 4
     more = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--hospitals", 4)
     assert "two of 4 sites" in " ".join(more.output.split())
-    assert "with one seed the variation over seeds is unknown" in " ".join(told.output.split())
+    assert "with one seed the variation over seeds is unknown" in " ".join(reported.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
         refused = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
@@ -176,7 +176,7 @@ def test_power_table_names_rounds_only_with_variance():
 
 
 def test_reliability_table_warns_of_one_seed():
-    """Values that nothing moves are wholly reliable, and any difference is told."""
+    """Values that nothing moves are wholly reliable, and any difference is reported."""
     settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=5), LOO, 20)
     table = reliability_table({"mine": settled})
     (row,) = table.frame.to_dict("records")
@@ -185,9 +185,9 @@ def test_reliability_table_warns_of_one_seed():
         {"Seeds": 2, "Reliability": 1, "Noise ceiling": 1, "Mean standard error [points]": 0, "MDD [points]": 0},
         abs=1e-6,
     )
-    assert "one seed alone" not in table.caption
-    alone = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=5), LOO, 20)
-    both = reliability_table({"mine": settled, "other": alone})
+    assert "one seed only" not in table.caption
+    single = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=5), LOO, 20)
+    both = reliability_table({"mine": settled, "other": single})
     assert both.frame["Seeds"].to_list() == [2, 1]
     assert "with one seed the variation over seeds is unknown" in both.caption
 

@@ -1,4 +1,4 @@
-"""Reliability on made-up trainings whose noise is known."""
+"""Reliability on synthetic trainings whose noise is known."""
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ def test_resample_without_noise_is_fully_reliable():
 
 @pytest.mark.slow
 def test_reliability_equals_share_of_true_variance():
-    """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
+    """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; its root is the noise ceiling."""
     found, reached, of_a_seed, reached_by_seed = [], [], [], []
     worth = np.array(list(WORTH.values()))
     for draw in range(40):
@@ -146,7 +146,7 @@ def test_resample_accepts_worst_hospital_and_distance():
 
 
 @pytest.mark.parametrize(("sites", "patients", "worth_sd"), [(4, 2, 5.0), (4, 5, 2.0), (8, 5, 5.0), (4, 5, 0.0)])
-def test_noise_ceiling_interval_covers_true_ceiling(sites, patients, worth_sd):
+def test_noise_ceiling_interval_covers_true_noise_ceiling(sites, patients, worth_sd):
     """Three seeds of SD 3, patients of SD 5 a site: of equal sites it was .27 where it is 0, and 0 where it is not."""
     random, held = np.random.default_rng([sites, patients]), []
     true = np.sqrt(worth_sd**2 / (worth_sd**2 + 3**2 / 3 + 5**2 / patients))

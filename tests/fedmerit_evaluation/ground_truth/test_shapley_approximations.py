@@ -121,7 +121,7 @@ def test_sampling_ends_at_the_most_permutations():
     assert "the most allowed" in estimate.ended
 
 
-def test_a_site_alone_is_sampled_too():
+def test_a_single_site_is_sampled_too():
     estimate = Sampling(("A",)).estimate({EMPTY_COALITION: 0.0, frozenset("A"): 0.8})
     assert estimate.values == pytest.approx([0.8])
     assert estimate.standard_errors == pytest.approx([0.0], abs=1e-15)

@@ -1,4 +1,4 @@
-"""What is told of a truth beside its values, on made-up trainings whose worth is known."""
+"""What is reported of a ground truth beside its values, on synthetic trainings whose worth is known."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES, ValueTables
 
 
-def test_tables_say_how_good_the_truth_is_and_who_gains():
+def test_tables_say_how_good_the_reference_is_and_who_gains():
     tables = {table.name: table for table in ValueTables(trained(WORTH, hd95=True)).tables()}
     assert set(tables) == {
         "reliability",
@@ -28,7 +28,7 @@ def test_tables_say_how_good_the_truth_is_and_who_gains():
 THREE = dict(list(WORTH.items())[:3])  # 0.05, 0.1 and 0.15
 
 
-def test_ranks_of_an_additive_game_by_hand():
+def test_ranks_of_an_additive_game_explicitly():
     """In the second of two seeds each site adds 2 points more: a standard error of 1, 12.7 times to either side."""
     results = trained(THREE, seeds=2, patients=5)
     rows = results.rows
@@ -49,8 +49,8 @@ def test_ranks_of_an_additive_game_by_hand():
         assert drawn.value.tolist() == pytest.approx([6, 11, 16])
         assert drawn.low.tolist() == tables[name].low["Value [points]"].to_list()[::-1]
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
-    alone = {table.name: table for table in ValueTables(trained(THREE, seeds=1, patients=2)).tables()}
-    assert "over test patients (one seed)" in alone["shapley-ranks"].caption
+    single = {table.name: table for table in ValueTables(trained(THREE, seeds=1, patients=2)).tables()}
+    assert "over test patients (one seed)" in single["shapley-ranks"].caption
 
 
 def test_utilities_that_were_not_recorded_are_left_out():
@@ -60,7 +60,7 @@ def test_utilities_that_were_not_recorded_are_left_out():
     assert by_utility["mean Dice [points]"].to_list() == pytest.approx([5, 10, 15])
 
 
-def test_a_gain_at_one_hospital_stands_in_its_column():
+def test_a_gain_at_one_hospital_is_in_its_column():
     """Two sites of which each adds 0.2, and A 0.3 more on B's cases: a mean over sites of 0.35 and 0.2."""
     results = trained({"A": 0.2, "B": 0.2}, seeds=1, patients=1)
     rows = results.rows
@@ -72,13 +72,13 @@ def test_a_gain_at_one_hospital_stands_in_its_column():
     assert tables["shapley-ranks"].frame["Value [points]"].to_list() == pytest.approx([35, 20])
 
 
-def test_leave_one_out_alone_is_a_truth_and_says_nothing_of_who_gains():
+def test_leave_one_out_only_is_a_ground_truth_and_says_nothing_of_who_gains():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("A")])
     names = [table.name for table in ValueTables(lacking).tables()]
     assert names == ["reliability", "leave-one-out-ranks", "leave-one-out-by-utility"]
 
 
-def test_without_a_whole_truth_each_says_what_it_lacks():
+def test_without_a_whole_reference_each_says_what_it_lacks():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("AB")])
     with pytest.raises(BadInput, match=r"Shapley: no seed .*coalition A\+B.*; leave-one-out: no seed .*coalition A\+B"):
         ValueTables(lacking).tables()

@@ -1,4 +1,4 @@
-"""Tables of values against numbers worked out by hand from small tables of coalitions."""
+"""Tables of values against numbers worked out explicitly from small tables of coalitions."""
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ def spread(table, heading):
     return table.spread.set_index(table.headings[0])[heading]
 
 
-def test_leave_one_out_by_hand():
+def test_leave_one_out_explicitly():
     table, loses = value_tables.leave_one_out_tables(results(LEAVE_ONE_OUT))
     assert column(table, "Dice without it [%]").to_dict() == pytest.approx(
         {"A": 80, "B": 70, "C": 60, value_tables.ALL_SITES: 80}
@@ -106,7 +106,7 @@ def test_a_label_that_a_site_never_shows_has_no_drop_and_the_others_have():
         assert column(table, heading).iloc[:3].to_list() == pytest.approx([0, 10, 20])
 
 
-def test_a_site_without_any_dice_is_told():
+def test_a_site_without_any_dice_is_reported():
     """Nothing is to be trained that would change it."""
     empty = results(LEAVE_ONE_OUT)
     empty.rows.loc[empty.rows["site"] == "B", "value"] = float("nan")
@@ -154,12 +154,12 @@ def test_a_missing_coalition_is_named_and_what_to_do(of, there, named):
 
 
 @pytest.mark.parametrize("of", [value_tables.leave_one_out_tables, value_tables.shapley_tables])
-def test_nothing_trained_is_told(of):
+def test_nothing_trained_is_reported(of):
     with pytest.raises(BadInput, match="none is trained"):
         of(Results(pd.DataFrame(columns=COLUMNS)))
 
 
-def test_a_coalition_not_tested_everywhere_is_told():
+def test_a_coalition_not_tested_everywhere_is_reported():
     rows = results(LEAVE_ONE_OUT).rows
     with pytest.raises(BadInput, match=r"A\+B, seed 0: not tested on the cases of C"):
         value_tables.leave_one_out_tables(Results(rows[(rows["coalition"] != "A+B") | (rows["site"] != "C")]))
@@ -180,7 +180,7 @@ def test_no_shares_of_a_loss():
     assert column(table, "Performance contribution [%]").isna().all()
 
 
-def test_shapley_by_hand():
+def test_shapley_explicitly():
     """v = 0, A .3, B .3, C .5, AB .6, AC .7, BC .8, ABC .8."""
     table, coalitions = value_tables.shapley_tables(results())
     assert column(table, "Shapley [points]").to_dict() == pytest.approx(

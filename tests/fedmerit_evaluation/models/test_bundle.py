@@ -22,7 +22,7 @@ from fedmerit_evaluation.models.predictor import Predictor, predict_files
 
 
 def test_a_bundle_that_monai_runs(predictor, sites, tmp_path, monkeypatch):
-    """MONAI's own check applies the network as it is written; its `run` gives the masks of `predict`."""
+    """MONAI's own check applies the network unchanged written; its `run` gives the masks of `predict`."""
     write_bundle(predictor, tmp_path / "bundle", "run")
     parser = ConfigParser()
     parser.read_config(tmp_path / "bundle" / "configs" / "inference.json")
@@ -49,20 +49,20 @@ def test_every_normalisation_has_a_modality():
     assert set(MODALITIES) == set(NORMALISATIONS)
 
 
-def test_what_goes_in_and_comes_out_is_told(tmp_path, monkeypatch):
+def test_what_goes_in_and_comes_out_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "verify_net_in_out", lambda **given: None)  # that MONAI applies it is tested above
     network = Network(in_channels=3, labels=("disc", "cup"), architecture="unet", width=2, depth=2, mirrored=True)
     fed = Preprocessing((32, 48), crop="disc", normalisation="photo", threshold=0.4)
     photographs = Predictor(tmp_path, initial_network(network, 0), network, fed)
     write_bundle(photographs, tmp_path / "photographs", "study/run")
-    told = read_json(tmp_path / "photographs" / METADATA)
-    image, masks = (told["network_data_format"][way] for way in ("inputs", "outputs"))
+    reported = read_json(tmp_path / "photographs" / METADATA)
+    image, masks = (reported["network_data_format"][way] for way in ("inputs", "outputs"))
     image, masks = image["image"], masks["pred"]
     assert (image["modality"], image["format"], image["num_channels"]) == ("n/a", "RGB", 3)
     assert (masks["num_channels"], masks["channel_def"]) == (2, {"0": "disc", "1": "cup"})
     assert image["spatial_shape"] == masks["spatial_shape"] == [32, 48]
     assert not image["is_patch_data"]
-    assert told["task"] == "2D segmentation of disc, cup"
+    assert reported["task"] == "2D segmentation of disc, cup"
     readme = (tmp_path / "photographs" / "docs" / "README.md").read_text()
     for words in (
         "From the run study/run.",
@@ -79,17 +79,17 @@ def test_what_goes_in_and_comes_out_is_told(tmp_path, monkeypatch):
     assert "of the central 120 mm; intensities `ct_lung`" in (tmp_path / "scans" / "docs" / "README.md").read_text()
 
 
-def test_what_is_noted_of_an_image_is_told(predictor, tmp_path, monkeypatch):
+def test_what_is_noted_of_an_image_is_reported(predictor, tmp_path, monkeypatch):
     write_bundle(predictor, tmp_path / "bundle", "run")
     black = nib.Nifti1Image(np.zeros((48, 48, 4), np.float32), np.diag([-2.0, -2.0, 3.0, 1.0]))
     nib.save(black, tmp_path / "black.nii.gz")
-    told = []
-    monkeypatch.setattr(bundle.log, "warning", told.append)
+    reported = []
+    monkeypatch.setattr(bundle.log, "warning", reported.append)
     predict_by_bundle(str(tmp_path / "bundle"), str(tmp_path / "black.nii.gz"), str(tmp_path / "out"))
-    assert told == [f"{tmp_path / 'black.nii.gz'}: no content in its image: all of one value"]
+    assert reported == [f"{tmp_path / 'black.nii.gz'}: no content in its image: all of one value"]
 
 
-def test_a_bundle_works_on_the_device_that_it_is_told(predictor, tmp_path, monkeypatch):
+def test_a_bundle_works_on_the_device_that_it_is_reported(predictor, tmp_path, monkeypatch):
     write_bundle(predictor, tmp_path / "bundle", "run")
     opened = []
     monkeypatch.setattr(bundle, "open_bundle", lambda root, device: opened.append((root, device)))

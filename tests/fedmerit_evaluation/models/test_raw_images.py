@@ -48,18 +48,18 @@ def test_masks_lie_on_the_image(predictor, scan, tmp_path):
     assert file.name == f"{case.name}_prostate.nii.gz"
     assert mask.shape == image.shape
     np.testing.assert_allclose(mask.affine, image.affine)
-    told = json.loads((tmp_path / "prediction.json").read_text())
-    assert told["model"]["file"] == str(predictor.file)
-    assert [(one["masks"], one["box"], one["channel"]) for one in told["images"]] == [([file.name], None, None)]
+    reported = json.loads((tmp_path / "prediction.json").read_text())
+    assert reported["model"]["file"] == str(predictor.file)
+    assert [(one["masks"], one["box"], one["channel"]) for one in reported["images"]] == [([file.name], None, None)]
 
 
-def test_the_box_of_each_image_is_told(predictor, scan, tmp_path):
+def test_the_box_of_each_image_is_reported(predictor, scan, tmp_path):
     raw, _ = scan
     other = shutil.copy(raw, tmp_path / "other.nii.gz")
     predict_files(predictor, [raw], tmp_path, box="whole")
     predict_files(predictor, [Path(other)], tmp_path, box="0,0,24,24")
-    told = json.loads((tmp_path / "prediction.json").read_text())
-    assert [one["box"] for one in told["images"]] == ["whole", "0,0,24,24"]
+    reported = json.loads((tmp_path / "prediction.json").read_text())
+    assert [one["box"] for one in reported["images"]] == ["whole", "0,0,24,24"]
 
 
 def test_masks_prepared_again_are_what_evaluation_saw(predictor, scan):
@@ -167,8 +167,8 @@ def test_a_photograph_knows_no_millimetres_of_a_model_that_does(predictor, tmp_p
 def test_where_a_later_image_fails_the_record_has_those_before(predictor, scan, tmp_path):
     with pytest.raises(BadInput, match=r"none\.nii: not a readable"):
         predict_files(predictor, [scan[0], tmp_path / "none.nii"], tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    assert [one["image"] for one in told["images"]] == [str(scan[0])]
+    reported = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert [one["image"] for one in reported["images"]] == [str(scan[0])]
 
 
 def test_what_was_interrupted_is_done_again_by_the_same_command(predictor, scan, tmp_path, monkeypatch):
@@ -215,12 +215,12 @@ def test_a_later_command_adds_to_the_record(predictor, scan, tmp_path):
     (tmp_path / "other.nii.gz").write_bytes(raw.read_bytes())
     for image in (raw, tmp_path / "other.nii.gz", raw):
         predict_files(predictor, [image], tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    assert [one["masks"] for one in told["images"]] == [["other_prostate.nii.gz"], [f"{case.name}_prostate.nii.gz"]]
+    reported = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    assert [one["masks"] for one in reported["images"]] == [["other_prostate.nii.gz"], [f"{case.name}_prostate.nii.gz"]]
 
 
 def test_the_mask_of_another_image_of_one_name_is_not_replaced(predictor, scan, tmp_path, monkeypatch):
-    """Nor where both were given by one path, which told different files; the same image is known wherever it lies."""
+    """Nor where both were given by one path, which reported different files; the same image is known in any place."""
     raw, out = nib.load(scan[0]), tmp_path / "out"
     for patient, slices in (("a", slice(None)), ("b", slice(None, None, -1))):
         (tmp_path / patient).mkdir()
@@ -234,8 +234,8 @@ def test_the_mask_of_another_image_of_one_name_is_not_replaced(predictor, scan, 
     assert (mask.read_bytes(), (out / "prediction.json").read_text()) == (before, record)
     monkeypatch.chdir(tmp_path)
     assert predict_files(predictor, [tmp_path / "a" / "t2.nii.gz"], out) == [mask]
-    told = json.loads((out / "prediction.json").read_text())
-    assert [one["image"] for one in told["images"]] == [str(tmp_path / "a" / "t2.nii.gz")]
+    reported = json.loads((out / "prediction.json").read_text())
+    assert [one["image"] for one in reported["images"]] == [str(tmp_path / "a" / "t2.nii.gz")]
 
 
 def test_two_images_of_one_name_are_refused(predictor, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quick(undrawn: pytest.MonkeyPatch) -> None:
-    """Whoever wants to see figures asks for `drawn`."""
+    """Tests that look at figures ask for `drawn`."""
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from fedmerit_evaluation.results.runs import open_runs
         ("of-others", "the method's own rule"),
     ],
 )
-def test_a_flag_is_told_by_the_rule_of_its_method(tmp_path: Path, method: str, reason: str) -> None:
+def test_a_flag_is_reported_by_the_rule_of_its_method(tmp_path: Path, method: str, reason: str) -> None:
     run = make_run(tmp_path / "run", method=method, rounds=3)
     add_rows(run, [Row("run", method, 0, number, "Birch", "flagged", float(number > 0)) for number in range(3)])
     (row,) = list_flags(open_runs([run])).to_dict("records")

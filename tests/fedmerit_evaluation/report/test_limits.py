@@ -33,12 +33,12 @@ def _codes(limits: list[Limit]) -> list[str]:
 
 def test_case_limits_count_few_patients_and_empty_cases_by_site() -> None:
     rows = made_dice({"a": (0.7, 0.7, 0.7)}, cases=2).rows
-    alone = (rows["site"] == "Birch") & (rows["case"] == "001")
+    single = (rows["site"] == "Birch") & (rows["case"] == "001")
     counts = [
         made_row("a", 0, 5, "Cedar", quantity, value, "testing", "000")
         for quantity, value in (("true_positives", 0.0), ("false_negatives", 0.0), ("false_positives", 9.0))
     ]
-    rows = pd.concat([rows[~alone], made_results(counts, ["a"]).rows], ignore_index=True)
+    rows = pd.concat([rows[~single], made_results(counts, ["a"]).rows], ignore_index=True)
     rows.loc[(rows["site"] == "Alder") & (rows["case"] == "001") & (rows["seed"] == 0), "value"] = np.nan
     assert list(list_case_limits(Results(rows))) == [
         Limit("few_patients", counts={"Alder": 2, "Birch": 1, "Cedar": 2}),

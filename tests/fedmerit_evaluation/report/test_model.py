@@ -56,7 +56,7 @@ def _hospitals(
 
 
 def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
-    """A seed that trained and was not tested, or that training alone has not, is no ground."""
+    """A seed that trained and was not tested, or that training locally has not, is no ground."""
     rows = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.7, 0.7), "b": (0.7, 0.7, 0.7)}).rows
     gone = ((rows["method"] == "standalone") & (rows["seed"] > 0)) | ((rows["method"] == "b") & (rows["seed"] == 2))
     results = Results(rows[~gone])
@@ -82,14 +82,14 @@ def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> N
 def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp_path: Path) -> None:
     images = made_rounds("num_samples", {"fedavg": [(10.0,), (30.0,), (60.0,)]})
     counted = made_rounds("contribution", {"fedavg": [(0.1,), (0.3,), (0.6,)]})
-    alone = made_rounds("train_loss", dict.fromkeys(("standalone", "pooled"), [(1.0,)] * 3))
+    single = made_rounds("train_loss", dict.fromkeys(("standalone", "pooled"), [(1.0,)] * 3))
     estimated = made_rounds("contribution", {"fedce": [(0.2,), (0.1,), (0.6,)]})
-    rows = [*alone, *images, *counted]
+    rows = [*single, *images, *counted]
     everything = made_results([*rows, *estimated], ["standalone", "pooled", "fedavg", "fedce"])
     assert choose_method(made_runs(everything, tmp_path), everything) == "fedce"
     without = made_results(rows, ["standalone", "pooled", "fedavg"])
     assert choose_method(made_runs(without, tmp_path), without) == "fedavg"
-    apart = made_results(alone, ["standalone", "pooled"])
+    apart = made_results(single, ["standalone", "pooled"])
     assert choose_method(made_runs(apart, tmp_path), apart) is None
 
 
@@ -100,11 +100,11 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     agreed = Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "", None)
     found = _hospitals(made_runs(results, tmp_path), results, "fedce", (agreed,))
     assert [row.name for row in found] == list(SITES)
-    for row, alone, joint, share, value in zip(
+    for row, single, joint, share, value in zip(
         found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
     ):
-        gain = joint - alone
-        assert row.local == pytest.approx(alone)
+        gain = joint - single
+        assert row.local == pytest.approx(single)
         assert (row.federated.mean, row.federated.low, row.federated.high) == pytest.approx((joint,) * 3)
         assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
         assert (row.share.mean, row.share_seeds, row.equal) == (pytest.approx(share), 3, 0.333)
@@ -131,7 +131,7 @@ def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
 
 
 def _with_local(tmp_path: Path, **rounds: int) -> list[Run]:
-    """FedCE of three rounds, and training alone of as many as the names say; opened."""
+    """FedCE of three rounds, and training locally of as many as the names say; opened."""
     fedce = make_run(tmp_path / "fedce", rounds=3)
     runs = [make_run(tmp_path / name, method="standalone", rounds=number) for name, number in rounds.items()]
     return align_local_only(open_runs([fedce, *runs]))
@@ -253,7 +253,7 @@ def test_image_shares_are_multiples_of_the_numbers_of_images() -> None:
 
 
 def test_one_update_that_is_taken_is_no_share_of_images() -> None:
-    """As by Krum; a round in which one hospital alone answered says nothing of how the others are made."""
+    """As by Krum; a round in which one hospital only answered says nothing of how the others are made."""
     rounds = [(0.0, 1.0, 0.0), (1.0, 0.0, 0.0)]
     taken = [row for number, line in enumerate(rounds) for row in _in_round(number, "contribution", line)]
     images = [row for number in range(3) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]

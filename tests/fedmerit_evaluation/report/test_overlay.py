@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_results import made_results, made_rounds, made_runs
 from parsed_page import Page
-from run_factory import SITES, add_models, make_run, make_sites, prepare_anew
+from run_factory import SITES, add_models, make_run, make_sites, prepare_again
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
@@ -76,7 +76,7 @@ def test_overlays_of_two_methods(tmp_path: Path) -> None:
     assert png(drawn).startswith(b"\x89PNG")
 
 
-def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
+def test_a_hospital_sees_its_own_site_only(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites", ("Birch",))
     run = make_run(tmp_path / "run")
     add_models(run)
@@ -89,12 +89,12 @@ def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
 
 
 def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> None:
-    """A hospital has its own site alone; the others' digests need not be there."""
+    """A hospital has its own site only; the others' digests need not be there."""
     sites = make_sites(tmp_path / "sites", ("Birch",))
     run = make_run(tmp_path / "run", site_digests=read_site_digests(open_sites(sites)) | {"Alder": "of another"})
     add_models(run)
     assert {overlay.site for overlay in make_overlays(open_runs([run]), sites)} == {"Birch"}
-    prepare_anew(sites / "Birch")
+    prepare_again(sites / "Birch")
     with pytest.raises(BadInput, match=r"sites: Birch prepared differently than for .*run; name its own sites"):
         make_overlays(open_runs([run]), sites)
 

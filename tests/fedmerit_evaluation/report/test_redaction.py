@@ -131,7 +131,7 @@ def test_weight_and_share_of_contribution() -> None:
     assert row == pytest.approx({"mean_weight": 0.3, "share": 0.5})
     others = model.others.set_index("quantity")
     assert others.loc["Share of contribution [%]", ["third", "median"]].to_list() == ["upper third", 0.1]
-    assert pd.isna(others.loc["Weight, mean [%]", "median"])  # of weights nothing of the others is told
+    assert pd.isna(others.loc["Weight, mean [%]", "median"])  # of weights nothing of the others is reported
     assert list(model.rounds) == ["weight"]
     assert list(model.rounds["weight"]) == [OWN]
 

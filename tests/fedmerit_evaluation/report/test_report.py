@@ -38,7 +38,7 @@ def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> No
     run = make_run(tmp_path / "run", labels=("disc", "cup"))
     of_earlier = [run / "figures" / f"{name}.png" for name in ("gains", "agreement-shapley", "reputation")]
     of_earlier[0].parent.mkdir()
-    for file in of_earlier:  # of a report beside training alone and a ground truth
+    for file in of_earlier:  # of a report beside training locally and a ground truth
         file.touch()
     path = write_report([run])
     assert path == run / "report.html"
@@ -70,7 +70,7 @@ def test_tables_in_the_page_are_those_in_the_files(compared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
+def test_several_runs_lie_in_their_common_parent_by_default(tmp_path: Path) -> None:
     runs = _runs(tmp_path / "deep" / "down", seeds=1)
     assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()
     out = tmp_path / "else" / "page.html"
@@ -125,7 +125,7 @@ def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, hi
     assert "Test Dice" in Page(write_report([make_run(tmp_path / "other")]).read_text()).text
 
 
-def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
+def test_without_training_locally_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
     page = Page(write_report([make_run(tmp_path / "run")]).read_text())
     assert "table-gains" not in page.tables
     assert "table-dice" in page.tables

@@ -1,4 +1,4 @@
-"""A survey shown: its tables against counts made for it, what stands in the place of a number below the floor."""
+"""A survey shown: its tables against counts made for it, what stands instead of a number below the floor."""
 
 import io
 from math import inf
@@ -47,9 +47,9 @@ def test_patients_by_site_and_bin_and_of_all_sites(survey: Survey) -> None:
 
 
 def test_one_site_has_no_row_of_all(survey: Survey) -> None:
-    alone = Survey(5, {"Alder": survey.sites["Alder"]}, {})
-    assert sites_table(alone).frame["Site"].to_list() == ["Alder"]
-    assert survey_table(alone, "volume cup").frame["Site"].to_list() == ["Alder"]
+    single = Survey(5, {"Alder": survey.sites["Alder"]}, {})
+    assert sites_table(single).frame["Site"].to_list() == ["Alder"]
+    assert survey_table(single, "volume cup").frame["Site"].to_list() == ["Alder"]
 
 
 def test_the_outer_bins_are_open() -> None:
@@ -70,7 +70,7 @@ def test_every_bin_is_a_row_of_the_long_table(survey: Survey) -> None:
 
 def test_a_line_is_the_share_of_the_voxels_between_the_edges(survey: Survey) -> None:
     (panel,) = intensities(survey, "intensity").axes
-    (line,) = panel.lines  # Birch told nothing
+    (line,) = panel.lines  # Birch reported nothing
     assert line.get_label() == "Alder"
     heights = list(line.get_ydata())
     assert heights[:3] == [25.0, 75.0, 0.0]  # 30 and 90 of 120: the open ends have no place on the axis
@@ -98,8 +98,8 @@ def test_the_long_table_holds_no_formula_of_a_sites_name(survey: Survey, tmp_pat
     assert set(pd.read_csv(tmp_path / "survey.csv")["site"]) == {"'=1+1", "Birch"}
 
 
-def test_a_quantity_all_below_the_floor_is_told_in_words(tmp_path: Path) -> None:
-    """A table of sites alone, and a line at 0, would say that there is nothing."""
+def test_a_quantity_all_below_the_floor_is_reported_in_words(tmp_path: Path) -> None:
+    """A table of sites only, and a line at 0, would say that there is nothing."""
     bins = find_quantity("intensity").bins
     nothing = {"volume cup": Tally(_filled(FEW)), "intensity": Tally(_filled(bins), _filled(bins))}
     console = Console(file=io.StringIO(), width=200)

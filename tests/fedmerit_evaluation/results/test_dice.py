@@ -1,4 +1,4 @@
-"""Views of test Dice against numbers worked by hand."""
+"""Views of test Dice against numbers worked out explicitly."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ def _surface(site: str, case: str, label: str, hd95: float | None, nsd: float | 
 
 
 def test_sites_count_pairs_without_hd95() -> None:
-    """Alder: HD95 case 0 (4 + 2) / 2 = 3, case 1 5 alone: mean 4; NSD (.5 + .7) / 2 = .6, (.4 + 0) / 2 = .2: mean .4.
+    """Alder: HD95 case 0 (4 + 2) / 2 = 3, case 1 5 only: mean 4; NSD (.5 + .7) / 2 = .6, (.4 + 0) / 2 = .2: mean .4.
 
     Birch knows no mm: its single case has pixels.
     """
@@ -168,7 +168,7 @@ def test_surface_changes_skip_cases_without_hd95() -> None:
 def test_gains_with_other_test_cases_are_nan() -> None:
     """Birch's cases are others in the second seed; Alder's gains are .1 in both, so are those of the other methods.
 
-    One of them is tested at Alder alone, and lacks a case there: it differs in what is tested, and has its gain.
+    One of them is tested at Alder only, and lacks a case there: it differs in what is tested, and has its gain.
     """
     rows = [
         _dice(site, f"{case}@x" if (site, method, seed) == ("Birch", "a", 1) else str(case), "disc",

@@ -83,7 +83,7 @@ def test_evaluate_tests_each_sites_own_model(tmp_path: Path) -> None:
     add_models(shared, ("global", *SITES[1:]))
     assert dice.droplevel(["method", "seed"])["Alder"] == pytest.approx(
         Dice(evaluate(shared, tmp_path / "sites")).sites["dice"].droplevel(["method", "seed"])["Alder"]
-    )  # the first of the made-up models
+    )  # the first of the synthetic models
     assert len(set(dice.round(6))) > 1
     with pytest.raises(BadInput, match=r"site Yew: .* one model per site, and none for it"):
         evaluate(run, make_sites(tmp_path / "elsewhere", ("Yew",)))

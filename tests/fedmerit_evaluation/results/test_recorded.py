@@ -1,4 +1,4 @@
-"""Views of what rounds recorded, against numbers worked by hand."""
+"""Views of what rounds recorded, against numbers worked out explicitly."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""What is read of a run's ledger, and what is told where there is none or it is no ledger.
+"""What is read of a run's ledger, and what is reported where there is none or it is no ledger.
 
 Run folders opened: their labels, and which may stand together.
 """
@@ -73,15 +73,15 @@ def test_label_runs_separates_runs_that_differ_in_more_than_seed(
 
 
 def test_label_runs_ignores_unrecorded_defaults(tmp_path: Path) -> None:
-    """Alone a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
+    """By itself a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
     guards: list[dict[str, str]] = [{"guard": "on"}, {"guard": "off", "on_verdict": "show"}, {}]
-    alone = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
+    single = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
     off = [make_run(tmp_path / f"off{k}", seed=k, plan={"guard": guards[k]}) for k in (1, 2)]
     said = {"image_size": [32, 32], "privacy": ["top:share=0.5"], "server_sites": "/data/0"}
     known = make_run(tmp_path / "known", method="fedavg", seed=0, plan={"preprocessing": IMAGES}, **said)
     silent = make_run(tmp_path / "silent", method="fedavg", seed=1)
     other = make_run(tmp_path / "other", method="fedavg", seed=2, **said | {"server_sites": "/data/2"})
-    labels = [run.label for run in open_runs([*alone, *off, known, silent, other])]
+    labels = [run.label for run in open_runs([*single, *off, known, silent, other])]
     assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
 
 
@@ -89,13 +89,13 @@ def test_combine_results_renames_cases_of_other_preparation(tmp_path: Path) -> N
     """Within a seed, as far as both runs say; another seed may have another split."""
     digests = dict.fromkeys(SITES, "a" * 64)
     other = digests | {"Birch": "b" * 64}
-    alone, moved = (make_run(tmp_path / f"alone{seed}", method="standalone", seed=seed, site_digests=one)
+    single, moved = (make_run(tmp_path / f"only{seed}", method="standalone", seed=seed, site_digests=one)
                     for seed, one in ((0, digests), (1, other)))  # fmt: skip
     runs = [make_run(tmp_path / f"fedce{seed}", seed=seed, site_digests=other) for seed in (0, 1)]
     silent = make_run(tmp_path / "fedavg", method="fedavg")
     far = [Row("fedce", "fedce", 0, 11, "Alder", "dice", 0.5, "union", f"{at}/000", "prostate") for at in SITES]
     add_rows(runs[0], far)
-    results = combine_results(open_runs([alone, moved, *runs, silent]))
+    results = combine_results(open_runs([single, moved, *runs, silent]))
     marked = {"fedce": {0}, "standalone": set(), "fedavg": set()}
     for (method, seed), at in results.dice.tested.items():
         expected = {f"00{case}@bbbbbbbb" if seed in marked[method] else f"00{case}" for case in range(5)}

@@ -1,4 +1,4 @@
-"""Intervals of means with seeds and patients as crossed random effects: by hand, and how often they cover the truth."""
+"""Intervals of means with seeds and patients as crossed random effects: values, and coverage of the true mean."""
 
 import math
 
@@ -48,9 +48,9 @@ def test_interval_balanced_design_equals_mean_squares():
     seeds, patients = n * x.mean(axis=1).var(ddof=1), s * x.mean(axis=0).var(ddof=1)
     square = (seeds + patients - (rest**2).sum() / ((s - 1) * (n - 1))) / (s * n)
     freedom = (seeds + patients) ** 2 / (seeds**2 / (s - 1) + patients**2 / (n - 1))
-    alone = t.ppf(0.975, s - 1) * math.sqrt((seeds - (rest**2).sum() / ((s - 1) * (n - 1))) / (s * n))
+    single = t.ppf(0.975, s - 1) * math.sqrt((seeds - (rest**2).sum() / ((s - 1) * (n - 1))) / (s * n))
     found = effects({("a", seed, "A"): x[seed] for seed in range(s)}).interval("a")
-    reach = max(t.ppf(0.975, freedom) * math.sqrt(square), alone)
+    reach = max(t.ppf(0.975, freedom) * math.sqrt(square), single)
     assert ends(found) == pytest.approx((x.mean() - reach, x.mean() + reach))
 
 

@@ -1,4 +1,4 @@
-"""Rankings: what is told apart and what is not, ranks as intervals, flips."""
+"""Rankings: what is distinguished and what is not, ranks as intervals, flips."""
 
 import numpy as np
 import pandas as pd
@@ -36,10 +36,10 @@ def test_ranking_separates_only_distant_sites():
 
 def test_ranking_equal_values_have_no_significant_pair():
     """In 200 studies of 4 equal sites some pair differs significantly in at most 5 of 100; uncorrected, in 18 to 29."""
-    told = [
+    reported = [
         ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).order_signs for k in range(200)
     ]
-    assert np.mean([one.any() for one in told]) <= 0.05 + 0.03
+    assert np.mean([one.any() for one in reported]) <= 0.05 + 0.03
 
 
 def test_ranking_seeds_widen_intervals():
@@ -57,8 +57,8 @@ def test_ranking_seeds_widen_intervals():
 def test_ranking_sites_that_differ_by_seed_are_rarely_significant(seeds):
     """Of 4 equal sites some pair by chance in at most 5 of 100 studies, corrected over the six pairs."""
     random = np.random.default_rng(seeds)
-    told = [ranking("ABCD", random.normal(size=(seeds, 4, 1)), seed=k).order_signs for k in range(500)]
-    assert np.mean([one.any() for one in told]) <= 0.05 + 0.03
+    reported = [ranking("ABCD", random.normal(size=(seeds, 4, 1)), seed=k).order_signs for k in range(500)]
+    assert np.mean([one.any() for one in reported]) <= 0.05 + 0.03
 
 
 def test_ranking_of_counts_has_no_interval():

@@ -1,4 +1,4 @@
-"""Intervals by resampling: means known by hand, coverage, pairing, what a case and a seed are."""
+"""Intervals by resampling: means known explicitly, coverage, pairing, what a case and a seed are."""
 
 import math
 import time
@@ -34,7 +34,7 @@ def drawn_mean(dice):
     return {method: measures.mean(dice.of(method)) for method in dice.methods}
 
 
-def made_up(methods=("a", "b"), seeds=(0, 1, 2), sites="ABC", count=20, spread=0.1, shift=0.0):
+def synthetic(methods=("a", "b"), seeds=(0, 1, 2), sites="ABC", count=20, spread=0.1, shift=0.0):
     random = np.random.default_rng([len(sites), count])
     level = {(seed, site): random.uniform(0.4, 0.8, count) for seed in seeds for site in sites}
     return cases(
@@ -120,12 +120,12 @@ def test_bootstrap_interval_of_mean_equals_students_t():
 
 def test_bootstrap_difference_of_methods_is_paired():
     """Methods that differ by 0.05 in every case differ by 0.05 in every draw."""
-    table = made_up(spread=0, shift=0.05)
+    table = synthetic(spread=0, shift=0.05)
     between = bootstrap(table, lambda dice: {"d": drawn_mean(dice)["b"] - drawn_mean(dice)["a"]}, 200)
     difference = between["d"]
     assert (difference["low"], difference["high"]) == pytest.approx((0.05, 0.05))
-    alone = bootstrap(table, drawn_mean, 200)["a"]
-    assert alone["high"] - alone["low"] > 0.01
+    single = bootstrap(table, drawn_mean, 200)["a"]
+    assert single["high"] - single["low"] > 0.01
 
 
 def test_bootstrap_union_cases_are_shared_by_sites():
@@ -173,7 +173,7 @@ def test_bootstrap_same_patients_in_all_seeds_keep_width():
 
 
 def test_bootstrap_repeats_with_same_seed():
-    table = made_up()
+    table = synthetic()
     first, again, other = (bootstrap(table, drawn_mean, 100, seed) for seed in (5, 5, 6))
     assert first == again
     assert first["a"]["low"] != other["a"]["low"]
@@ -182,7 +182,7 @@ def test_bootstrap_repeats_with_same_seed():
 
 
 def test_bootstrap_method_without_a_seed_counts_other_seeds():
-    table = made_up()
+    table = synthetic()
     table = table[~((table.index.get_level_values("method") == "b") & (table.index.get_level_values("seed") == 1))]
     found = bootstrap(table, drawn_mean, 200)
     assert (found["a"]["seeds"], found["b"]["seeds"]) == (3, 2)
@@ -205,7 +205,7 @@ def test_bootstrap_undefined_statistic_has_no_interval():
 
 @pytest.mark.slow
 def test_bootstrap_of_many_methods_is_fast():
-    table = made_up(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
+    table = synthetic(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
     start = time.process_time()
     found = bootstrap(table, lambda d: {m: measures.pearson(d.of("m0"), d.of(m)) for m in d.methods}, 2000)
     assert time.process_time() - start < 10  # seconds; 1.4 measured
@@ -214,4 +214,4 @@ def test_bootstrap_of_many_methods_is_fast():
 
 def test_crossed_effects_without_cases_raise():
     with pytest.raises(BadInput, match="no test case"):
-        CrossedEffects.from_cases(made_up().iloc[:0])
+        CrossedEffects.from_cases(synthetic().iloc[:0])

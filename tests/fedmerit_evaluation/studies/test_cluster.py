@@ -46,10 +46,10 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_begin_processes_imports_in_workers_only(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120, check=True
     )
-    assert told.stdout.split(maxsplit=1) == ["True", "[]\n"]
+    assert reported.stdout.split(maxsplit=1) == ["True", "[]\n"]
 
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -75,7 +75,7 @@ def create(folder, sites, rounds=2, settings=(), method="fedavg", **options):
 
 
 def ignore(record):
-    """In the place of an `on_round`."""
+    """Instead of an `on_round`."""
 
 
 def assert_same(one, other):
@@ -109,10 +109,10 @@ def test_execute_all_parallel_equals_sequential(sites, tmp_path, two):
     assert failed == {}
     assert sorted(ended) == sorted((name, None) for name in asked)
     assert sorted(rounds) == sorted((name, number) for name in asked for number in range(2))
-    alone = [create(tmp_path / "alone" / name, sites, **options) for name, options in asked.items()]
-    assert execute_all(alone, Workers(1)) == {}
+    single = [create(tmp_path / "single" / name, sites, **options) for name, options in asked.items()]
+    assert execute_all(single, Workers(1)) == {}
     for name in asked:
-        assert_same(tmp_path / "alone" / name, tmp_path / "beside" / name)
+        assert_same(tmp_path / "single" / name, tmp_path / "beside" / name)
 
 
 def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
@@ -196,7 +196,7 @@ def address_in(file):
 
 @pytest.mark.slow
 def test_execute_all_survives_lost_worker(sites, tmp_path, cluster, monkeypatch):
-    """The worker is killed in the middle of a run, which goes on at the other, from its last complete round.
+    """The worker is killed in the middle of a run, which continues at the other, from its last complete round.
 
     The workers are in another working directory than who names the run folders.
     """
@@ -218,13 +218,13 @@ def test_execute_all_survives_lost_worker(sites, tmp_path, cluster, monkeypatch)
         assert execute_all(folders, workers, on_round=kill, after=everywhere) == {}
     ((victim, killed),) = victims.items()
     assert len(killed) == 1
-    assert sum(folder == victim for folder, _ in heard) > 6  # told again by the other worker
+    assert sum(folder == victim for folder, _ in heard) > 6  # sent again by the other worker
     for folder in folders:
         assert is_finished(folder, 6)
         assert len(Ledger(folder / "ledger.jsonl").records) == 6
-        alone = create(tmp_path / "alone" / folder.name, sites, rounds=6)
-        runs.execute(alone, ignore)
-        assert_same(alone, folder)
+        single = create(tmp_path / "single" / folder.name, sites, rounds=6)
+        runs.execute(single, ignore)
+        assert_same(single, folder)
 
 
 def _holds(process, file):
@@ -283,7 +283,7 @@ def test_workers_end_with_parent(sites, tmp_path):
             process.kill()
     assert alive == []
     assert "Traceback" not in parent.stderr.read()
-    for folder in folders:  # nobody holds it: it can go on
+    for folder in folders:  # nobody holds it: it can continue
         with (folder / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

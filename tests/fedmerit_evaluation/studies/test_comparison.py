@@ -1,4 +1,4 @@
-"""The runs of a comparison: which there are to be, what may go on, and how they are worked off."""
+"""The runs of a comparison: which there are to be, what may continue, and how they are worked off."""
 
 import json
 from pathlib import Path
@@ -203,8 +203,8 @@ def test_execute_runs_failed_simulator_run_leaves_others(tmp_path, monkeypatch):
     )
     assert done == ended == rounds == [run.folder for run in planned]
     log = planned[1].folder / "failed.log"
-    told = {planned[0]: "the simulator ended", planned[1]: f"MemoryError: the GPU is full\nlog: {log}"}
-    assert failed == {run.folder: reason for run, reason in told.items()}
+    reported = {planned[0]: "the simulator ended", planned[1]: f"MemoryError: the GPU is full\nlog: {log}"}
+    assert failed == {run.folder: reason for run, reason in reported.items()}
     assert log.read_text().startswith("Traceback")
     assert write_tables(tmp_path / "out", planned) == []
 

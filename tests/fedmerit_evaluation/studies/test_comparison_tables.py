@@ -1,4 +1,4 @@
-"""The tables of a comparison against numbers computed by hand."""
+"""The tables of a comparison against numbers computed explicitly."""
 
 import pandas as pd
 import pytest
@@ -40,7 +40,7 @@ TWO_SEEDS = (
 )
 
 
-def test_tables_1_and_6_by_hand():
+def test_tables_1_and_6_explicitly():
     one, six = tables(long(*TWO_SEEDS), ["fedce", "fedavg"], [0, 1])
     assert (one.name, six.name) == ("table1", "table6")
     assert "Table 1 of Jiang et al. 2023" in one.caption
@@ -157,7 +157,7 @@ def union(method, seed, site, values, label="prostate"):
     return dice(method, seed, site, values, split="union", label=label)
 
 
-def test_union_by_hand():
+def test_union_explicitly():
     """The mean over cases, not over sites: B has two of the three."""
     rows = [
         *(dice("standalone", 0, site, {"000": 0.9}) for site in "AB"),
@@ -209,7 +209,7 @@ def transferred(method, seed, site, values):
 
 
 # A site's last validation is of the round after the test's; that of round 4 is of a model that was trained on.
-WITH_ALONE = (
+WITH_LOCAL = (
     *(dice("standalone", seed, site, {"000": 0.50}) for seed in (0, 1) for site in "AB"),
     *(dice("standalone", seed, site, {"000": 0.70}, split="validation", number=5) for seed in (0, 1) for site in "AB"),
     *(dice("fedavg", seed, "A", {"000": 0.80, "001": 0.60}) for seed in (0, 1)),
@@ -225,10 +225,10 @@ WITH_ALONE = (
 
 
 def test_gains_are_those_of_test_cases():
-    results = long(*WITH_ALONE)
+    results = long(*WITH_LOCAL)
     above = gains(results, ["standalone", "fedavg"])
     assert list(above.index) == ["fedavg"]
-    # A: (.8 + .6) / 2 = .7, alone .5; B: .4. Validation cases, by which final models are selected, do not count
+    # A: (.8 + .6) / 2 = .7, only .5; B: .4. Validation cases, by which final models are selected, do not count
     assert above.loc["fedavg"].to_list() == pytest.approx([20.0, -10.0])
     assert transfer(results).to_dict() == pytest.approx({"standalone": 0.0, "fedavg": 3.0})
     *_, table = tables(results, ["standalone", "fedavg"], [0, 1])
@@ -237,7 +237,7 @@ def test_gains_are_those_of_test_cases():
     assert cells(table) == [["fedavg", "20.00", "\N{MINUS SIGN}10.00", "5.00", "\N{MINUS SIGN}10.00", "3.0"]]
 
 
-def test_without_training_alone_there_are_no_gains():
+def test_without_training_locally_there_are_no_gains():
     results = long(*TWO_SEEDS)
     assert gains(results, ["fedce", "fedavg"]).empty
     assert "gains" not in [table.name for table in tables(results, ["fedce", "fedavg"], [0, 1])]

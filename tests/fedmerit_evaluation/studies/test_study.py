@@ -1,9 +1,9 @@
-"""Folders of studies: nothing is left half made, and an old one goes on with what it was made for alone."""
+"""Folders of studies: nothing is left half made, and an old one continues with what it was made for only."""
 
 import os
 
 import pytest
-from run_factory import make_sites, prepare_anew
+from run_factory import make_sites, prepare_again
 
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
@@ -63,7 +63,7 @@ def test_require_unchanged_accepts_same_options(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         ({"rounds": 4}, "rounds 3"),
         ({"site_names": ["A"]}, "site names A, B"),
@@ -71,13 +71,14 @@ def test_require_unchanged_accepts_same_options(tmp_path):
         ({"rounds": None, "device": "cuda"}, "rounds 3; no device"),
     ],
 )
-def test_require_unchanged_names_former_option(tmp_path, asked, told):
+def test_require_unchanged_names_former_option(tmp_path, asked, reported):
     before = {"rounds": 3, "site_names": ["A", "B"]}
     write_json(tmp_path / "asked.json", before)
     with pytest.raises(BadInput) as refused:
         require_unchanged(tmp_path / "asked.json", before | asked)
     assert (
-        str(refused.value) == f"{tmp_path}: holds trainings with {told}. Use the same options, or choose another --out"
+        str(refused.value)
+        == f"{tmp_path}: holds trainings with {reported}. Use the same options, or choose another --out"
     )
 
 
@@ -88,14 +89,14 @@ def test_require_unchanged_names_dropped_option(tmp_path):
 
 
 def test_require_same_images_rejects_other_sites(tmp_path):
-    """As far as they are the same: a comparison may go on with others beside its runs."""
+    """As far as they are the same: a comparison may continue with others beside its runs."""
     record, sites = tmp_path / "asked.json", make_sites(tmp_path / "sites", ("A", "B"), size=32)
     require_same_images(record, open_sites(sites))
     write_json(record, {"rounds": 3, DIGESTS: read_site_digests(open_sites(sites))})
     require_unchanged(record, {"rounds": 3})
     make_sites(sites, ("C",), size=32)
     require_same_images(record, open_sites(sites))
-    prepare_anew(sites / "A")
+    prepare_again(sites / "A")
     require_same_images(record, open_sites(sites, ["B", "C"]))
     with pytest.raises(BadInput, match=f"{sites}: A is not what {tmp_path} was started with"):
         require_same_images(record, open_sites(sites))
@@ -125,7 +126,7 @@ def test_require_unchanged_accepts_moved_server_sites(tmp_path):
     with pytest.raises(BadInput, match="holds trainings with no server sites"):
         require_unchanged(record, moved)
     write_json(record, asked | recorded_digests([], open_server_sites(moved)))
-    prepare_anew(tmp_path / "moved" / "S")
+    prepare_again(tmp_path / "moved" / "S")
     with pytest.raises(BadInput, match=f"moved: S is not what {tmp_path} was started with"):
         require_same_images(record, [], open_server_sites(moved))
 
@@ -144,7 +145,7 @@ def test_require_same_accepts_same_options(tmp_path, asked):
 
 
 def test_require_same_rejects_other_images(tmp_path, asked):
-    prepare_anew(asked["sites"] / "B")
+    prepare_again(asked["sites"] / "B")
     with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):
         require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
@@ -153,7 +154,7 @@ def test_require_same_accepts_moved_images(tmp_path, asked):
     moved = asked | {"sites": asked["sites"].rename(tmp_path / "moved")}
     require_same(tmp_path / "run", moved, open_sites(moved["sites"]))
     assert read_run(tmp_path / "run")["sites_folder"] == str(tmp_path / "moved")
-    prepare_anew(moved["sites"] / "B")
+    prepare_again(moved["sites"] / "B")
     again = moved | {"sites": moved["sites"].rename(tmp_path / "again")}
     with pytest.raises(BadInput, match=r"again: B is not what .*run was started with"):
         require_same(tmp_path / "run", again, open_sites(again["sites"]))
@@ -216,6 +217,6 @@ def test_require_same_accepts_moved_images_of_finished_run(tmp_path, asked, monk
     }
     require_same(folder, moved, open_sites(moved["sites"]))
     assert (folder / "run.json").read_bytes() == before
-    prepare_anew(moved["server_sites"] / "S")
+    prepare_again(moved["server_sites"] / "S")
     with pytest.raises(BadInput, match=f"was started with server_sites '{own}', not"):
         require_same(folder, moved, open_sites(moved["sites"]))

@@ -28,7 +28,7 @@ def lost_without(at_site):
 
 
 def in_place_of_a_run(dice):
-    """In the place of an `ObservedRun`: the models of sites, each tested at all sites, in one draw."""
+    """Instead of an `ObservedRun`: the models of sites, each tested at all sites, in one draw."""
     utilities = {frozenset([site]): row[:, None] for site, row in zip(SITES, dice, strict=True)}
     game = SimpleNamespace(utilities=utilities, parts={})
     return SimpleNamespace(sites=list(SITES), games=lambda observer: {"local_only": [game]}[observer])

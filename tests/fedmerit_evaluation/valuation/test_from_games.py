@@ -1,4 +1,4 @@
-"""In-run values on games with known values, and what they keep: null player, symmetry, efficiency but for the drift."""
+"""Multi-round values of games with known values, and their axioms: null player, symmetry, efficiency up to drift."""
 
 import re
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_values_are_the_sum_of_the_rounds_shapley_values_by_permutations(rounds)
     np.testing.assert_allclose(MultiRoundValues(voice="others").values(run)[:, 0], off.mean(axis=1))
 
 
-def test_the_last_rounds_alone(rounds):
+def test_the_last_rounds_only(rounds):
     np.testing.assert_allclose(
         MultiRoundValues(last=1).values(run_of(*rounds)), MultiRoundValues().values(run_of(rounds[-1]))
     )
@@ -59,7 +59,7 @@ def test_the_last_rounds_alone(rounds):
 
 @pytest.mark.parametrize("estimator", [MultiRoundValues, LeaveOneOutLossValues])
 def test_rounds_are_drawn_from_those_that_count(rounds, estimator):
-    """Of the last round alone there is nothing to draw, however often it came among all three."""
+    """Of the last round only there is nothing to draw, however often it came among all three."""
     counted = [RoundGame(one.round, one.utilities, np.array([1.0, 0.0, 3.0])) for one in rounds]
     values = estimator(last=1).values(run_of(*counted))
     np.testing.assert_allclose(values, np.repeat(estimator().values(run_of(rounds[-1])), values.shape[1], axis=1))
@@ -76,7 +76,7 @@ def test_rounds_weighed_by_progress_or_level():
     np.testing.assert_allclose(MultiRoundValues(weigh="level").values(run)[:, 0], [2, -2, 0, 0], atol=1e-12)
 
 
-def test_what_a_site_is_worth_alone_is_the_dice_of_its_model_on_everybody_or_on_the_others():
+def test_what_a_site_is_worth_by_itself_is_the_dice_of_its_model_on_everybody_or_on_the_others():
     """Of two evaluations the last; in it A's model reaches .8 on its own patients and .2, .3, .4 on the others'."""
     models = {"A": [0.8, 0.2, 0.3, 0.4], "B": [0.5, 0.9, 0.5, 0.5], "C": [0, 0, 0, 0], "D": [np.nan, 0.4, 0.6, 0.8]}
     game = {frozenset([site]): np.array(dice) for site, dice in models.items()}
@@ -122,7 +122,7 @@ def test_a_site_that_missed_a_round_has_no_part_in_it():
     np.testing.assert_allclose(values, [expected[0], expected[1], 0, expected[2]])
 
 
-def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patients():
+def test_leave_one_out_loss_is_weighted_by_their_shares_of_images_and_never_by_the_sites_own_patients():
     utilities = {GRAND - {site}: np.full(4, 0.5) for site in "BCD"}
     utilities |= {GRAND: np.array([0.9, 0.8, 0.7, 0.6]), frozenset("BCD"): np.array([0.0, 0.7, 0.7, 0.5])}
     run = run_of(round_of(utilities), samples=(70, 10, 20, 30))
@@ -133,7 +133,7 @@ def test_others_lose_by_their_shares_of_images_and_never_by_the_sites_own_patien
     "estimator", [MultiRoundValues(voice="others"), OneRoundValues(voice="others"), LeaveOneOutLossValues()]
 )
 def test_of_who_earns_as_one_nobody_speaks_for_the_other(estimator):
-    """A and B are one player, whom their own patients alone are better off with: to the others it is worth nothing."""
+    """A and B are one player, whom their own patients only are better off with: to the others it is worth nothing."""
     game = {one: np.array([0.1 + 0.5 * ("A" in one)] * 2 + [0.3, 0.3]) for one in random_game(["A", "C", "D"], 0)}
     one = replace(round_of(game), parts={"A": {"A": 0.5, "B": 0.5}})
     values = estimator.values(run_of(one))[:, 0]
@@ -152,7 +152,7 @@ def test_leave_one_out_takes_every_model_that_it_compares(rounds):
     np.testing.assert_allclose(estimators[0].values(run_of(lone))[:, 0], [0.3, 0, 0, 0])
 
 
-def test_without_a_site_that_has_all_the_weight_there_is_no_model_and_the_others_lose_nothing(rounds):
+def test_without_a_site_that_has_all_the_weight_there_is_no_model_and_the_leave_one_out_loss_is_zero(rounds):
     utilities = {GRAND - {site}: np.full(4, 0.5) for site in "BCD"} | {GRAND: np.full(4, 0.5)}
     np.testing.assert_allclose(LeaveOneOutLossValues().values(run_of(round_of(utilities)))[:, 0], 0)
     two = {one: line for one, line in utilities.items() if one != GRAND - {"B"}}

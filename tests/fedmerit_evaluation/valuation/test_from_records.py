@@ -1,4 +1,4 @@
-"""Estimators of what every run records, on made-up runs."""
+"""Estimators of what every run records, on synthetic runs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""An observed run as estimators see it: its games by hand, its draws, what it lacks."""
+"""An observed run as estimators see it: its games explicitly, its draws, what it lacks."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Observers after the fact: what was observed stands, and what cannot be told says why.
+"""Observers after the fact: what was observed stands, and what cannot be reported says why.
 
 Replays of kept updates are tested with the runs that kept them, in test_valued_runs.
 """

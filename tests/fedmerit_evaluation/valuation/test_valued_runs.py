@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from run_factory import make_run, make_sites, prepare_anew
+from run_factory import make_run, make_sites, prepare_again
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -111,7 +111,7 @@ def test_replay_resumes_after_written_rounds(own, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reported"),
     [
         (lambda run: shutil.rmtree(run / "updates"), "was run without --values multi_round and kept no updates"),
         (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
@@ -119,10 +119,10 @@ def test_replay_resumes_after_written_rounds(own, monkeypatch):
         (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
     ],
 )
-def test_value_runs_without_observations_or_updates_raises(own, spoil, told):
+def test_value_runs_without_observations_or_updates_raises(own, spoil, reported):
     (own / OBSERVED).unlink()
     spoil(own)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reported):
         replay_observers(own, ["multi_round"])
 
 
@@ -149,7 +149,7 @@ def test_value_runs_of_moved_sites_names_place(observed, own, sites, tmp_path):
     for spec in specs:
         np.testing.assert_allclose(found.of_each[spec], expected.of_each[spec], atol=1e-12)
     np.testing.assert_array_equal(found.runs[0].holders, expected.runs[0].holders)
-    prepare_anew(moved / "Birch")
+    prepare_again(moved / "Birch")
     with pytest.raises(BadInput, match=r"moved: Birch is not what .*run was started with"):
         value_runs([own], ["data_size"], place=moved)
 

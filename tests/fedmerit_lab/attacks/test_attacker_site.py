@@ -66,14 +66,14 @@ def test_rounds_before_the_first_are_honest_bit_for_bit(played, kind):
     for round in (0, 1):
         assert torch.equal(acted[round].update, honest[round].update)
         assert without_update(acted[round]) == without_update(honest[round])
-    lies_alone = kind == "inflated"
-    assert torch.equal(acted[2].update, honest[2].update) == lies_alone
-    assert (acted[2].num_samples == honest[2].num_samples) != lies_alone
+    lies_only = kind == "inflated"
+    assert torch.equal(acted[2].update, honest[2].update) == lies_only
+    assert (acted[2].num_samples == honest[2].num_samples) != lies_only
 
 
 @pytest.mark.parametrize("spec", ["noise", "delta-noise", "replay:from=2", "repeat", "label-noise:share=0.5"])
-def test_a_site_that_is_opened_anew_and_asked_twice_sends_the_same(played, open_site, spec):
-    class Anew:
+def test_a_site_that_is_opened_again_and_asked_twice_sends_the_same(played, open_site, spec):
+    class Restarted:
         """Every task is answered by a site opened for it, as after a crash."""
 
         config = open_site(spec).config
@@ -81,7 +81,7 @@ def test_a_site_that_is_opened_anew_and_asked_twice_sends_the_same(played, open_
         def answer(self, task):
             return open_site(spec).answer(task)
 
-    again = play(Anew(), Anew())[1]
+    again = play(Restarted(), Restarted())[1]
     assert all(torch.equal(one.update, other.update) for one, other in zip(played(spec)[1], again, strict=True))
 
 
@@ -93,11 +93,11 @@ def late_task(open_site):
 
 
 @pytest.mark.parametrize("spec", ["delta", "noise", "replay"])
-def test_a_rider_that_lost_its_memory_trains(open_site, late_task, spec):
+def test_a_free_rider_that_lost_its_memory_trains(open_site, late_task, spec):
     assert torch.equal(open_site(spec).answer(late_task).update, open_site().answer(late_task).update)
 
 
-def test_wrong_masks_leave_validation_and_tests_alone(open_site, folders):
+def test_wrong_masks_leave_validation_and_tests_only(open_site, folders):
     site = open_site("inverted")
     network = initial_network(site.config.network, 0)
     models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
@@ -117,7 +117,7 @@ class WithVectors(TrainsLocally, FedAvg):
     keeps_own_model = True
 
 
-def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method(open_site, late_task):
+def test_a_free_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method(open_site, late_task):
     """The server refuses an update that lacks them."""
     site = open_site("zero")
     site.trainer.can = capabilities(WithVectors())
@@ -153,8 +153,8 @@ def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_ru
     assert digests[0][1] != digests[1][1]
     kinds = [spec.partition(":")[0] for spec in attacks.values()]
     jobs = [path.read_text() for path in (tmp_path / "sim").rglob("config_fed_*.json")]
-    told = [kind for kind in kinds for job in jobs if kind in job]
-    assert told == []  # the job carries nothing of it
+    reported = [kind for kind in kinds for job in jobs if kind in job]
+    assert reported == []  # the job carries nothing of it
 
 
 def test_rounds_record_norms_cosines_and_repetitions(tmp_path, sites):

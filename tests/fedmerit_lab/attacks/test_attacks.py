@@ -63,7 +63,7 @@ def test_delta_sends_the_last_step_back(played):
     tasks, replies = played("delta:old=2")
     mixed, moved = replies[3].update.double(), torch.stack(steps(tasks)[:2]).double()
     left = mixed - torch.linalg.lstsq(moved.T, mixed[:, None]).solution[:, 0] @ moved
-    assert float(left.norm()) < 1e-5 * float(mixed.norm()), "of the steps before the last alone"
+    assert float(left.norm()) < 1e-5 * float(mixed.norm()), "of the steps before the last only"
 
 
 @pytest.mark.parametrize(("spec", "noise"), [("delta-noise", 0.5), ("delta:noise=2.0", 2.0)])
@@ -100,7 +100,7 @@ def test_replay_sends_its_last_honest_update_again_and_again(played, start):
         assert same_statistics(reply, honest)
 
 
-def test_the_adaptive_rider_repeats_itself_too_little_for_a_replay(played):
+def test_the_adaptive_free_rider_repeats_itself_too_little_for_a_replay(played):
     replies = [reply.update for reply in played("adaptive")[1]]
     honest = played()[1][0].update
     assert torch.equal(replies[0], honest)
@@ -141,9 +141,9 @@ def test_a_near_twin_adds_noise_and_has_digests_of_its_own(played, folders, tmp_
     twin = following(image_site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
     sent, honest = play(twin)[1][0].update, played()[1][0].update
     assert float((sent - honest).norm() / honest.norm()) == pytest.approx(0.5, rel=1e-3)
-    told = [site.answer(EnrolmentTask(0)).fingerprint for site in (original, twin)]
-    assert len(told[0]) == len(told[1])
-    assert not set(told[0]) & set(told[1])
+    reported = [site.answer(EnrolmentTask(0)).fingerprint for site in (original, twin)]
+    assert len(reported[0]) == len(reported[1])
+    assert not set(reported[0]) & set(reported[1])
 
 
 def stacked(cases):
@@ -191,10 +191,10 @@ def test_label_noise_flips_pixels_with_its_probability(folders):
 
 def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
     honest, lying = played()[1], played("inflated")[1]
-    for truth, lie in zip(honest, lying, strict=True):
-        assert torch.equal(truth.update, lie.update)
-        assert lie.num_samples == 10 * truth.num_samples
-        assert lie.values.keys() == truth.values.keys()
+    for reference, lie in zip(honest, lying, strict=True):
+        assert torch.equal(reference.update, lie.update)
+        assert lie.num_samples == 10 * reference.num_samples
+        assert lie.values.keys() == reference.values.keys()
     assert lying[0].values == {}
     assert all(reply.values == {"cosine": -1.0, "minus_error": 1.0} for reply in lying[1:])
 
@@ -202,18 +202,18 @@ def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
 def test_an_invented_count_is_committed_to_so_that_later_claims_agree(played, folders, tmp_path):
     folder = folders["prostate"]
     site = following(image_site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
-    told = site.answer(EnrolmentTask(0))
-    assert check_enrolment(told, 0) is None
-    assert told.slices["training"] == played("inflated:what=num_samples")[1][0].num_samples == 80
+    reported = site.answer(EnrolmentTask(0))
+    assert check_enrolment(reported, 0) is None
+    assert reported.slices["training"] == played("inflated:what=num_samples")[1][0].num_samples == 80
 
 
-def test_a_rider_that_sends_zeros_can_claim_an_error(played):
+def test_a_free_rider_that_sends_zeros_can_claim_an_error(played):
     replies = played("zero-inflated")[1]
     assert all(not reply.update.any() for reply in replies)
     assert all(reply.values["minus_error"] == 1.0 and reply.num_samples == 8 for reply in replies[1:])
 
 
-def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_path):
+def test_who_rigs_an_evaluation_praises_its_friends_models_only(folders, tmp_path):
     folder = folders["prostate"]
     names = ["A", "B", "C"]
     honest = image_site(

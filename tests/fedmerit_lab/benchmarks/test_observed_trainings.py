@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from run_factory import make_sites, prepare_anew
+from run_factory import make_sites, prepare_again
 
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.engines import runs
@@ -62,7 +62,7 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
     create_run(tmp_path / "local_only", sites, 4, 2, TINY, ["local_only:voice=others"], LOCAL_ONLY)
     info = read_json(tmp_path / "local_only" / "run.json")
     assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["local_only:every=0"])
-    prepare_anew(sites / "Birch")
+    prepare_again(sites / "Birch")
     with pytest.raises(BadInput, match=r"Birch is not what .*run was started with"):
         create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
 

@@ -57,7 +57,7 @@ def test_a_scenario_changes_one_site_or_all(name):
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_followed_by_the_last_sites_alone(name):
+def test_an_attack_is_followed_by_the_last_only_sites(name):
     attack = ATTACKS[name]
     federation = Federation(Case("fedavg", 5, attack, rounds=20))
     for number in range(3):
@@ -126,7 +126,7 @@ def test_methods_of_every_kind_play(method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ["noise of an honest norm", "knows the rules", "last step and noise, cosine .83"])
-def test_riders_whose_updates_look_like_work_are_detected(attack):
+def test_free_riders_whose_updates_look_like_work_are_detected(attack):
     played = play(Case("fedavg", 6, ATTACKS[attack], rounds=30))
     assert played.verdicts[-1].tolist() == [False] * 5 + [True]
 

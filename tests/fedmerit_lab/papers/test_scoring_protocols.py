@@ -1,4 +1,4 @@
-"""Dice of one model by several protocols, against numbers worked by hand."""
+"""Dice of one model by several protocols, against numbers worked out explicitly."""
 
 import math
 from pathlib import Path
@@ -30,7 +30,7 @@ COUNTS = [  # tp, fp, fn of slices of one label; two volumes
 BY_HAND = Slices([(case, 0) for case, _ in COUNTS], np.array([[counts] for _, counts in COUNTS]))
 
 
-def test_every_protocol_by_hand():
+def test_every_protocol_explicitly():
     """Volumes: 12 / (12 + 6 + 2) = .6 and 2 / (2 + 3) = .4; on organ slices 12 / 16 = .75 and .4."""
     assert BY_HAND.volume_dice == pytest.approx(0.5)
     assert BY_HAND.with_reference.volume_dice == pytest.approx((0.75 + 0.4) / 2)

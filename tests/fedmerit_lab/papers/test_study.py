@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from paper_runs import SyntheticTraining
-from run_factory import SITES, make_sites, prepare_anew
+from run_factory import SITES, make_sites, prepare_again
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
@@ -53,7 +53,7 @@ def test_a_folder_belongs_to_the_same_images_in_any_place(tmp_path):
     with pytest.raises(BadInput, match=r"holds trainings with server sites .*moved-own\."):
         Study(tmp_path / "out", moved, 3, [0]).claim()
     for changed, name in ((moved_own / "Centre", "Centre"), (moved / "Birch", "Birch")):
-        prepare_anew(changed)
+        prepare_again(changed)
         with pytest.raises(BadInput, match=rf"moved.*: {name} is not what .*out was started with"):
             Study(tmp_path / "out", moved, 3, [0], server_sites=moved_own).require_same()
     others = make_sites(tmp_path / "others", ["Elm", "Fir"], size=16)

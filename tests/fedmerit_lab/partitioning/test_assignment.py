@@ -35,7 +35,7 @@ def sizes(shares, split):
     return {site: sum(patient.split == split for patient in share.patients) for site, share in shares.items()}
 
 
-def test_everybody_is_dealt_once_and_names_of_sites_sort_as_their_numbers():
+def test_everybody_is_split_once_and_names_of_sites_sort_as_their_numbers():
     pool = patients(20, 20, server=10)
     shares = assigned(pool, Scheme("uniform", 10))
     assert list(shares) == [f"site-{number:02d}" for number in range(1, 11)]
@@ -82,7 +82,7 @@ def test_halves_share_what_the_whole_would_have():
 
 
 @pytest.mark.parametrize(
-    ("pool", "options", "told"),
+    ("pool", "options", "reported"),
     [
         (patients(2, 9), {}, "sites: 2 training patients, but the sites need 3, one each; partition into fewer sites"),
         (patients(9, 3), {"duplicate": ["site-1"]}, "3 testing patients, but the sites need 4"),
@@ -91,14 +91,14 @@ def test_halves_share_what_the_whole_would_have():
         (patients(9, 9), {"duplicate": ["site-1"] * 2}, "duplicate site-1: named twice"),
     ],
 )
-def test_too_few_patients_and_sites_that_are_none(pool, options, told):
-    with pytest.raises(BadInput, match=told):
+def test_too_few_patients_and_sites_that_are_none(pool, options, reported):
+    with pytest.raises(BadInput, match=reported):
         assigned(pool, Scheme("uniform", 3), **options)
 
 
 @pytest.mark.parametrize("by", ["uniform", "powerlaw"])
 @pytest.mark.parametrize(("others", "outliers", "into"), [(4, 3, 4), (6, 8, 6), (10, 1, 3)])
-def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, outliers, into):
+def test_a_class_only_is_split_to_the_last_site_and_to_no_other(by, others, outliers, into):
     counts = {"training": (others, outliers), "validation": (others, outliers)}
     pool = [
         Patient(f"{split}{name}{number:02d}", split, (), name)
@@ -113,7 +113,7 @@ def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, out
         assert own == ({"b"} if site == f"site-{into}" else {"a"})
 
 
-def test_an_outlier_without_a_patient_in_a_split_is_told():
+def test_an_outlier_without_a_patient_in_a_split_is_reported():
     pool = [Patient(f"{split}{number}", split, (), "a") for split in ("training", "validation") for number in range(9)]
     pool += [Patient(f"b{number}", "training", (), "b") for number in range(3)] + patients(0, 9, validation=0)
     with pytest.raises(BadInput, match="0 validation patients of b for one site and 9 others for 2"):

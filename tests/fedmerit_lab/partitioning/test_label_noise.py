@@ -45,13 +45,13 @@ def changed(masks, disturbed):
 def test_the_share_of_training_slices_with_a_mask_is_exact(masks, rule, share, number):
     before = [item.label.copy() for item in masks]
     disturbed = disturb("HK", masks, share, rule, SEED)
-    told = {(name, position) for name, item in disturbed.items() for position in item.positions}
-    assert changed(masks, disturbed) == told
-    assert len(told) == number
+    reported = {(name, position) for name, item in disturbed.items() for position in item.positions}
+    assert changed(masks, disturbed) == reported
+    assert len(reported) == number
     used = {(item.case, position) for item in masks for position in item.slices if item.label[position].any()}
-    assert told <= used
+    assert reported <= used
     for item, label in zip(masks, before, strict=True):
-        assert (item.label == label).all()  # what came in is left alone
+        assert (item.label == label).all()  # what came in is left unchanged
     for item in disturbed.values():
         assert item.label.dtype == np.uint8
         assert item.label.max() <= 1

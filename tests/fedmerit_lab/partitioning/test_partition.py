@@ -45,7 +45,7 @@ def sources(tmp_path_factory):
 
 
 def patients(folder):
-    """(site, split) of every patient; each stands in one place alone."""
+    """(site, split) of every patient; each is in one place only."""
     places = {}
     for site in open_sites(folder):
         for split, cases in site.splits.items():
@@ -70,7 +70,7 @@ def edit(path, change):
 
 
 @pytest.mark.parametrize("scheme", one_in(2, SCHEMES), ids=str)
-def test_every_patient_is_dealt_once_and_stays_in_its_split(sources, tmp_path, scheme):
+def test_every_patient_is_split_once_and_stays_in_its_split(sources, tmp_path, scheme):
     before = checksums(sources)
     folders = partition(sources, tmp_path / "out", scheme)
     assert [folder.name for folder in folders] == [f"site-{site}" for site in range(1, scheme.into + 1)]

@@ -56,7 +56,7 @@ def test_apportion_leaves_no_site_without_a_patient(shares, more):
     assert all(counts[a] <= counts[b] for a, b in pairs if shares[b] - shares[a] > less)
 
 
-def test_shares_that_differ_by_rounding_alone_are_equal():
+def test_shares_that_differ_by_rounding_only_are_equal():
     assert apportion(3, np.array([0.9999999999999999, 1.0])).tolist() == [2, 1]
 
 
@@ -100,7 +100,7 @@ def test_sites_of_one_size_see_more_and_more_classes(sites, seen):
 
 
 @given(st.integers(1, 8), st.lists(st.integers(1, 20), min_size=1, max_size=6), st.floats(0, 3))
-def test_power_law_and_uniform_vary_sizes_alone(sites, sizes, exponent):
+def test_power_law_and_uniform_vary_sizes_only(sites, sizes, exponent):
     total = sum(sizes)
     for scheme in (Scheme("uniform", sites), Scheme("powerlaw", sites, exponent=exponent)):
         shares = scheme.shares(1)[0]
@@ -150,7 +150,7 @@ def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
     assert assigned(Scheme("banded", 2), 6, 6, 6, 6).tolist() == [[6, 0], [6, 0], [0, 6], [0, 6]]
 
 
-def test_a_class_alone_is_all_the_last_site_has():
+def test_a_class_only_is_all_the_last_site_has():
     shares = Scheme("uniform", 3, outlier=("B",)).class_shares(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]

@@ -27,7 +27,7 @@ SITES = ("Alder", "Birch", "Cedar")
 
 @pytest.fixture
 def run(tmp_path):
-    """In the place of an `ObservedRun`: three sites of 15 training slices of 16 x 16 pixels, two draws."""
+    """Instead of an `ObservedRun`: three sites of 15 training slices of 16 x 16 pixels, two draws."""
     root = make_sites(tmp_path / "sites", SITES, size=16)
     brighter = root / "Cedar" / "training0_image.npy"
     np.save(brighter, np.load(brighter) + 3)

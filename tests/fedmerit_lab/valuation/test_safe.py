@@ -67,8 +67,8 @@ def test_safe_of_a_site_without_others_is_its_local_only_dice(sites, tmp_path):
     run = ObservedRun(path, draws=1)
     model_of = image_estimators.final_models(path)
     game = ensemble_game({folder.name: model_of(folder) for folder in run.folders}, run.folders)
-    alone = parse("local_only:copies=apart").values(run)[:, 0]
-    assert [game[frozenset([site])] for site in SITES] == pytest.approx(alone.tolist(), abs=1e-6)
+    single = parse("local_only:copies=apart").values(run)[:, 0]
+    assert [game[frozenset([site])] for site in SITES] == pytest.approx(single.tolist(), abs=1e-6)
     assert parse("safe").values(run)[:, 0].sum() == pytest.approx(game[frozenset(SITES)])
 
 

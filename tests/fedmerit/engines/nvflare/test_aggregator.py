@@ -131,13 +131,13 @@ def play(run: Path, spoil: Change | None = None, then_honest: bool = True) -> Me
         answers = answers_to(exchange, federation)
         if federation.round == 1 and (spoil or not then_honest):
             if spoil:
-                model = told(LIAR, answers[LIAR], federation)
+                model = reported(LIAR, answers[LIAR], federation)
                 spoil(model)
                 aggregator.accept_model(model)
             if not then_honest:
                 del answers[LIAR]
         for site, answer in answers.items():
-            aggregator.accept_model(told(site, answer, federation))
+            aggregator.accept_model(reported(site, answer, federation))
     return aggregator
 
 
@@ -148,7 +148,7 @@ def answers_to(exchange: Exchange, federation: Any) -> dict[str, Any]:
     return dict(replies(view) if exchange.work == TRAIN else evaluations(view))
 
 
-def told(site: str, answer: Reply | Evaluated | Failure, federation: Any) -> Any:
+def reported(site: str, answer: Reply | Evaluated | Failure, federation: Any) -> Any:
     model = over_the_wire(message_to_model(answer, federation.network))
     model.meta["client_name"] = site
     return model
@@ -188,7 +188,7 @@ def test_every_site_gets_its_own_task(opened):
         assert (model.current_round, model.total_rounds, task.ledger) == (0, 2, exchange.tasks[site].ledger)
 
 
-def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undisturbed):
+def test_a_run_opened_again_continues_from_its_last_complete_round(tmp_path, undisturbed):
     first = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
     federation = first.open(list(SITES), tmp_path / "run")
     for exchange in federation.exchanges():
@@ -196,7 +196,7 @@ def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undis
             break
         first.hold(exchange)
         for site, answer in answers_to(exchange, federation).items():
-            first.accept_model(told(site, answer, federation))
+            first.accept_model(reported(site, answer, federation))
     assert MeritAggregator(first.plan).open(list(SITES), tmp_path / "run").round == 1
     again = play(tmp_path / "run")
     assert torch.equal(again.federation.models.parameters, undisturbed(True).models)
@@ -240,9 +240,9 @@ def test_second_answer_does_not_take_the_place_of_the_first(tmp_path, undisturbe
         aggregator.hold(exchange)
         answers = answers_to(exchange, federation)
         for site, answer in answers.items():
-            aggregator.accept_model(told(site, answer, federation))
+            aggregator.accept_model(reported(site, answer, federation))
         if exchange.work == TRAIN:
             again = replace(answers[LIAR], update=-answers[LIAR].update)
-            aggregator.accept_model(told(LIAR, again, federation))
+            aggregator.accept_model(reported(LIAR, again, federation))
     assert torch.equal(federation.models.parameters, undisturbed(True).models)
     assert [record["rejected"] for record in records_of(aggregator)] == [{LIAR: "a second answer"}] * 2

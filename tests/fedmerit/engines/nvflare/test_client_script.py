@@ -1,4 +1,4 @@
-"""How a site starts a script: which file it may be, what NVFlare is told, and that its log data stays."""
+"""How a site starts a script: which file it may be, what NVFlare is reported, and that its log data stays."""
 
 from multiprocessing.connection import Pipe
 from pathlib import Path

@@ -57,7 +57,7 @@ def test_a_run_begins_when_a_site_asks_for_work(controller, tmp_path):
     assert controller.begun[0].is_dir()
 
 
-def test_a_run_that_has_begun_goes_on_at_once(controller, tmp_path):
+def test_a_run_that_has_begun_continues_at_once(controller, tmp_path):
     (tmp_path / "job" / RUN_NAME).mkdir(parents=True)
     controller.run()
     assert controller.begun == [tmp_path / "job" / RUN_NAME]
@@ -84,12 +84,12 @@ def test_a_site_that_asks_twice_for_its_task_ends_nothing():
 
 @pytest.mark.parametrize("wrong", [{}, {"method": "no such method"}])
 def test_a_job_that_cannot_run_here_is_refused(wrong, monkeypatch):
-    told = []
+    reported = []
     monkeypatch.setattr(executor.MeritExecutor, "_follow_manifest", lambda self, fl_ctx: None)
-    monkeypatch.setattr(executor, "report_error", lambda own, error, what, fl_ctx: told.append(what))
+    monkeypatch.setattr(executor, "report_error", lambda own, error, what, fl_ctx: reported.append(what))
     one = executor.MeritExecutor(wrong)
     one.handle_event(EventType.START_RUN, FLContext())
-    assert told == ["job refused"]
+    assert reported == ["job refused"]
     answer = FLModelUtils.from_shareable(one.execute(EVALUATE, Shareable(), FLContext(), MagicMock()))
     assert answer.meta["reason"] == OTHER_VERSION  # not why
 

@@ -40,7 +40,7 @@ def test_result_is_built_again_of_its_declared_fields(reply):
     assert torch.equal(left.update, reply.update)
 
 
-def test_an_error_leaves_as_its_code_alone():
+def test_an_error_leaves_as_its_code_only():
     shareable = DXO(DataKind.WEIGHT_DIFF, data={}, meta={"patient": PATIENT}).to_shareable()
     shareable.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
     left = EgressFilter().process(shareable, FLContext())

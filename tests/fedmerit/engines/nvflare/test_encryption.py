@@ -30,7 +30,7 @@ def kept(tmp_path):
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["a folder of their own", "the project's"])
-def test_the_secret_goes_into_the_sites_kits_alone(kept, tmp_path, named):
+def test_the_secret_goes_into_the_sites_kits_only(kept, tmp_path, named):
     for name in ("server", "A", "B", "admin"):
         (tmp_path / name).mkdir()
     project = SimpleNamespace(get_server=lambda: "server", get_clients=lambda: ["A", "B"])

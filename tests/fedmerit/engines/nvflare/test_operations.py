@@ -33,7 +33,7 @@ def records(*rejected):
 
 
 @pytest.mark.parametrize(
-    ("rejected", "told"),
+    ("rejected", "reported"),
     [
         ([], {}),
         ([{}, {"C": "no reply"}, {}], {}),  # it is back
@@ -41,12 +41,12 @@ def records(*rejected):
         ([{"C": "its disk is full"}, {"C": "late"}, {}], {"C": "absent in 2 of 3 rounds, last in round 1: late"}),
     ],
 )
-def test_absences_name_sites_of_last_round_or_most_rounds(rejected, told):
-    assert absences(records(*rejected)) == told
+def test_absences_name_sites_of_last_round_or_most_rounds(rejected, reported):
+    assert absences(records(*rejected)) == reported
 
 
 def test_absences_explain_site_that_left():
     rounds = records({}, {"C": "its certificate is revoked"}, {})
     rounds[1]["left"], rounds[2]["participants"] = {"C": {"rounds": 1}}, ["A", "B"]
-    told = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
-    assert absences(rounds) == {"C": told}
+    reported = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
+    assert absences(rounds) == {"C": reported}

@@ -74,7 +74,7 @@ def test_gaussian_cuts_to_a_norm_and_adds_noise(network, reply):
     assert not torch.equal(noise, again)  # a seed that the server knows would take the noise away again
 
 
-def test_a_method_that_cannot_bear_filters_is_told_before_anything_is_written(fedmerit, options, tmp_path):
+def test_a_method_that_cannot_bear_filters_is_reported_before_anything_is_written(fedmerit, options, tmp_path):
     result = fedmerit("run", "--out", tmp_path / "run", *options(method="standalone"), "--privacy", "gaussian")
     assert result.exit_code == 2
     assert Standalone().needs.unfiltered in " ".join(result.stderr.split())
@@ -115,7 +115,7 @@ def filtered(fedmerit, options, tmp_path_factory):
 
 @pytest.mark.slow
 def test_both_engines_filter_alike_and_no_honest_site_is_flagged(filtered, trained, assert_same_run, model):
-    """FedCE's sites know their own part of the model by what they sent, so that their claims hold."""
+    """FedCE's sites know their own share of the model by what they sent, so that their claims hold."""
     local, simulated = filtered("local"), filtered("sim")
     assert_same_run(local, simulated)
     assert read_run(local)["privacy"] == [PERCENTILE.replace("50", "50.0")]

@@ -41,9 +41,9 @@ def test_job_folder_is_what_export_writes(fedmerit, tmp_path, name):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_job_folder_carries_no_code_and_no_path(name):
     assert {Path(file).suffix for file in contents(JOBS / name)} == {".json"}
-    told = b"".join(contents(JOBS / name).values()).decode()
-    assert str(Path.home()) not in told
-    assert "/" not in told
+    reported = b"".join(contents(JOBS / name).values()).decode()
+    assert str(Path.home()) not in reported
+    assert "/" not in reported
 
 
 def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
@@ -56,14 +56,14 @@ def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
     )
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 5
     for side in ("server", "client"):
-        told = (tmp_path / f"job/app/config/config_fed_{side}.json").read_text()
+        reported = (tmp_path / f"job/app/config/config_fed_{side}.json").read_text()
         for word in ('"rounds": 7', '"seed": 3', '"combine": "plus"', '"lr": 0.01', '"disc"'):
-            assert word in told
+            assert word in reported
 
 
 @pytest.mark.slow
 def test_job_may_bring_its_code(fedmerit, tmp_path):
-    """A site without the package could run it; what the job names stands in the code that it brings."""
+    """A site without the package could run it; what the job names is in the code that it brings."""
     for _ in range(2):
         options = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", "--byoc")
         assert fedmerit("job", "export", *options).exit_code == 0
@@ -73,13 +73,13 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
     code = "; ".join(f"from {module} import {name}; print({name}.__module__)" for module, _, name in names)
     code += "; import fedmerit; print(*fedmerit.__path__)"
     environment = os.environ | {"PYTHONPATH": str(custom)}
-    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [*(module for module, _, _ in names), str(custom / "fedmerit")]
+    reported = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == [*(module for module, _, _ in names), str(custom / "fedmerit")]
     without = {name: content for name, content in contents(tmp_path / "job").items() if "/custom/" not in name}
     assert without == contents(JOBS / "fedce_prostate") | {"meta.json": without["meta.json"]}
 
 
-def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
+def test_export_leaves_another_folder_only(fedmerit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.txt").write_text("all of it")
     result = fedmerit("job", "export", "--out", tmp_path / "thesis", "--method", "fedavg", "--task", "prostate")
@@ -140,9 +140,9 @@ def test_job_on_nvflares_command_gives_what_the_local_engine_gives(simulate, tra
     run = found[0].parents[1]
     assert_same_model(found[0], trained(rounds=1, guard="on") / "models/global.pt")
     assert verify(run / "ledger.jsonl") == 1
-    told, expected = (Ledger(one / "ledger.jsonl").records for one in (run, trained(rounds=1, guard="on")))
+    reported, expected = (Ledger(one / "ledger.jsonl").records for one in (run, trained(rounds=1, guard="on")))
     salted = {"hash", "guard", "plan"}  # digests by the run's plan: that of a job says nothing of preprocessing
-    assert [{name: one[name] for name in set(one) - salted} for one in told] == [
+    assert [{name: one[name] for name in set(one) - salted} for one in reported] == [
         {name: one[name] for name in set(one) - salted} for one in expected
     ]
 

@@ -283,7 +283,7 @@ def adapters():
 
 
 @pytest.mark.slow
-def test_adapters_alone_in_half_precision_are_what_a_run_sends_and_keeps(project):
+def test_adapters_only_in_half_precision_are_what_a_run_sends_and_keeps(project):
     with (project / "model.py").open("a") as file:
         file.write(ADAPTED)
     client, text = project / "client.py", (project / "client.py").read_text()
@@ -334,9 +334,9 @@ def test_scripts_that_never_answer_end_the_run_with_a_message_that_names_the_sit
     options = ["run", "--out", project / "run", "--method", "cgsv", "--script", file, "--engine", "local"]
     code, output = called(*options, "--model", f"{project / 'model.py'}:Net", "--script-timeout", 0.5)
     assert code == 1
-    told = " ".join(output.split())
+    reported = " ".join(output.split())
     for site in ("site-1", "site-2"):
-        assert f"site {site}: its script gave no answer in 0.5 seconds, and was ended" in told
+        assert f"site {site}: its script gave no answer in 0.5 seconds, and was ended" in reported
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_sites_that_have_ended_are_no_error(begun):
     assert list(watch_processes(begun(site1=nothing, site2=work_a_little))) == []
 
 
-def test_a_death_is_told_while_others_work_on(begun):
+def test_a_death_is_reported_while_others_work_on(begun):
     processes = begun(site1=work_on, site2=die, site3=work_on)
     assert next(watch_processes(processes)) == "the process of site site2 ended with exit code -9"
     assert processes["site1"].is_alive()
@@ -146,24 +146,24 @@ def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, 
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "reported"),
     [
         ("2026 - INFO - started\nfedmerit.errors.BadInput: method 'mine': unknown\n", "method 'mine': unknown"),
         ("2026 - ERROR - disk full\n", "disk full"),
         ("2026 - INFO - started\n2026 - INFO - bye\n", "no error in its log, which ends with:\n2026 - INFO - started"),
     ],
 )
-def test_the_reason_is_told(tmp_path, log, told):
+def test_the_reason_is_reported(tmp_path, log, reported):
     (tmp_path / "nvflare.log").write_text(log)
-    assert told in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path, 0.0)
+    assert reported in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path, 0.0)
 
 
 def test_what_an_earlier_try_left_in_the_log_is_not_this_ones(tmp_path):
     earlier = "BadInput: cuda:1 is not there\n"
     (tmp_path / "nvflare.log").write_text(f"{earlier}a round began\n")
-    told = _explain_failure(tmp_path / "nvflare.log", len(earlier), tmp_path, 0.0)
-    assert "cuda:1" not in told
-    assert "no error in its log, which ends with:\na round began" in told
+    reported = _explain_failure(tmp_path / "nvflare.log", len(earlier), tmp_path, 0.0)
+    assert "cuda:1" not in reported
+    assert "no error in its log, which ends with:\na round began" in reported
 
 
 def most_at_work(number, together):

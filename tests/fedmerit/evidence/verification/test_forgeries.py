@@ -13,7 +13,7 @@ import torch
 from certificates import certify
 from ledger_records import beside_the_servers_word, sentences
 from pretending import tiny_plan
-from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, rows_anew, run_signed, untold
+from signed_runs import closed_again, lines_of, log_of, measured, rewritten, rows_again, run_signed, untold
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, close, closing_payload, read_closing
@@ -106,13 +106,13 @@ def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], obje
 
     def changed(lines: list[dict]) -> None:
         change(lines)
-        rows_anew(run, lines)
+        rows_again(run, lines)
 
     rewritten(run / "ledger.jsonl", changed, signer)
     (run / CERTIFICATE).unlink()
     if signer:
         signer.publish(run)
-    closed_anew(run, signer)
+    closed_again(run, signer)
 
 
 def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
@@ -125,9 +125,9 @@ def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
 
 
 def test_what_is_missing_is_said(fedmerit, signed, keys):
-    told = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
-    assert "not shown: that the server sent all sites the same" in told
-    assert "the logs of site1, site2, site3 are missing (--site-log)" in told
+    reported = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
+    assert "not shown: that the server sent all sites the same" in reported
+    assert "the logs of site1, site2, site3 are missing (--site-log)" in reported
     assert "--certificate takes the rootCA.pem" in " ".join(sentences(verify_run(signed)))
 
 
@@ -177,10 +177,10 @@ def test_expired_certificate_is_refused_but_for_a_day_on_which_it_was_valid(fedm
 
 
 def test_root_out_of_a_kit_needs_the_servers_name(signed, keys, tmp_path):
-    alone = Path(shutil.copy(keys.root, tmp_path / "rootCA.pem"))
+    single = Path(shutil.copy(keys.root, tmp_path / "rootCA.pem"))
     with pytest.raises(BadInput, match="give its name with --server"):
-        verify_run(signed, trust=Trust(alone))
-    assert verify_run(signed, trust=Trust(alone, SERVER)).records == ROUNDS
+        verify_run(signed, trust=Trust(single))
+    assert verify_run(signed, trust=Trust(single, SERVER)).records == ROUNDS
     for kit, own in ((keys.kits / SERVER, "server.crt"), (keys.kits / ADMIN, "rootCA.pem")):
         assert verify_run(signed, trust=Trust(kit / "startup" / own)).records == ROUNDS
 
@@ -213,22 +213,22 @@ def test_emptied_ledger_is_found(run, keys):
 
 
 def test_rollback_is_found(run, keys):
-    """A run that went on from an earlier round, to another end, with all its owner's keys."""
+    """A run that continued from an earlier round, to another end, with all its owner's keys."""
     forged(run, keys.signer(SERVER), lambda lines: lines[1]["rejected"].update(site9="no reply"))
     assert verify_run(run, trust=keys.trust).records == ROUNDS
     with pytest.raises(BadInput, match=r"line 3: the server said its .*line 2, has \w+; the server signed that"):
         verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
-def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys):
+def test_server_that_gave_two_sites_two_stories_is_found_and_convicted(run, keys):
     other = Path(shutil.copytree(run, run.parent / "other"))
     forged(other, keys.signer(SERVER))
-    told = [record["hash"] + " " + record["signature"] for record in lines_of(other / "ledger.jsonl")]
+    reported = [record["hash"] + " " + record["signature"] for record in lines_of(other / "ledger.jsonl")]
 
     def retold(lines: list[dict]) -> None:
         for line in lines:
             if line["round"] == 2:
-                line["ledger"], line["vouched"] = told[1].split(" ")
+                line["ledger"], line["vouched"] = reported[1].split(" ")
 
     rewritten(log_of(run, "site3"), retold, keys.signer("site3"))
     with pytest.raises(BadInput, match=r"two ledger heads for round 2: .*site1.*site3.*the server signed both"):
@@ -319,7 +319,7 @@ def test_edited_file_is_found(run, keys, file, change):
         ("testing", "testing measurements of site1 in round 2"),
     ],
 )
-def test_server_that_edits_dice_and_closes_anew_contradicts_ledger_or_site(run, keys, split, words):
+def test_server_that_edits_dice_and_closes_again_contradicts_ledger_or_site(run, keys, split, words):
     path = run / "results.csv"
     lines = path.read_text().splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if f",site1,,{split}," in line and ",dice," in line)
@@ -330,13 +330,13 @@ def test_server_that_edits_dice_and_closes_anew_contradicts_ledger_or_site(run, 
             quantity = line.split(",")[-2]
             lines[i] = f"{cell},{quantity},{new[quantity]}\n" if quantity in new else line
     path.write_text("".join(lines))
-    closed_anew(run, keys.signer(SERVER))
+    closed_again(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=words):
         verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
 def edited(run: Path, signer: Signer, change: Callable[[dict[str, str]], list[dict[str, str]]]) -> None:
-    """results.csv with rows in the place of each, and the run closed anew."""
+    """results.csv with rows instead of each, and the run closed again."""
     path = run / "results.csv"
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -344,7 +344,7 @@ def edited(run: Path, signer: Signer, change: Callable[[dict[str, str]], list[di
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(one for row in rows for one in change(row))
-    closed_anew(run, signer)
+    closed_again(run, signer)
 
 
 def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[str, str]]]:
@@ -360,7 +360,7 @@ def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[
         (lambda row: [] if row["split"] == "validation" and row["round"] == "1" else [row], "validation dice of site1"),
     ],
 )
-def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run, keys, change, words):
+def test_results_that_the_server_edits_and_closes_again_contradict_its_ledger(run, keys, change, words):
     edited(run, keys.signer(SERVER), change)
     with pytest.raises(BadInput, match=words):
         verify_run(run, trust=keys.trust)
@@ -376,25 +376,25 @@ def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run
         (lambda row: [row | {"method": "fedce"}], r"is of method fedce, .*run\.json of fedavg"),
     ],
 )
-def test_results_that_the_server_makes_up_and_closes_anew_are_those_of_no_such_run(run, keys, change, words):
+def test_results_that_the_server_makes_up_and_closes_again_are_those_of_no_such_run(run, keys, change, words):
     untold(run)
     edited(run, keys.signer(SERVER), change)
     with pytest.raises(BadInput, match=words):
         verify_run(run, logs(run), keys.trust)
 
 
-def test_a_site_of_which_no_record_has_anything_is_told(run, keys):
+def test_a_site_of_which_no_record_has_anything_is_reported(run, keys):
     """A stranger that the server put in, or a hospital that it never let take part."""
     untold(run)
     info = json.loads((run / "run.json").read_text())
     write_json(run / "run.json", info | {"sites": [*SITES, "site9"]})
     forged(run, keys.signer(SERVER), lambda lines: [line["rejected"].update(site9="no reply") for line in lines])
-    told = sentences(verify_run(run, trust=keys.trust))
-    assert any("the logs of site1, site2, site3, site9 are missing" in sentence for sentence in told)
-    assert "that the run had site9, and why no record has anything that they sent" in told
+    reported = sentences(verify_run(run, trust=keys.trust))
+    assert any("the logs of site1, site2, site3, site9 are missing" in sentence for sentence in reported)
+    assert "that the run had site9, and why no record has anything that they sent" in reported
 
 
-def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(run, keys):
+def test_test_measurements_that_are_left_out_are_reported_where_the_site_answered(run, keys):
     untold(run)
     matrix = json.loads((run / CROSS_SITE).read_text())
     write_json(run / CROSS_SITE, {site: row for site, row in matrix.items() if site != "site1"})
@@ -413,7 +413,7 @@ def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(ru
         lambda row: [] if row["split"] == "union" else [row],
     ],
 )
-def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, keys, change):
+def test_run_closed_again_is_found_by_what_any_site_was_sent_when_it_ended(run, keys, change):
     before = read_closing(run)
     edited(run, keys.signer(SERVER), change)
     assert read_closing(run) != before
@@ -428,7 +428,7 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         (
             {"closing": "ab" * 32, "sealed": None},
@@ -442,13 +442,13 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
         ({"sealed": "00"}, None),
     ],
 )
-def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, told, words):
-    """What the server signed as another run ended is of that run's ledger; the digest alone is nobody's word."""
-    if told.get("sealed") == "another run's":
-        told = told | {"sealed": keys.signer(SERVER).sign(closing_payload("ef" * 32, told["closing"]))}
+def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, reported, words):
+    """What the server signed as another run ended is of that run's ledger; the digest only is nobody's word."""
+    if reported.get("sealed") == "another run's":
+        reported = reported | {"sealed": keys.signer(SERVER).sign(closing_payload("ef" * 32, reported["closing"]))}
 
     def change(lines: list[dict]) -> None:
-        lines[-1].update(told)
+        lines[-1].update(reported)
         if lines[-1]["sealed"] is None:
             del lines[-1]["sealed"]
 
@@ -457,8 +457,8 @@ def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, to
         with pytest.raises(BadInput, match=words):
             verify_run(run, logs(run), keys.trust)
     else:
-        told_of = "that the run was not closed again: the logs of site2 do not say how it was when it ended"
-        assert sentences(verify_run(run, logs(run), keys.trust)) == (told_of,)
+        reported = "that the run was not closed again: the logs of site2 do not say how it was when it ended"
+        assert sentences(verify_run(run, logs(run), keys.trust)) == (reported,)
 
 
 @pytest.mark.parametrize("rewrites", [False, True])
@@ -470,7 +470,7 @@ def test_final_model_swapped_by_the_server_is_found(run, keys, rewrites):
     if rewrites:  # the digest of all that is saved, but not that of what the last round gave
         saved = {"models/global.pt": state_digest(state)}
         rewritten(run / "ledger.jsonl", lambda lines: lines[-1]["saved"].update(saved), keys.signer(SERVER))
-    closed_anew(run, keys.signer(SERVER))
+    closed_again(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=r"global\.pt: is not the model (that|of line 3 of) .*it was swapped or changed"):
         verify_run(run, trust=keys.trust)
 
@@ -530,9 +530,9 @@ def test_words_that_the_server_left_out_are_said_to_be_open(run, keys):
     untold(run)
     closing = read_closing(run)
     close(run, closing.ledger, {"site1": closing.site_logs["site1"].split(" ")[0]}, keys.signer(SERVER))
-    told = sentences(verify_run(run, logs(run), keys.trust))
-    assert "that the logs of site1 are whole: how they ended is not signed by these sites" in told
-    assert "that the logs of site2, site3 are whole: closing.json does not say how they ended" in told
+    reported = sentences(verify_run(run, logs(run), keys.trust))
+    assert "that the logs of site1 are whole: how they ended is not signed by these sites" in reported
+    assert "that the logs of site2, site3 are whole: closing.json does not say how they ended" in reported
 
 
 def test_certificates_that_sites_enrolled_with_say_whose_word_it_is(sites, keys, tmp_path):

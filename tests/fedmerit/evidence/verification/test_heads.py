@@ -20,14 +20,20 @@ LEDGER, GENESIS = Path("ledger.jsonl"), "0" * 64
 RECORDS = round_records([{"round": 0, "hash": "h0"}, {"round": 1, "hash": "h1"}])
 
 
-def told(round, ledger, **more):
+def reported(round, ledger, **more):
     return {"work": "train", "round": round, "ledger": ledger, **more}
 
 
-HONEST = [told(0, GENESIS), told(1, "h0"), {"work": "gave", "round": 1, "peer": "B"}, told(2, "h1"), told(2, "h1")]
+HONEST = [
+    reported(0, GENESIS),
+    reported(1, "h0"),
+    {"work": "gave", "round": 1, "peer": "B"},
+    reported(2, "h1"),
+    reported(2, "h1"),
+]
 
 
-def test_a_site_is_told_of_the_record_of_the_round_before(own_log):
+def test_a_site_is_reported_the_record_of_the_round_before(own_log):
     require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", *HONEST), ())
     require_consistent_heads([own_log("A", *HONEST), own_log("B", *HONEST[:2])], ())
 
@@ -35,13 +41,16 @@ def test_a_site_is_told_of_the_record_of_the_round_before(own_log):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (told(2, "x"), "the server said its ledger ended with x; ledger.jsonl, line 2, has h1"),
-        (told(2, "h0"), "the server said its ledger ended with h0; ledger.jsonl, line 2, has h1"),
-        (told(3, "h2"), "the server said its ledger ended with h2; ledger.jsonl lacks that record, or is older than"),
+        (reported(2, "x"), "the server said its ledger ended with x; ledger.jsonl, line 2, has h1"),
+        (reported(2, "h0"), "the server said its ledger ended with h0; ledger.jsonl, line 2, has h1"),
+        (
+            reported(3, "h2"),
+            "the server said its ledger ended with h2; ledger.jsonl lacks that record, or is older than",
+        ),
         ({"work": "train", "round": 2}, "not a record of a site's log"),
     ],
 )
-def test_a_ledger_that_is_not_the_one_told_of_is_found(own_log, entry, words):
+def test_a_ledger_that_is_not_the_one_reported_is_found(own_log, entry, words):
     with pytest.raises(BadInput) as found:
         require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", *HONEST, entry), ())
     assert str(found.value).startswith(f"A.jsonl, line 6: {words}")
@@ -53,8 +62,8 @@ def vouched(server, round, head, chain="c"):
 
 
 def test_what_stands_for_the_servers_signature_has_to_be_it(own_log, server):
-    signed = told(1, "h0", vouched=vouched(server, 1, "h0"))
-    require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", told(0, GENESIS), signed), [server.certificate])
+    signed = reported(1, "h0", vouched=vouched(server, 1, "h0"))
+    require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", reported(0, GENESIS), signed), [server.certificate])
     for forged in (vouched(server, 1, "h1"), vouched(server, 2, "h0"), server.sign("h0")):
         log = own_log("A", signed | {"vouched": forged})
         require_acknowledged_ledger(LEDGER, RECORDS, log, ())  # without the server's certificate nobody can tell
@@ -75,11 +84,11 @@ def test_what_stands_for_the_servers_signature_has_to_be_it(own_log, server):
         ),
     ],
 )
-def test_whose_a_head_is_that_the_ledger_has_not_is_told(own_log, server, head, seal, words):
+def test_whose_a_head_is_that_the_ledger_has_not_is_reported(own_log, server, head, seal, words):
     more = {"vouched": vouched(server, seal[0], head, seal[1])} if seal else {}
     records = [record.model_copy(update={"signature": "c:00"}) for record in RECORDS]
     with pytest.raises(BadInput) as found:
-        require_acknowledged_ledger(LEDGER, records, own_log("A", told(2, head, **more)), [server.certificate])
+        require_acknowledged_ledger(LEDGER, records, own_log("A", reported(2, head, **more)), [server.certificate])
     assert f"ledger.jsonl, line 2, has h1{words}" in str(found.value)
 
 
@@ -98,11 +107,11 @@ FOR_ANOTHER = "it is the ledger's record of round 0, that B's log has for anothe
         (("h1", None, None), ("x", None, None), "neither is signed by the server: it keeps two ledgers, or a log was"),
     ],
 )
-def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, second, whose):
+def test_two_stories_are_reported_with_whose_fault_they_are(own_log, server, first, second, whose):
     logs = []
     for site, (head, round, chain) in {"A": first, "B": second}.items():
         more = {} if chain is None else {"vouched": vouched(server, round, head, chain)}
-        logs.append(own_log(site, told(0, GENESIS), told(2, head, **more)))
+        logs.append(own_log(site, reported(0, GENESIS), reported(2, head, **more)))
     with pytest.raises(BadInput) as found:
         require_consistent_heads(logs, [server.certificate], RECORDS)
     assert str(found.value).startswith(
@@ -114,15 +123,15 @@ def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, 
 
 
 def test_sites_whose_logs_lack_the_servers_signature_are_named(own_log):
-    signed = [told(0, GENESIS), told(1, "h0", vouched="s"), {"work": "gave", "round": 1, "peer": "B"}]
+    signed = [reported(0, GENESIS), reported(1, "h0", vouched="s"), {"work": "gave", "round": 1, "peer": "B"}]
     assert [has_unsigned_heads(own_log("A", *signed)), has_unsigned_heads(own_log("B", *HONEST))] == [False, True]
 
 
-def test_one_site_told_two_stories_is_enough(own_log):
+def test_one_site_with_two_stories_is_enough(own_log):
     with pytest.raises(
         BadInput, match=r"two ledger heads for round 1: A\.jsonl, line 2, .* with h0; A\.jsonl, line 6, with x"
     ):
-        require_consistent_heads([own_log("A", *HONEST, told(1, "x"))], ())
+        require_consistent_heads([own_log("A", *HONEST, reported(1, "x"))], ())
 
 
 @pytest.fixture
@@ -183,5 +192,5 @@ def test_end_of_a_log_that_nobody_signed_accuses_nobody(own_log):
     none = (Path("ledger.jsonl"), (), closing)
     whole = own_log("A", {"hash": "a1"}, {"hash": "a2"}, {"hash": "a3"})  # it may have gone on
     assert not [*compare_log_ends(*none, [whole, own_log("B", {"hash": "b1"})], {}, False)]
-    (told,) = compare_log_ends(*none, [own_log("B"), own_log("A", {"hash": "a1"})], {}, False)
-    assert str(told).startswith("whether the logs of A were cut, or the server invented how they ended")
+    (reported,) = compare_log_ends(*none, [own_log("B"), own_log("A", {"hash": "a1"})], {}, False)
+    assert str(reported).startswith("whether the logs of A were cut, or the server invented how they ended")

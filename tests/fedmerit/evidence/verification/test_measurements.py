@@ -54,8 +54,8 @@ def test_what_a_site_refused_is_not_asked_after_where_all_that_it_answered_is_th
     ]
     assert answers(run, own_log("A", *own, refused), [0, 1]) == (4, [])
     further = answered(2, "evaluate", "of a model that it chose among", split="testing")
-    told = "why testing_given measurements of A in round 1 are not in results.csv: by its log it answered"
-    assert answers(run, own_log("A", *own, further), [0, 1]) == (4, [told])
+    reported = "why testing_given measurements of A in round 1 are not in results.csv: by its log it answered"
+    assert answers(run, own_log("A", *own, further), [0, 1]) == (4, [reported])
 
 
 def test_a_sites_own_measurements_are_counted(written, own_log):
@@ -71,7 +71,7 @@ def test_a_sites_own_measurements_are_counted(written, own_log):
 FINALLY = (("validation measurements", 2), ("testing measurements", 1))
 
 
-def test_what_one_is_silent_on_is_told(written, own_log):
+def test_what_one_is_silent_on_is_reported(written, own_log):
     run = written(OF_ROUNDS)
     silent = [f"that {what} of A in round {round} are its own: its log has none" for what, round in FINALLY]
     assert answers(run, own_log("A", *OWN[:2]), [0, 1]) == (2, silent)
@@ -86,14 +86,14 @@ def test_measurements_of_a_round_that_are_left_out_are_found(written, own_log):
 
 
 @pytest.mark.parametrize(
-    ("place", "told", "words"),
+    ("place", "reported", "words"),
     [
         (0, answered(0, "train", digest(FINAL)), "validation measurements of A in round 0"),
         (3, answered(2, "evaluate", digest(FINAL), split="testing"), "testing measurements of A in round 1"),
     ],
 )
-def test_measurements_that_the_site_did_not_answer_are_found(written, own_log, place, told, words):
-    entries = [told if number == place else entry for number, entry in enumerate(OWN)]
+def test_measurements_that_the_site_did_not_answer_are_found(written, own_log, place, reported, words):
+    entries = [reported if number == place else entry for number, entry in enumerate(OWN)]
     with pytest.raises(BadInput, match=rf"results\.csv: {words} are not what it answered, by A\.jsonl"):
         answers(written(OF_ROUNDS), own_log("A", *entries), [0, 1])
 
@@ -103,10 +103,10 @@ def test_images_are_as_many_as_the_site_said(written, own_log):
     run = written(
         [*OF_ROUNDS, row(0, "A", "num_samples", 9), row(1, "A", "num_samples", 90), row(1, "B", "num_samples", 5)]
     )
-    told = [entry | {"images": 9} if entry["work"] == "train" else entry for entry in OWN]
+    reported = [entry | {"images": 9} if entry["work"] == "train" else entry for entry in OWN]
     with pytest.raises(BadInput, match=r"results\.csv: num_samples of A in round 1 is 90, A\.jsonl has 9"):
-        answers(run, own_log("A", *told), [0, 1])
-    assert answers(run, own_log("A", *told), [0])[0] == 3  # of a round in which it had no part nothing is said
+        answers(run, own_log("A", *reported), [0, 1])
+    assert answers(run, own_log("A", *reported), [0])[0] == 3  # of a round in which it had no part nothing is reported
 
 
 def of_tests(received, *cases):
@@ -178,7 +178,7 @@ UNION = [
 ]
 FOR_ALL = {"A": {"SRV_global": {"dice": 0.625}}, "B": {"SRV_global": {"dice": 0.5}}}
 OF_EACH = {"A": {"A": {"dice": 0.625}, "B": {"dice": 0.5}}, "B": {"A": {"dice": 0.25}, "B": {"dice": 0.5}}}
-ALONE = OF_EACH | {"B": {"B": {"dice": 0.5}}}  # who goes on alone tests its own
+SINGLE = OF_EACH | {"B": {"B": {"dice": 0.5}}}  # who continues locally tests its own
 
 
 def compare(run, matrix):
@@ -187,7 +187,7 @@ def compare(run, matrix):
     compare_matrix(read_table(run), run)
 
 
-@pytest.mark.parametrize(("matrix", "more"), [(FOR_ALL, []), (OF_EACH, UNION), (ALONE, UNION)])
+@pytest.mark.parametrize(("matrix", "more"), [(FOR_ALL, []), (OF_EACH, UNION), (SINGLE, UNION)])
 def test_means_are_those_of_the_tests(written, matrix, more):
     compare(written([*TESTS, *more]), matrix)
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from ledger_records import sentences
-from signed_runs import closed_anew, rewritten
+from signed_runs import closed_again, rewritten
 
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
@@ -24,7 +24,7 @@ STATISTICS = "running_mean"
 
 @pytest.mark.parametrize("patch", [(), (16, 64, 64)], ids=["slices", "volumes"])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_what_is_trained_of_known_networks_is_told_from_their_files(architecture, patch):
+def test_what_is_trained_of_known_networks_is_reported_from_their_files(architecture, patch):
     sizes = {"swinunetr": {"width": 12}, "basicunet": {"depth": 5}}.get(architecture, {"depth": 3})
     network = initial_network(
         Network(in_channels=1, labels=("disc",), architecture=architecture, patch=patch, **sizes), 0
@@ -49,7 +49,7 @@ def resaved(run):
     digests = {name: state_digest(torch.load(path, weights_only=True)) for name, path in files.items()}
     rewritten(run / "ledger.jsonl", lambda lines: lines[-1]["saved"].update(digests))
     shutil.rmtree(run / "sites")
-    closed_anew(run)
+    closed_again(run)
 
 
 def changed(path, which):
@@ -70,7 +70,7 @@ def test_a_model_that_was_swapped_is_found(run, rewrites, best):
     changed(path, "weight")
     if rewrites:
         resaved(run)
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"\.pt: is not .* it was swapped or changed: take the model from a site"):
         verify_run(run)
 
@@ -78,7 +78,7 @@ def test_a_model_that_was_swapped_is_found(run, rewrites, best):
 def test_statistics_are_part_of_a_saved_model(run):
     path = sorted((run / "models").glob("*.pt"))[0]
     changed(path, STATISTICS)
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=rf"{path.name}: is not the model that .* has a digest of"):
         verify_run(run)
     resaved(run)
@@ -88,14 +88,14 @@ def test_statistics_are_part_of_a_saved_model(run):
 def test_a_model_that_is_gone_is_missed(run):
     path = sorted((run / "models").glob("*.pt"))[0]
     path.unlink()
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=rf"{path.name}: is missing; .*ledger\.jsonl, line \d has a digest of it"):
         verify_run(run)
 
 
 def test_what_is_put_beside_them_is_said_to_be_unknown(run):
     torch.save({}, run / "models/other.pt")
-    closed_anew(run)
+    closed_again(run)
     assert "what models/other.pt are: models of sites" in " ".join(sentences(verify_run(run)))
 
 
@@ -106,9 +106,9 @@ def test_what_is_put_beside_them_is_said_to_be_unknown(run):
 def test_what_is_no_model_is_named(run, content):
     path = sorted((run / "models").glob("*.pt"))[0]
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    closed_anew(run)
-    told = "not a file of tensors|not the state_dict of a network|names torch|not readable as tensors"
-    with pytest.raises(BadInput, match=rf"{path.name}: ({told}).*swapped"):
+    closed_again(run)
+    reported = "not a file of tensors|not the state_dict of a network|names torch|not readable as tensors"
+    with pytest.raises(BadInput, match=rf"{path.name}: ({reported}).*swapped"):
         verify_run(run)
 
 
@@ -119,14 +119,14 @@ def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_sai
         file.write_text(file.read_text().replace('"architecture": "unet"', '"architecture": "Mine"'))
     plan = record_hash(json.loads((run / "run.json").read_text())["plan"])
     rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=plan))
-    closed_anew(run)
+    closed_again(run)
     assert "which numbers of such a network are trained" in " ".join(sentences(verify_run(run)))
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"line 1: .*size is \d+, the server saw no updates"):
         verify_run(run)
     if read_json(run / "run.json")["method"] == "fedavg":  # which may be encrypted
         unseen = {"size": 0, "products": {}}
         rewritten(run / "ledger.jsonl", lambda lines: [line["inputs"].update(unseen) for line in lines])
-        closed_anew(run)
+        closed_again(run)
         assert "whose digests are of what the server saw: not the models" in " ".join(sentences(verify_run(run)))

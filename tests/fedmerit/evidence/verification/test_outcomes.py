@@ -13,7 +13,7 @@ import torch
 from ledger_records import beside_the_servers_word, sentences
 from pretending import NETWORK, SITES, evaluated, generator, tiny_plan
 from rounds import beside
-from signed_runs import closed_anew, log_of, rewritten, rows_anew
+from signed_runs import closed_again, log_of, rewritten, rows_again
 from stepping import Stepped as Federation
 
 from fedmerit.contract import flat
@@ -147,10 +147,10 @@ def forged(run: Path, change: Callable[[dict[str, Any]], object], round: int = 1
     def changed(lines: list[dict[str, Any]]) -> None:
         change(lines[round])
         fit(run, lines[round])
-        rows_anew(run, lines)
+        rows_again(run, lines)
 
     rewritten(run / "ledger.jsonl", changed)
-    closed_anew(run)
+    closed_again(run)
 
 
 def fit(run: Path, record: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ def credited(record: dict[str, Any]) -> None:
     record["reputations"]["Birch"] += 0.25
 
 
-def accused(record: dict[str, Any]) -> None:
+def flagged(record: dict[str, Any]) -> None:
     record.setdefault("guard", {})["verdicts"] = ["Alder"]
 
 
@@ -219,7 +219,7 @@ def test_honest_run_verifies_and_a_paid_friend_is_found_in_the_run_folder(tmp_pa
     assert [text for text in found if not any(words in text for words in OPEN)] == []
     files = {file: file.read_bytes() for file in (run / "ledger.jsonl", run / "results.csv")}
     for change, words in (
-        (accused, "verdicts of Alder in round 1: True, expected False|verdict of Alder in round 1 is None"),
+        (flagged, "verdicts of Alder in round 1: True, expected False|verdict of Alder in round 1 is None"),
         (swapped, r"Alder began round 1 with model 0{64}, expected .*a model was swapped"),
         (unrated, "inputs of round 1: .*ratings of candidates by Alder lack"),
         (paid, r"weights of Alder in round 1: .*expected .*follows from the inputs"),
@@ -271,7 +271,7 @@ def better_rated(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "round", "words"),
     [
-        (accused, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
+        (flagged, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
         (incriminated, 3, r"line 4: evidence of Alder in round 3: 5.0, expected "),
         (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
         (swapped, 3, "line 4: Alder began round 3 with model 0{64}, expected .*round 2 ended.*swapped"),
@@ -433,7 +433,7 @@ def test_verdict_without_a_common_step_is_not_shown(tmp_path):
     assert any("its log cannot show it" in text for text in sentences(verify_run(run, logs(run, "Alder"))))
 
 
-@pytest.mark.parametrize("change", [paid, accused, swapped])
+@pytest.mark.parametrize("change", [paid, flagged, swapped])
 def test_record_written_while_the_run_lasts_is_found_though_all_logs_acknowledge_it(tmp_path, change):
     run = played(tmp_path / "run", "fedce", spoil=on_record(change), guard="on")
     with pytest.raises(BadInput, match=r"(Alder|Birch)"):
@@ -459,7 +459,7 @@ def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch
 def test_inputs_of_no_round_are_named(run, spoilt):
     forged_inputs = lambda record: record["inputs"].update(spoilt)  # noqa: E731
     rewritten(run / "ledger.jsonl", lambda lines: forged_inputs(lines[3]))
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"line 4: (inputs of|not the record of a round: .*inputs)|num_samples of"):
         verify_run(run)
 

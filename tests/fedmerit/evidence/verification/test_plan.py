@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from ledger_records import sentences
-from signed_runs import closed_anew, lines_of, log_of, rewritten, untold
+from signed_runs import closed_again, lines_of, log_of, rewritten, untold
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import GENESIS
@@ -43,9 +43,9 @@ def edited(file, *path, value):
         ("models/model.json", ("labels",), ["cup"], "labels is not what the run's plan has"),
     ],
 )
-def test_server_that_edits_what_was_run_and_closes_anew_contradicts_its_ledger(run, file, path, value, words):
+def test_server_that_edits_what_was_run_and_closes_again_contradicts_its_ledger(run, file, path, value, words):
     edited(run / file, *path, value=value)
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=f"{file}: {words}"):
         verify_run(run)
 
@@ -58,7 +58,7 @@ def test_server_that_writes_its_ledger_to_fit_contradicts_the_sites(run):
     rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=record_hash(plan)))
     heads = [GENESIS, *(record["hash"] for record in lines_of(run / "ledger.jsonl"))]
     rewritten(log_of(run), lambda lines: [one.update(ledger=heads[one["round"]]) for one in lines])
-    closed_anew(run)
+    closed_again(run)
     verify_run(run)
     with pytest.raises(
         BadInput, match=r"site_log\.jsonl, line 1: site2 trained by another plan than .*run\.json holds"
@@ -68,22 +68,22 @@ def test_server_that_writes_its_ledger_to_fit_contradicts_the_sites(run):
 
 def test_a_run_json_without_a_plan_is_missed_where_the_ledger_names_one(run):
     (run / "run.json").rename(run / "kept")
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"run\.json: file not found; .*ledger\.jsonl, line 1, names its plan"):
         verify_run(run)
     content = json.loads((run / "kept").read_text())
     del content["plan"]
     (run / "run.json").write_text(json.dumps(content))
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"run\.json: lacks plan; expected what"):
         verify_run(run)
 
 
-def test_a_plan_that_changes_on_the_way_is_told(run):
+def test_a_plan_that_changes_on_the_way_is_reported(run):
     rewritten(log_of(run), lambda lines: lines[1].update(plan="ab" * 32))
-    closed_anew(run)
-    told = " ".join(sentences(verify_run(run, [log_of(run)])))
-    assert f"to the end: {log_of(run)}, line 2, names another" in told
+    closed_again(run)
+    reported = " ".join(sentences(verify_run(run, [log_of(run)])))
+    assert f"to the end: {log_of(run)}, line 2, names another" in reported
 
 
 @pytest.mark.parametrize("content", ["[]", '{"preprocessing": {}}'])
@@ -91,13 +91,13 @@ def test_a_model_json_of_something_else_is_found(run, content):
     file = run / "models/model.json"
     given = json.loads(content)
     file.write_text(content if isinstance(given, list) else json.dumps(json.loads(file.read_text()) | {"more": 1}))
-    closed_anew(run)
+    closed_again(run)
     with pytest.raises(BadInput, match=r"model\.json: holds (something else than the run's plan|no JSON object)"):
         verify_run(run)
 
 
 def test_what_says_nothing_of_a_plan_is_named(run):
     rewritten(log_of(run), lambda lines: [one.pop("plan", None) for one in lines])
-    closed_anew(run)
-    told = sentences(verify_run(run, [log_of(run)]))
-    assert f"that site2 trained by the plan in {run / 'run.json'}: their logs name none" in told
+    closed_again(run)
+    reported = sentences(verify_run(run, [log_of(run)]))
+    assert f"that site2 trained by the plan in {run / 'run.json'}: their logs name none" in reported

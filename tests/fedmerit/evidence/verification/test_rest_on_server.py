@@ -12,7 +12,7 @@ import pytest
 import torch
 from ledger_records import beside_the_servers_word
 from pretending import tiny_plan
-from signed_runs import closed_anew, lines_of, log_of, rewritten, rows_anew, run_signed
+from signed_runs import closed_again, lines_of, log_of, rewritten, rows_again, run_signed
 
 import fedmerit.server.run_guard as run_guard
 from fedmerit.errors import BadInput
@@ -87,9 +87,9 @@ def test_honest_run_leaves_only_open_what_nobody_but_the_server_has(made, kits, 
     assert {question.kind for question in found.unproven} >= {"scores unproven"}
     assert all(0 <= question.moved.weight <= 1 for question in found.unproven)
     options = [word for site in SITES for word in ("--site-log", log_of(run, site))]
-    told = fedmerit("verify", run, "--certificate", kits / "site1/startup/rootCA.pem", *options)
-    assert told.exit_code == 3
-    assert f"could have moved a weight by up to {found.moved.weight:.3f}" in told.stdout
+    reported = fedmerit("verify", run, "--certificate", kits / "site1/startup/rootCA.pem", *options)
+    assert reported.exit_code == 3
+    assert f"could have moved a weight by up to {found.moved.weight:.3f}" in reported.stdout
 
 
 def test_ratings_on_images_that_the_plan_does_not_name_convict_the_server(made, kits, fedmerit):
@@ -97,9 +97,9 @@ def test_ratings_on_images_that_the_plan_does_not_name_convict_the_server(made, 
     found = examined(run, kits)
     (fault,) = [one for one in found.faults if one.kind == "server images"]
     assert found.attribute(fault) == "the server's signature convicts the server"
-    told = fedmerit("verify", run)
-    assert told.exit_code == 1
-    assert "the plan, whose digest every site's log has, names none: the server invented them" in told.stderr
+    reported = fedmerit("verify", run)
+    assert reported.exit_code == 1
+    assert "the plan, whose digest every site's log has, names none: the server invented them" in reported.stderr
 
 
 def test_organisation_is_that_of_the_certificate(made, kits, monkeypatch):
@@ -186,10 +186,10 @@ def test_every_contradiction_is_found(made, kits):
     def change(lines):
         for line in lines[:2]:
             line["weights"]["site2"] += 0.125
-        rows_anew(copy, lines)
+        rows_again(copy, lines)
 
     rewritten(copy / "ledger.jsonl", change, signer(kits, HOST))
-    closed_anew(copy, signer(kits, HOST))
+    closed_again(copy, signer(kits, HOST))
     (copy / "run.json").write_text(json.dumps(json.loads((copy / "run.json").read_text()) | {"seed": 5}))
     found = examine_run(copy, (), Trust(kits / "site1/startup/rootCA.pem"))
     outcomes = [(one.round, one.site) for one in found.faults if one.kind == "outcome" and one.quantity == "weights"]

@@ -12,7 +12,7 @@ from certificates import issue
 from ledger_records import beside_the_servers_word, sentences
 from peer_models import EARLY
 from pretending import tiny_plan
-from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, run_signed, untold
+from signed_runs import closed_again, lines_of, log_of, measured, rewritten, run_signed, untold
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING
@@ -169,19 +169,19 @@ def test_one_byte_changed_anywhere_is_found(run, name):
 
 @pytest.fixture(params=["nobody", "stranger"])
 def forged(request, run, keys) -> Path:
-    """The run with a weight changed and the chain written anew, signed by nobody, or by a stranger."""
+    """The run with a weight changed and the chain written again, signed by nobody, or by a stranger."""
     stranger = Signer(keys / "stranger.key", keys / "stranger.crt") if request.param == "stranger" else None
     rewritten(run / "ledger.jsonl", lambda lines: lines[1]["weights"].update(site2=0.9), stranger)
     return run
 
 
-def test_ledger_written_anew_with_a_certificate_to_fit_is_not_what_sites_were_told(forged, keys):
-    signed_anew = "signature" in lines_of(forged / "ledger.jsonl")[0]
-    if signed_anew:
+def test_ledger_written_again_with_a_certificate_to_fit_is_not_what_sites_were_sent(forged, keys):
+    signed_again = "signature" in lines_of(forged / "ledger.jsonl")[0]
+    if signed_again:
         shutil.copy(keys / "stranger.crt", forged / CERTIFICATE)
     else:
         (forged / CERTIFICATE).unlink()
-    closed_anew(forged, Signer(keys / "stranger.key", keys / "stranger.crt") if signed_anew else None)
+    closed_again(forged, Signer(keys / "stranger.key", keys / "stranger.crt") if signed_again else None)
     with pytest.raises(BadInput, match=r"results\.csv: weight of site2 in round 1 is 0\.\d+, the ledger has 0\.9"):
         verify_run(forged)  # in itself the ledger is whole
     with pytest.raises(BadInput, match=r"it is not signed|signed by 'stranger'; expected server"):
@@ -223,14 +223,14 @@ def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, word
         verify_run(run, [log_of(run)])
 
 
-def test_what_the_server_threw_away_is_told_where_the_site_gives_its_log(sites, tmp_path):
+def test_what_the_server_threw_away_is_reported_where_the_site_gives_its_log(sites, tmp_path):
     write_json(tmp_path / "run/run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), NAMES, "local"))
     run = run_signed(tmp_path / "run", sites, "fedavg", None, lost=[("site2", 1)])
     assert verify_run(run, [log_of(run, "site1")]).updates == {"site1": ROUNDS}
-    told = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"
-    assert told not in sentences(verify_run(run, [log_of(run, "site1")]))
+    reported = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"
+    assert reported not in sentences(verify_run(run, [log_of(run, "site1")]))
     found = verify_run(run, logs_of(run))
-    assert (found.updates["site2"], sentences(found)[-1]) == (ROUNDS - 1, told)
+    assert (found.updates["site2"], sentences(found)[-1]) == (ROUNDS - 1, reported)
 
 
 def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
@@ -259,7 +259,7 @@ def logs_of(run: Path, *sites: str) -> list[Path]:
     return [log_of(run, site) for site in sites or ("site1", "site2", "site3")]
 
 
-def test_what_sites_gave_each_other_stands_in_the_logs_of_both(exchanging):
+def test_what_sites_gave_each_other_is_in_the_logs_of_both(exchanging):
     rounds = Counter()
     for site in ("site1", "site2", "site3"):
         for entry in lines_of(log_of(exchanging, site)):
@@ -327,10 +327,10 @@ def test_two_logs_that_disagree_on_what_was_given_are_found(exchanging, site, ch
         verify_run(exchanging, logs_of(exchanging))
 
 
-def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, exchanging):
+def test_answer_that_did_not_arrive_is_reported_and_is_no_contradiction(fedmerit, exchanging):
     rewritten(log_of(exchanging), lambda log: got_model(log).update(model=None))
     untold(exchanging)
-    closed_anew(exchanging)
+    closed_again(exchanging)
     found = verify_run(exchanging, logs_of(exchanging, "site1", "site2"))
     models = {(one.giver, one.receiver): (one.models, one.lost) for one in found.peer_models}
     assert models["site1", "site2"][1] == (1,)

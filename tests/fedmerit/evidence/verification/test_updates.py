@@ -162,7 +162,7 @@ TAKEN = round_records(
 )
 
 
-def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
+def test_what_was_trained_and_did_not_count_is_reported_with_the_ledgers_reason(own_log):
     own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
     assert list(map(str, find_discarded_updates(LEDGER, TAKEN, own_log("A", *own)))) == [
         "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
@@ -237,7 +237,7 @@ def test_what_counted_is_what_the_site_said(own_log):
     assert ratings([rating_record(0, "ab")], own) == []  # round 1 stands
 
 
-def test_what_the_server_threw_away_is_told_with_the_ledgers_reason(own_log):
+def test_what_the_server_threw_away_is_reported_with_the_ledgers_reason(own_log):
     late = {"rejected": {"A": "evaluation: no reply"}}
     own = own_log("A", *(rated(round, "a", "b") for round in range(4)), rated(3, "c"))
     assert ratings(

@@ -31,28 +31,28 @@ CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine"
 
 
 def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
-    told = json.loads(json.dumps(describe("mine", CONFIG, ("B", "A"), "sim")))
+    reported = json.loads(json.dumps(describe("mine", CONFIG, ("B", "A"), "sim")))
     expected = {
         **{"run": "mine", "method": "fedce", "seed": 3, "sites": ["B", "A"], "task": "fundus", "rounds": 7},
         **{"engine": "sim", "labels": ["disc", "cup"]},
         "parameters": {"joining": "zero", "combine": "plus", "error": "absolute", "least_cosine": -1.0},
     }
-    assert {name: told[name] for name in expected} == expected
-    assert told["training"]["lr"] == 0.1
-    assert RunConfiguration.from_dict(told["plan"]) == CONFIG
+    assert {name: reported[name] for name in expected} == expected
+    assert reported["training"]["lr"] == 0.1
+    assert RunConfiguration.from_dict(reported["plan"]) == CONFIG
 
 
 def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/opt/bin/fedmerit", "run", "--out", "my run", "--set", "lr=0.1"])
-    told = describe("mine", CONFIG, ("A",), "local")
-    assert told["command"] == "fedmerit run --out 'my run' --set lr=0.1"
-    age = datetime.now(UTC) - datetime.fromisoformat(told["started"])
+    reported = describe("mine", CONFIG, ("A",), "local")
+    assert reported["command"] == "fedmerit run --out 'my run' --set lr=0.1"
+    age = datetime.now(UTC) - datetime.fromisoformat(reported["started"])
     assert timedelta(seconds=-1) < age < timedelta(minutes=1)
-    assert told["packages"]["numpy"] == np.__version__
-    assert told["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert told["packages"]["python"] == platform.python_version()
-    assert told["fedmerit_version"] == told["packages"]["fedmerit"]
-    assert told["commit"] == code_commit()
+    assert reported["packages"]["numpy"] == np.__version__
+    assert reported["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert reported["packages"]["python"] == platform.python_version()
+    assert reported["fedmerit_version"] == reported["packages"]["fedmerit"]
+    assert reported["commit"] == code_commit()
 
 
 def test_what_came_with_a_job_has_no_version(monkeypatch):
@@ -62,9 +62,9 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
         return "1.0"
 
     monkeypatch.setattr(fedmerit.version, "version", version)
-    told = describe("mine", CONFIG, ("A",), "prod")
-    assert told["fedmerit_version"] == told["packages"]["fedmerit"] == "not installed"
-    assert told["packages"]["nvflare"] == "1.0"
+    reported = describe("mine", CONFIG, ("A",), "prod")
+    assert reported["fedmerit_version"] == reported["packages"]["fedmerit"] == "not installed"
+    assert reported["packages"]["nvflare"] == "1.0"
 
 
 def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
@@ -73,18 +73,18 @@ def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ({"method": "fedavg"}, "lacks plan; expected what `fedmerit run` wrote"),
         ({"plan": {}}, "plan: lacks method"),
         ({"plan": CONFIG.to_dict() | {"method": "magic"}}, "method 'magic': unknown"),
     ],
 )
-def test_a_plan_that_is_none_is_told_with_its_file(tmp_path, content, told):
+def test_a_plan_that_is_none_is_reported_with_its_file(tmp_path, content, reported):
     write_json(tmp_path / "run.json", content)
     with pytest.raises(BadInput) as error:
         read_plan(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {reported}")
 
 
 SITE = {"name": "A", "image_size": [64, 64], "channels": 1, "field_of_view": 120.0, "crop": "whole", "source": "x"}

@@ -51,7 +51,7 @@ def test_an_observer_is_parsed_and_specs_are_completed():
 
 
 @pytest.mark.parametrize(
-    ("specs", "keep_updates", "method", "told"),
+    ("specs", "keep_updates", "method", "reported"),
     [
         (
             ["shap"],
@@ -85,13 +85,13 @@ def test_an_observer_is_parsed_and_specs_are_completed():
         ([], True, "fedbn", "--keep-updates: not with method fedbn: its sites have models of their own"),
     ],
 )
-def test_what_cannot_be_observed_is_told(specs, keep_updates, method, told):
+def test_what_cannot_be_observed_is_reported(specs, keep_updates, method, reported):
     with pytest.raises(BadInput) as error:
         require_observers(specs, keep_updates, method, build_method(method, {}))
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
-def test_what_sites_train_alone_is_observed_of_sites_that_do():
+def test_what_sites_train_locally_is_observed_of_sites_that_do():
     bearing = [name for name in METHODS if can_observe(parse_observer("local_only"), build_method(name, {}))]
     assert bearing == ["standalone"]
     assert require_observers(["local_only"], False, "standalone", build_method("standalone", {})) == (

@@ -56,7 +56,7 @@ def task(models, mixtures, bins=0):
     )
 
 
-def test_equal_candidates_are_evaluated_once_with_the_numbers_of_each_alone(cases, passes):
+def test_equal_candidates_are_evaluated_once_with_the_numbers_of_each_only(cases, passes):
     network = initial_network(NETWORK, 0)
     first, second = (flat.get_parameters(initial_network(NETWORK, seed)) for seed in (0, 1))
     asked = task(torch.stack([first, second, first]), [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0, 0.5]], bins=4)
@@ -65,8 +65,8 @@ def test_equal_candidates_are_evaluated_once_with_the_numbers_of_each_alone(case
     assert together.overlaps[0] == together.overlaps[2] == together.overlaps[3] != together.overlaps[1]
     assert torch.equal(together.losses[0], together.losses[2])
     for place in range(4):
-        alone = replace(asked, mixtures=asked.mixtures[place][None], shares=asked.shares[:1])
-        found = evaluate_models(network, cases, alone, CONFIG)
+        single = replace(asked, mixtures=asked.mixtures[place][None], shares=asked.shares[:1])
+        found = evaluate_models(network, cases, single, CONFIG)
         assert found.overlaps == (together.overlaps[place],)
         assert torch.equal(found.losses[0], together.losses[place])
 
@@ -99,7 +99,7 @@ def test_no_more_than_the_last_are_remembered(cases, passes, monkeypatch):
 
 
 SENT_OUT = 100.0
-ROWS = [  # shares of three sites' trained statistics: one alone, two, all by images, none
+ROWS = [  # shares of three sites' trained statistics: one only, two, all by images, none
     [1.0, 0.0, 0.0],
     [0.5, 0.5, 0.0],
     [0.25, 0.5, 0.25],
@@ -133,7 +133,7 @@ def means(rule, evaluator=1, asked=None, **there):
     [
         ("models", [1.0, 2.0, 4.0, SENT_OUT]),
         ("mean", [1.0, 2.0, 4.0, SENT_OUT]),
-        ("recalibrated", [1.0, 2.0, 4.0, SENT_OUT]),  # until whoever evaluates estimates them anew
+        ("recalibrated", [1.0, 2.0, 4.0, SENT_OUT]),  # until the evaluating site estimates them again
         ("weights", [1.0, 2.5, 3.8, SENT_OUT]),  # (.2 + .6 · 3) / .8; .2 + 1.8 + 1.8
         ("own", [1.0, 3.0, 3.0, 3.0]),  # at the second site
         ("frozen", [SENT_OUT] * 4),

@@ -1,4 +1,4 @@
-"""What a hospital takes home."""
+"""What a hospital receives."""
 
 from statistics import fmean
 
@@ -39,8 +39,8 @@ def finished(sites, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(sites, tmp_path_factory):
-    run = tmp_path_factory.mktemp("alone") / "run"
+def single(sites, tmp_path_factory):
+    run = tmp_path_factory.mktemp("single") / "run"
     runs.create(run, "standalone", sites, rounds=1, engine="local", settings=SETTINGS, only=ONLY)
     runs.execute(run, lambda record: None)
     return run
@@ -53,17 +53,17 @@ def dice(run, split):
 
 @pytest.mark.slow
 def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
-    home, given, alone = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
+    home, given, single = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
     assert list(home) == ONLY
-    assert all(home[site] >= max(given[site], alone[site]) - 1e-9 for site in home)
+    assert all(home[site] >= max(given[site], single[site]) - 1e-9 for site in home)
 
 
-def test_what_was_given_is_the_run_s_model_and_what_was_trained_alone_is_standalone(finished, alone):
+def test_what_was_given_is_the_run_s_model_and_what_was_trained_locally_is_standalone(finished, single):
     assert dice(finished, "testing_given") == pytest.approx(dice(finished, "testing"))
-    assert dice(finished, "testing_local_only") == dice(alone, "testing")
+    assert dice(finished, "testing_local_only") == dice(single, "testing")
 
 
-def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finished, sites):
+def test_what_is_received_lies_among_the_models_and_is_what_was_tested(finished, sites):
     for site in open_sites(sites, ONLY):
         overlaps = evaluate(
             load_network(finished / "models" / "selected", site.name), site.cases("testing"), site.labels, final=True
@@ -75,9 +75,9 @@ def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finishe
 def test_the_choice_is_made_once(finished, sites):
     config = RunConfiguration.from_dict(read_run(finished)["plan"])
     network = build_network(config.network, torch.device("cpu"))
-    finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
+    selector = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
-    again = finisher.select((flat.get_parameters(worst), flat.get_buffers(worst)))
+    again = selector.select((flat.get_parameters(worst), flat.get_buffers(worst)))
     rows = read_results(finished).query("quantity == 'final_model_choice' and site == 'site1'")
     assert set(rows["value"]) == {float(again.choice)}
     assert again.choice in range(GIVEN, LOCAL_ONLY + 9)
@@ -113,12 +113,12 @@ def test_dice_is_that_of_patients_whatever_the_number_of_their_cases():
 )
 def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, monkeypatch, tried, dice, chosen):
     config = tiny_plan("fedavg")
-    finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
-    given, alone, changed = ((torch.full((1,), float(number)), {}) for number in range(3))
+    selector = FinalModelSelector(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
+    given, single, changed = ((torch.full((1,), float(number)), {}) for number in range(3))
     of_patients = {0: (0.5, 0.5), 1: (0.1, 0.1), 2: dice}
-    monkeypatch.setattr(finisher, "_train_locally", lambda: alone)
-    monkeypatch.setattr(finisher, "_changed", lambda model: [(tried, changed)])
+    monkeypatch.setattr(selector, "_train_locally", lambda: single)
+    monkeypatch.setattr(selector, "_changed", lambda model: [(tried, changed)])
     monkeypatch.setattr(
-        finisher, "_dice", lambda model, cases: dict(zip("ab", of_patients[int(model[0])], strict=True))
+        selector, "_dice", lambda model, cases: dict(zip("ab", of_patients[int(model[0])], strict=True))
     )
-    assert finisher.select(given).choice == chosen
+    assert selector.select(given).choice == chosen

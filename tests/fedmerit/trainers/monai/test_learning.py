@@ -75,11 +75,11 @@ def test_cases_of_few_slices_are_evaluated_together():
     assert passes == [EVALUATION_BATCH, sum(sizes) - EVALUATION_BATCH]
     evaluate(network, cases, ("disc", "cup"), amp=True)
     assert passes[2:] == [sum(sizes)]  # up to twice as many
-    alone = [evaluate(network, [case], ("disc", "cup"), final=True) for case in cases]
-    assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
+    single = [evaluate(network, [case], ("disc", "cup"), final=True) for case in cases]
+    assert [replace(one, case="") for one in together] == [replace(one, case="") for each in single for one in each]
 
 
-def test_loss_by_hand():
+def test_loss_explicitly():
     """Logits (2, 1, 1, 2) = (0, ln 3; 0, ln 3), masks (1, 1; 0, 0), so p = (1/2, 3/4; 1/2, 3/4).
 
     Soft Dice over the batch: 1 - 2 Σpy / (Σp + Σy) = 1 - 2.5 / (2.5 + 2) = 4/9, smoothing of 1e-5 aside.
@@ -129,7 +129,7 @@ def test_training_repeats_for_a_seed_whatever_the_global_random_state(slices, au
     assert not torch.equal(vector, other)
 
 
-def test_training_and_building_leave_the_global_random_state_alone(slices):
+def test_training_and_building_leave_the_global_random_state_only(slices):
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -138,7 +138,7 @@ def test_training_and_building_leave_the_global_random_state_alone(slices):
     assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
 
 
-def test_the_initial_network_depends_on_its_seed_alone():
+def test_the_initial_network_depends_on_its_seed_only():
     torch.manual_seed(0)
     first = flat.get_parameters(initial_network(NETWORK, 3))
     torch.manual_seed(1)
@@ -277,7 +277,7 @@ class Tuple(Levels):
 
 @pytest.mark.parametrize("kind", [Levels, Tuple])
 def test_levels_of_other_sizes_count_half_as_much_each(kind, slices, monkeypatch):
-    """1, 1/2 and 1/4 of the loss of each, of the masks' nearest pixels: by hand before the only step."""
+    """1, 1/2 and 1/4 of the loss of each, of the masks' nearest pixels: explicitly before the only step."""
     monkeypatch.setenv(TRUST, ALL)
     network = Network(1, ("disc", "cup"), f"{__name__}:{kind.__name__}")
     built = initial_network(network, 0)

@@ -114,7 +114,7 @@ def square_of_logits(images, logits):
     return logits.square().mean()
 
 
-def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(samples):
+def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_reported(samples):
     """Site2's model is all zeros, site3's lacks an entry; Dice of a network here: 0.5 where it is zeros, else 1."""
     here, method = local(samples), Listens()
     received, buffers = here.task.parameters, here.task.buffers
@@ -215,14 +215,14 @@ def test_that_round_and_the_one_before_are_kept(folder):
     assert [folder.read(round) is not None for round in range(5)] == [False, True, False, False, True]
 
 
-def test_what_was_read_stays_when_its_file_is_written_anew_or_goes(folder):
+def test_what_was_read_stays_when_its_file_is_written_again_or_goes(folder):
     """The vectors are mapped from the file."""
     folder.remember(0, memory_of(1.0))
     held = folder.read(0)
     folder.remember(0, replace(held, trained=held.received + 7))
     assert torch.equal(held.trained, torch.full((5,), 2.0))
     assert torch.equal(folder.read(0).trained, torch.full((5,), 8.0))
-    held.received.add_(1)  # of the one read alone
+    held.received.add_(1)  # of the one read only
     assert torch.equal(folder.read(0).received, torch.full((5,), 1.0))
     folder.remember(1, memory_of(3.0))
     folder.remember(2, memory_of(4.0))

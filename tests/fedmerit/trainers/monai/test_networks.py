@@ -147,7 +147,7 @@ class Trained(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ("dict", "makes dict of two images in training"),
         ("loss", r"makes \(2, 2, 16, 16\), \(\) of two images"),
@@ -156,9 +156,11 @@ class Trained(nn.Module):
         ("empty", "makes nothing of two images"),
     ],
 )
-def test_what_cannot_be_trained_on_is_told_before_a_run(wrong, told):
+def test_what_cannot_be_trained_on_is_reported_before_a_run(wrong, reported):
     network = Network(1, ("disc", "cup"), f"{__name__}:Trained", arguments={"wrong": wrong})
-    with pytest.raises(BadInput, match=rf"{told}.*; expected logits of shape \(2, 2, 16, 16\), or a list of logits"):
+    with pytest.raises(
+        BadInput, match=rf"{reported}.*; expected logits of shape \(2, 2, 16, 16\), or a list of logits"
+    ):
         check_image_size(network, (16, 16))
 
 
@@ -180,17 +182,17 @@ def test_looking_at_a_network_of_others_draws_nothing():
 
 
 @pytest.mark.parametrize(
-    ("architecture", "arguments", "told"),
+    ("architecture", "arguments", "reported"),
     [
         ("unet", {"dropout": 0.2}, "drops 0.2 at random"),
         ("segresnet", {"dropout_prob": 0.1}, "drops 0.1 at random"),
         ("swinunetr", {"dropout_path_rate": 0.3}, "at random"),
     ],
 )
-def test_layers_that_drop_at_random_are_refused(architecture, arguments, told):
+def test_layers_that_drop_at_random_are_refused(architecture, arguments, reported):
     plain = Network(1, ("disc",), architecture, width=12 if architecture == "swinunetr" else 8)
     drops = replace(plain, arguments=arguments)
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=reported):
         require_repeatable(drops, initial_network(drops, 0))
     require_repeatable(plain, initial_network(plain, 0))
 

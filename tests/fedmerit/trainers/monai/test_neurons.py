@@ -169,10 +169,10 @@ def test_a_network_is_left_as_it_was(order):
 @pytest.mark.parametrize("order", ["exact", "taylor"])
 def test_sites_in_several_threads_do_not_disturb_each_other(order):
     networks = [find_network(residual_units=units) for units in (0, 1, 2, 0)]
-    alone = [loss_increases(network, images_of(2), order) for network in networks]
+    single = [loss_increases(network, images_of(2), order) for network in networks]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda network: loss_increases(network, images_of(2), order), networks))
-    assert all(map(torch.equal, alone, together))
+    assert all(map(torch.equal, single, together))
 
 
 @pytest.mark.parametrize(

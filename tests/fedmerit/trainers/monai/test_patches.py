@@ -109,11 +109,11 @@ def test_a_short_side_is_halved_when_the_others_have_come_down_to_it():
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "reported"),
     [((16, 64), "three sides"), ((16, 60, 64), "multiples of 4x8x16"), ((18, 64, 64), "multiples of 4x16x16")],
 )
-def test_a_patch_that_the_network_cannot_halve_is_refused(patch, told):
-    with pytest.raises(BadInput, match=told):
+def test_a_patch_that_the_network_cannot_halve_is_refused(patch, reported):
+    with pytest.raises(BadInput, match=reported):
         check_image_size(Network(1, ("organ",), depth=5, patch=patch), (128, 128))
 
 

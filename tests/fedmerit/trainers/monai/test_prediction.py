@@ -89,7 +89,7 @@ def test_masks_as_they_are_used_see_the_mirror_image_too(tmp_path):
     assert not predict(network, image - 0.2).any()
     case = stored(tmp_path, "one", image, np.ones_like(image))
     (seen,), (used,) = evaluate(network, [case], ("disc",)), evaluate(network, [case], ("disc",), final=True)
-    assert (seen.true_positives, seen.false_negatives) == (36, 36)  # of a round: by the network's logits alone
+    assert (seen.true_positives, seen.false_negatives) == (36, 36)  # of a round: by the network's logits only
     assert (used.true_positives, used.false_negatives) == (72, 0)
 
 
@@ -113,9 +113,9 @@ def test_final_overlaps_count_what_predict_makes(tmp_path):
     for overlap in found:
         case, place = cases[int(overlap.case)], ("disc", "cup").index(overlap.label)
         mask, there = predict(network, case.image)[:, place], case.label[:, place] > 0
-        told = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
-        assert told == ((mask & there).sum(), (mask & ~there).sum(), (~mask & there).sum())
-        assert sum(told[:2]) > 0
+        reported = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
+        assert reported == ((mask & there).sum(), (mask & ~there).sum(), (~mask & there).sum())
+        assert sum(reported[:2]) > 0
     network.largest = False
     every_part = evaluate(network, cases, ("disc", "cup"), final=True)
     assert all(more.dice != one.dice for more, one in zip(every_part, found, strict=True))
