@@ -55,7 +55,7 @@ def test_identify_patients_dicom_states_patient_and_modality(tmp_path):
     assert {(case.modality, case.modality_from) for case in known} == {("MR", Origin.DICOM)}
 
 
-def test_identify_patients_other_id_in_the_mask_is_told(tmp_path):
+def test_identify_patients_other_id_in_the_mask_is_reported(tmp_path):
     raw = site(tmp_path, ["PAT0", "PAT1"])
     dicom(tmp_path / "seg.dcm", "PAT1", "SEG")
     cases = tuple(replace(case, label=tmp_path / "seg.dcm") for case in raw.cases)
@@ -83,7 +83,7 @@ def test_identify_patients_in_any_source_they_are_one(tmp_path):
     )
 
 
-def test_identify_patients_one_id_for_all_is_nobodys_and_told(tmp_path):
+def test_identify_patients_one_id_for_all_is_nobodys_and_reported(tmp_path):
     raw = site(tmp_path, ["STUDY7"] * 3)
     patients, origins, (remark,) = found(raw, tmp_path, {"acc0": "x", "acc1": "x", "acc2": "y"})
     assert patients == ["A-x", "A-x", "A-y"]

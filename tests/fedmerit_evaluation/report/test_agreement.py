@@ -25,7 +25,7 @@ from fedmerit_evaluation.results.views import Results
 WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition
 
 
-def _truth(folder: Path, *, sizes: tuple[int, ...] = (3, 4), seeds: tuple[int, ...] = (0, 1)) -> Path:
+def _ground_truth(folder: Path, *, sizes: tuple[int, ...] = (3, 4), seeds: tuple[int, ...] = (0, 1)) -> Path:
     folder.mkdir(parents=True)
     rows = [
         Row("x", "fedavg", seed, 3, tested, "dice", 0.5 + sum(map(WORTH.__getitem__, members)), "testing", case,
@@ -50,7 +50,7 @@ def _runs(root: Path) -> list[Path]:
 def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     results = combine_results(runs)
-    (found,), notes = compare_with_ground_truth(runs, results, _truth(tmp_path / "truth"), 200)
+    (found,), notes = compare_with_ground_truth(runs, results, _ground_truth(tmp_path / "ground_truth"), 200)
     assert notes == []
     assert found.reference == "leave-one-out"
     for seed in (0, 1):
@@ -70,34 +70,36 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     assert table["Noise ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
 
 
-def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
-    truth = _truth(tmp_path / "truth")
-    rows = pd.read_csv(truth / "results.csv", dtype={"case": str}, keep_default_na=False)
+def test_a_ground_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
+    ground_truth = _ground_truth(tmp_path / "ground_truth")
+    rows = pd.read_csv(ground_truth / "results.csv", dtype={"case": str}, keep_default_na=False)
     dice = rows["quantity"] == "dice"
     rows.loc[dice, "value"] = np.random.default_rng(0).uniform(0.3, 0.9, int(dice.sum()))
-    rows.to_csv(truth / "results.csv", index=False)
+    rows.to_csv(ground_truth / "results.csv", index=False)
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), truth, 50)
+    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), ground_truth, 50)
     assert found.methods_table.frame["Noise ceiling"].max() < 0.7
     assert "(one seed)" not in found.methods_table.caption
     assert "95 % CI over cases and seeds; noise ceiling" in found.methods_table.caption
     assert "low_noise_ceiling" in [limit.code for limit in found.limits]
 
 
-def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noise_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, drawn = open_runs(_runs(tmp_path)), []
     real = ground_truths.resample
     monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
     found, _ = compare_with_ground_truth(
-        runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), 20
+        runs, combine_results(runs), _ground_truth(tmp_path / "ground_truth", sizes=(1, 2, 3, 4)), 20
     )
     assert [one.reference for one in found] == ["leave-one-out", "Shapley"]
     assert len(drawn) == 2
 
 
-def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
+def test_of_one_seed_the_noise_ceiling_says_so(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), 50)
+    (found,), _ = compare_with_ground_truth(
+        runs, combine_results(runs), _ground_truth(tmp_path / "ground_truth", seeds=(0,)), 50
+    )
     assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
     assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
 
@@ -117,8 +119,8 @@ def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
 
 
 def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
-    truth, runs = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
-    out = write_report(runs, tmp_path / "r" / "report.html", ground_truth=truth)
+    ground_truth, runs = _ground_truth(tmp_path / "ground_truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
+    out = write_report(runs, tmp_path / "r" / "report.html", ground_truth=ground_truth)
     page = out.read_text()
     for name in ("leave-one-out", "shapley"):
         assert f'id="table-agreement-{name}"' in page
@@ -130,30 +132,30 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert table["Pearson"].between(-1, 1).all()
     said = "Spearman correlation of the method&#39;s estimate with Shapley values"
     assert said in page
-    counted = write_report(runs[:2], tmp_path / "fedavg.html", ground_truth=truth).read_text()
+    counted = write_report(runs[:2], tmp_path / "fedavg.html", ground_truth=ground_truth).read_text()
     assert said not in counted  # FedAvg's is the share of training images
 
 
 def test_payment_needs_five_patients_and_counts_images_of_a_patient_once(tmp_path: Path) -> None:
-    truth, runs = _truth(tmp_path / "truth"), _runs(tmp_path)[2:]
+    ground_truth, runs = _ground_truth(tmp_path / "ground_truth"), _runs(tmp_path)[2:]
 
     def codes() -> list[str]:
-        return [one.code for one in build_model(open_runs(runs), truth).payment.conditions]
+        return [one.code for one in build_model(open_runs(runs), ground_truth).payment.conditions]
 
     assert "chance" not in codes()
     for run in runs:
         rows = pd.read_csv(run / "results.csv", dtype={"case": str, "patient": str}, keep_default_na=False)
         rows.loc[(rows["split"] == "testing") & (rows["site"] == SITES[0]), "patient"] = "one"
         rows.to_csv(run / "results.csv", index=False)
-    assert build_model(open_runs(runs), truth).patients == 1
+    assert build_model(open_runs(runs), ground_truth).patients == 1
     assert "chance" in codes()
 
 
 @pytest.mark.slow
 def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
-    truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))
-    write_sampling(truth, Sampling(SITES, truncation=2.0, most=20))
-    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", ground_truth=truth)
+    ground_truth = _ground_truth(tmp_path / "ground_truth", sizes=(4, 3, 2), seeds=(0, 1))
+    write_sampling(ground_truth, Sampling(SITES, truncation=2.0, most=20))
+    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", ground_truth=ground_truth)
     page = out.read_text()
     assert "Standard error [points]" in page
     assert "estimates from 20, 20 sampled permutations, with standard errors up to" in page
@@ -165,27 +167,27 @@ def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: p
     for site in WORTH:
         monkeypatch.setitem(WORTH, site, -WORTH[site])
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), _truth(tmp_path / "truth"), 50)
+    (found,), _ = compare_with_ground_truth(runs, combine_results(runs), _ground_truth(tmp_path / "ground_truth"), 50)
     values = {"reference": "leave-one-out", "seeds": [0, 1]}
     assert Limit("values_sum", values=values) in found.limits
 
 
-def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
+def test_a_ground_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
     with pytest.raises(BadInput, match=r"--ground-truth .*no results.csv.*fedmerit value leave-one-out"):
         write_report(runs, tmp_path / "r.html", ground_truth=tmp_path)
     with pytest.raises(BadInput, match="names no coalition"):
         write_report(runs, tmp_path / "r.html", ground_truth=runs[0])
     with pytest.raises(BadInput, match=r"fedmerit value leave-one-out .*trains what is missing"):
-        write_report(runs, tmp_path / "r.html", ground_truth=_truth(tmp_path / "part", sizes=(4,)))
+        write_report(runs, tmp_path / "r.html", ground_truth=_ground_truth(tmp_path / "part", sizes=(4,)))
     other = make_run(tmp_path / "other", sites=("Yew", "Zelkova"))
     with pytest.raises(BadInput, match="the ground truth is of Alder"):
-        write_report([other], tmp_path / "r.html", ground_truth=_truth(tmp_path / "truth"))
+        write_report([other], tmp_path / "r.html", ground_truth=_ground_truth(tmp_path / "ground_truth"))
     assert not (tmp_path / "r.html").exists()
 
 
 def test_hospital_sees_its_own_value(tmp_path: Path) -> None:
-    model = build_site_model(open_runs(_runs(tmp_path)), "Birch", _truth(tmp_path / "truth"))
+    model = build_site_model(open_runs(_runs(tmp_path)), "Birch", _ground_truth(tmp_path / "ground_truth"))
     assert model.hospitals[0].values == pytest.approx({"leave-one-out": 0.05})
     (row,) = model.others[model.others["quantity"].str.startswith("Value")].to_dict("records")
     assert (row["own"], row["third"]) == (pytest.approx(5.0), "middle third")
@@ -195,12 +197,12 @@ def test_hospital_sees_its_own_value(tmp_path: Path) -> None:
 
 def test_ground_truth_of_other_images_is_a_limit_of_both_reports(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "run", rounds=2, site_digests=dict.fromkeys(SITES, "a"))]
-    truth = _truth(tmp_path / "truth", seeds=(0,))
+    ground_truth = _ground_truth(tmp_path / "ground_truth", seeds=(0,))
     note = "its trainings and the runs had 1 of 4 sites from differently prepared folders"
     for digest, times in (("a", 0), ("b", 1)):
-        write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
+        write_json(ground_truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
         opened = open_runs(runs)
-        for model in (build_model(opened, truth), build_site_model(opened, "Birch", truth)):
+        for model in (build_model(opened, ground_truth), build_site_model(opened, "Birch", ground_truth)):
             notes = [limit.values["note"] for limit in model.limits if limit.code == "preparation"]
             assert sum(note in one for one in notes) == times
 
@@ -209,7 +211,7 @@ def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tm
     runs = open_runs(_runs(tmp_path))
     rows = combine_results(runs).rows
     answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
-    (found,), _ = compare_with_ground_truth(runs, answered, _truth(tmp_path / "truth"), 50)
+    (found,), _ = compare_with_ground_truth(runs, answered, _ground_truth(tmp_path / "ground_truth"), 50)
     assert found.methods_table.frame["Pearson"].isna().all()
     undefined = [name for limit in found.limits if limit.code == "undefined" for name in limit.values["estimates"]]
     assert "fedce (mean contribution)" in undefined

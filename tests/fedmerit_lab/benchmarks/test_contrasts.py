@@ -1,4 +1,4 @@
-"""Methods against a baseline over folds, against numbers computed by hand."""
+"""Methods against a baseline over folds, against numbers computed explicitly."""
 
 import numpy as np
 import pandas as pd
@@ -29,17 +29,19 @@ def made(folds=FOLDS, lacking=None):
     return Results(pd.DataFrame(rows, columns=[*names, "fold", "patient"]))
 
 
-def by_hand(results, outcome):
+def explicitly(results, outcome):
     """Methods x folds."""
     means = results.rows.groupby(["method", "fold", "site"])["value"].mean().unstack("site")
     return (means.mean(axis=1) if outcome == MEAN else means.min(axis=1)).unstack("fold")
 
 
 @pytest.mark.parametrize("outcome", [MEAN, WORST])
-def test_outcomes_by_fold_are_those_computed_by_hand(outcome):
+def test_outcomes_by_fold_are_those_computed_explicitly(outcome):
     results = made()
     found = outcomes_by_fold(results)[outcome]
-    assert found.loc[list(METHODS)].to_numpy() == pytest.approx(by_hand(results, outcome).loc[list(METHODS)].to_numpy())
+    assert found.loc[list(METHODS)].to_numpy() == pytest.approx(
+        explicitly(results, outcome).loc[list(METHODS)].to_numpy()
+    )
 
 
 def test_contrast_counts_shared_training_patients_and_the_whole_family():
@@ -47,7 +49,7 @@ def test_contrast_counts_shared_training_patients_and_the_whole_family():
     found, p = contrast(outcomes_by_fold(results), "fedavg"), []
     assert [(one.outcome, one.method) for one in found] == [(o, m) for o in (MEAN, WORST) for m in ("afl", "fedce")]
     for one in found:
-        table = by_hand(results, one.outcome)
+        table = explicitly(results, one.outcome)
         d = (table.loc[one.method] - table.loc["fedavg"]).to_numpy()
         error = d.std(ddof=1) * np.sqrt(1 / 5 + 1 / 3)
         assert one.difference.mean == pytest.approx(d.mean())
