@@ -49,6 +49,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.server"},
     {"fedmerit.evidence.verification"},
     {"fedmerit.engines.engine"},
+    {"fedmerit.engines.live_curves"},
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},
     {"fedmerit.engines"},

@@ -56,21 +56,25 @@ def run(
     if not resume and asked.sites and asked.fold is None:
         for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):
             console.print(line)
-    for spec in read_run(folder).get("track", ()) if resume else given.get("track", ()):
-        console.print(f"live: {_where_to_look(spec, folder)}", soft_wrap=True)
+    recorded = read_run(folder) if resume else {"engine": "sim", **given}
+    for spec in recorded.get("track", ()):
+        console.print(f"live: {_where_to_look(spec, folder, recorded['engine'])}", soft_wrap=True)
     run_with_progress(folder)
     print_runs([folder])
 
 
-def _where_to_look(spec: str, folder: Path) -> str:
-    """Return how to see the live curves of a run, by the spec of its tracker."""
+def _where_to_look(spec: str, folder: Path, engine: str) -> str:
+    """Return how to see the live curves of a run, by the spec of its tracker and its engine."""
+    from fedmerit.engines.live_curves import EXPERIMENT, MLFLOW, TENSORBOARD
     from fedmerit.schema.configuration.specs import MLflow, parse_tracker
 
-    tracker = parse_tracker(spec)
+    tracker, is_local = parse_tracker(spec), engine == "local"
     if not isinstance(tracker, MLflow):
-        return f"tensorboard --logdir {folder / 'nvflare'}"
+        return f"tensorboard --logdir {folder / (TENSORBOARD if is_local else 'nvflare')}"
     if tracker.uri:
-        return f"{tracker.uri}, experiment FedMerit"
+        return f"{tracker.uri}, experiment {EXPERIMENT}"
+    if is_local:
+        return f"mlflow ui --backend-store-uri sqlite:///{(folder / MLFLOW).resolve()}"
     return f"mlflow ui --backend-store-uri sqlite:///FILE, with the mlflow.db below {folder / 'nvflare'}"
 
 

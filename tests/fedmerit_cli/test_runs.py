@@ -257,15 +257,17 @@ def test_ctrl_c_says_how_to_resume(fedmerit, options, run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "place"),
+    ("spec", "engine", "place"),
     [
-        ("tensorboard", f"tensorboard --logdir {Path('run/nvflare')}"),
-        ("mlflow:uri=http://server:5000", "http://server:5000, experiment FedMerit"),
-        ("mlflow", f"with the mlflow.db below {Path('run/nvflare')}"),
+        ("tensorboard", "sim", f"tensorboard --logdir {Path('run/nvflare')}"),
+        ("tensorboard", "local", f"tensorboard --logdir {Path('run/tensorboard')}"),
+        ("mlflow:uri=http://server:5000", "sim", "http://server:5000, experiment FedMerit"),
+        ("mlflow", "sim", f"with the mlflow.db below {Path('run/nvflare')}"),
+        ("mlflow", "local", f"sqlite:///{Path('run/mlflow.db').resolve()}"),
     ],
 )
-def test_tracker_says_where_to_look(spec, place):
-    assert place in runs._where_to_look(spec, Path("run"))
+def test_tracker_says_where_to_look(spec, engine, place):
+    assert place in runs._where_to_look(spec, Path("run"), engine)
 
 
 def test_tensorboard_has_its_line(fedmerit, options, run, asked):

@@ -11,6 +11,7 @@ from fedmerit.ciphertexts import KEYS
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.engine import Engine, Laboratory, OnExchange, OnRound, OpenRun
 from fedmerit.engines.image_sites import ImageSites, configure_images
+from fedmerit.engines.live_curves import write_curves
 from fedmerit.engines.local import run_local
 from fedmerit.engines.script_sites import ScriptSites
 from fedmerit.errors import BadInput
@@ -66,7 +67,7 @@ def describe_run(name: str, asked: RunOptions, at_sites: ImageSites | ScriptSite
         require_decentralised(config)
     asked.waiting.require_sites(len(names))
     filters = require_privacy(asked.privacy, config.method, config.build_method())
-    trackers = require_tracking(asked.track, asked.engine)
+    trackers = require_tracking(asked.track)
     allow(*trackers)
     require_consistent(config, filters)
     _require_processes(config, asked.engine, asked.threads, names)
@@ -117,11 +118,17 @@ def execute(
     at_sites, threads = kind.recorded(run, info), threads or info["threads"]
     _require_processes(config, info["engine"], threads, at_sites.names)
     engine, privacy = _find_engine(info["engine"]), info["privacy"]
-    with lock_folder(run) as lock:
+    tracked = info.get("track", ()) if engine is run_local else ()  # NVFlare's engines have receivers
+    with lock_folder(run) as lock, write_curves(tracked, run, at_sites.names) as write_round:
+
+        def observe(record: Mapping[str, Any]) -> None:
+            write_round(record)
+            on_round(record)
+
         remove_partial_files(run)
         contexts = _make_contexts(run, config) if HE in privacy else None
         more = (privacy, Waiting.of_record(info), threads, contexts, on_exchange, laboratory or Laboratory())
-        engine(OpenRun(run, config, at_sites, lock, on_round, *more))
+        engine(OpenRun(run, config, at_sites, lock, observe, *more))
 
 
 def _find_engine(name: str) -> Engine:
@@ -186,7 +193,7 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     config = replace(config, server_images=images_digest(own))
     config = with_sharing(config, asked.share_models, False, bool(config.server_images))
     filters = require_privacy(asked.privacy, method, config.build_method())
-    require_tracking(asked.track, "prod")
+    require_tracking(asked.track)
     require_consistent(config, filters)
     return config, filters
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trust import allowed_place
-from fedmerit_evaluation.figures.drawing import NARROW, STYLE, png
+from fedmerit_evaluation.figures.drawing import NARROW, STYLE, png, webp
 from fedmerit_evaluation.figures.pages import SavedFigure, address_of, save_png
 from fedmerit_evaluation.report.words import join_words, say
 from fedmerit_evaluation.results.runs import Run
@@ -87,7 +87,7 @@ def overlay_pictures(
 
 def _worst_case(shown: Sequence[Overlay], site: str, caption: str) -> SavedFigure:
     worst = [one for one in shown if one.site == site and one.which in ("worst", "only")]
-    address = address_of(png(draw_worst(worst)), "png")
+    address = address_of(webp(draw_worst(worst)), "webp")
     return SavedFigure(site, caption.format(WHICH[worst[0].which]), address, say("seen_overlays", worst))
 
 

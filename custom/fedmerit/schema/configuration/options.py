@@ -21,7 +21,7 @@ from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 MOST_FILE = 1 << 20  # bytes of a file of options
-NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
+NVFLARE_ONLY = ("round_timeout",)  # options that the local engine has no use for
 OF_SCRIPTS = ("script", "model", "script_args", "script_timeout", "clients", "metric")  # instead of sites
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
 
@@ -146,7 +146,7 @@ class RunOptions(BaseModel):
     track: Annotated[
         tuple[str, ...],
         Text(),
-        About("Show scalars live, at the server."),
+        About("Write live curves."),
         Shown("tensorboard|mlflow[:uri=URL]", panel=MACHINES, is_recorded=True),
     ] = ()
 

@@ -62,12 +62,12 @@ def filter_names(specs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """A tracker: event files in the job's folder at the server, a folder per site."""
+    """A tracker: event files in the run folder, on NVFlare in the job's folder at the server; a folder per site."""
 
 
 @dataclass(frozen=True)
 class MLflow:
-    """A run per site, in a SQLite file in the job's results or at an MLflow server."""
+    """A run per site, in a SQLite file in the run folder, on NVFlare in the job's results, or at an MLflow server."""
 
     uri: Annotated[str, Text(), About("address of the MLflow server, as the federation's server reaches it")] = ""
 
@@ -81,15 +81,10 @@ def parse_tracker(spec: str) -> Tracker:
     return parse_spec(spec, TRACKERS, "--track")
 
 
-def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
-    """Return the specs.
-
-    `BadInput` if one is invalid, its package is not installed here, or the engine has no receivers.
-    """
+def require_tracking(specs: Sequence[str]) -> list[str]:
+    """Return the specs; `BadInput` if one is invalid, or its package is not installed here."""
     for spec in specs:
         parse_tracker(spec)
-        if engine == "local":
-            raise BadInput(f"--track {spec}: only with NVFlare's engines; take --engine sim")
         package, _ = split_spec(spec)
         if find_spec(package) is None:
             raise BadInput(f"--track {spec}: {package} is not installed; {install_advice('tracking')}")

@@ -161,18 +161,13 @@ def test_specs():
             parse_tracker(spec)
 
 
-def test_the_local_engine_has_no_receivers():
-    with pytest.raises(BadInput, match="--engine sim"):
-        require_tracking(["tensorboard"], "local")
-
-
 def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: None)
     for kind in TRACKERS:
         with pytest.raises(BadInput, match=r"pip install -e '.\[tracking\]'"):
-            require_tracking([kind], "sim")
+            require_tracking([kind])
 
 
 def test_a_tracker_that_is_installed_is_taken(monkeypatch):
     monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: name == "tensorboard")
-    assert require_tracking(["tensorboard"], "sim") == ["tensorboard"]
+    assert require_tracking(["tensorboard"]) == ["tensorboard"]
