@@ -1,7 +1,7 @@
 """Simulated federations whose true Dice is known: how often intervals cover it, how often verdicts are wrong.
 
-``python tests/support/simulated_studies.py coverage``, ``folds``, ``values``, ``family`` and ``pages`` print the tables
-of docs/studies/statistics.md.
+``python tests/support/simulated_studies.py coverage``, ``folds``, ``values``, ``family``, ``pages``, ``failures`` print
+the tables of docs/studies/statistics.md.
 """
 
 import sys
@@ -11,7 +11,8 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest, t
+from scipy.special import expit
+from scipy.stats import binomtest, bootstrap, t
 
 from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
@@ -386,6 +387,66 @@ def family_table(studies=100) -> Iterator[str]:
         yield f"| {methods} | {' | '.join(f'{one:.0f}' for one in cells)} |"
 
 
+BY_METHOD = ("fedavg", "standalone")
+SKEWED = {"patient": 0.7, "patient_method": 0.3, "seed": 0.05, "seed_site": 0.1, "rest": 0.12}  # SD of logits of Dice
+
+
+def failing(random, hospitals, seeds, patients, fails):
+    """(2, seeds, hospitals, patients) skewed Dice near .9 of two methods, each failing on a part of the patients.
+
+    A failed patient's Dice is between 0 and a half of what it would be, drawn for each seed.
+    """
+    methods, shape = len(fails), (len(fails), seeds, hospitals, patients)
+    logits = 2.4 + random.normal(0, SKEWED["patient"], (1, 1, hospitals, patients))
+    logits = logits + random.normal(0, SKEWED["patient_method"], (methods, 1, hospitals, patients))
+    of_all = random.normal(0, SKEWED["seed"], (methods, seeds, hospitals // HOSPITALS, 1))
+    logits = logits + np.repeat(of_all, HOSPITALS, axis=2)
+    logits = logits + random.normal(0, SKEWED["seed_site"], (methods, seeds, hospitals, 1))
+    dice = expit(logits + random.normal(0, SKEWED["rest"], shape))
+    failed = random.random((methods, 1, hospitals, patients)) < np.reshape(fails, (-1, 1, 1, 1))
+    return np.where(failed, dice * random.uniform(0, 0.5, shape), dice)
+
+
+def failure_coverage(patients, fails, gain, hospitals=248, seeds=3, draws=999):
+    """Percent of 95 % intervals of hospitals that cover the true Dice, or gain, and that are above it.
+
+    By Student's t, bias-corrected and accelerated (BCa) and basic bootstrap over patients' means over seeds, and by
+    crossed effects as reports have them.
+    """
+    random = np.random.default_rng([31, seeds, patients, int(gain)])
+    many = failing(random, 4 * 500, 1, 200, fails).mean(axis=(1, 2, 3))
+    true = many[0] - many[1] * gain
+    dice = failing(random, hospitals, seeds, patients, fails)
+    of_patients = (dice[0] - dice[1] * gain).mean(axis=0)  # (hospitals, patients)
+    reach = t.ppf(0.975, patients - 1) * of_patients.std(axis=1, ddof=1) / np.sqrt(patients)
+    ends = {"t": (of_patients.mean(axis=1) - reach, of_patients.mean(axis=1) + reach)}
+    for name, method in (("BCa", "BCa"), ("basic", "basic")):
+        found = bootstrap((of_patients,), np.mean, n_resamples=draws, method=method, axis=1, rng=random)
+        ends[name] = found.confidence_interval.low, found.confidence_interval.high
+    who = np.broadcast_to(np.arange(patients), (seeds, hospitals, patients))
+    rows = [
+        effects.interval(BY_METHOD[0], BY_METHOD[1] if gain else None, site)
+        for cases in each((dice, who), methods=BY_METHOD)
+        for effects in [CrossedEffects.from_cases(cases)]
+        for site in effects.sites
+    ]
+    ends["reports"] = tuple(np.array([row[end] for row in rows]) for end in ("low", "high"))
+    covered = {name: 100 * np.mean((low <= true) & (true <= high)) for name, (low, high) in ends.items()}
+    return covered, 100 * np.mean(ends["reports"][0] > true)
+
+
+def failure_table(hospitals=248) -> Iterator[str]:
+    """Lines of Markdown; hospitals are in federations of four."""
+    names = ("reports", "t", "BCa", "basic")
+    yield f"| seeds x patients | Dice: {', '.join(names)} | reports above the true Dice | gain: {', '.join(names)} |"
+    yield "|---|---|---|---|"
+    for seeds, patients in ((2, 5), (3, 3), (3, 5), (3, 10), (3, 20), (3, 40), (5, 10)):
+        of_dice, above = failure_coverage(patients, (0.04, 0.04), False, hospitals, seeds)
+        of_gain, _ = failure_coverage(patients, (0.02, 0.10), True, hospitals, seeds)
+        dice, gain = (", ".join(f"{covered[name]:.0f}" for name in names) for covered in (of_dice, of_gain))
+        yield f"| {seeds} x {patients} | {dice} | {above:.0f} | {gain} |"
+
+
 if __name__ == "__main__":
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 100
     tables = {
@@ -394,6 +455,7 @@ if __name__ == "__main__":
         "folds": fold_table,
         "values": value_table,
         "family": family_table,
+        "failures": failure_table,
     }
     for line in tables[sys.argv[1]](number):
         print(line, flush=True)

@@ -111,13 +111,17 @@ def degrees_of_freedom(seeds: ArrayLike) -> NDArray[np.float64]:
     return np.where(seeds > 1, np.minimum(seeds, MIN_CASES), MIN_CASES) - 1.0
 
 
-def fold_overlap(folds: int) -> float:
+def fold_overlap(folds: int, prepared: int = 0) -> float:
     """Return the factor of a standard error over folds that share training patients: √(1 + F · tested / trained on).
 
     All but two folds train: one is validated, one tested. Source: the corrected resampled t-test of Nadeau and Bengio
     2003. 1 without folds.
+
+    Args:
+        folds: F, that were tested.
+        prepared: folds that the patients are divided into; 0: as many.
     """
-    return float(np.sqrt(1 + folds / (folds - 2))) if folds >= MIN_FOLDS else 1.0
+    return float(np.sqrt(1 + folds / ((prepared or folds) - 2))) if folds >= MIN_FOLDS else 1.0
 
 
 def holm(p: ArrayLike, weights: ArrayLike = 1.0) -> NDArray[np.float64]:

@@ -6,13 +6,17 @@ baseline have Student's interval over folds with `fold_overlap`, as folds share 
 methods of a study are one family (Holm 1979).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.site_folder import open_sites
+from fedmerit.trust import allowed_place
 from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_FOLDS, SIGNIFICANCE_LEVEL, Estimate, fold_overlap, holm
 from fedmerit_evaluation.statistics.resampling import FloatArray, Variance
@@ -50,12 +54,13 @@ def outcomes_by_fold(results: Results) -> dict[str, pd.DataFrame]:
     return {name: part.unstack("fold") for name, part in parts.items()}
 
 
-def contrast(by_fold: dict[str, pd.DataFrame], baseline: str) -> list[Contrast]:
+def contrast(by_fold: dict[str, pd.DataFrame], baseline: str, prepared: int = 0) -> list[Contrast]:
     """Return every method's contrast with the ``baseline``, outcome by outcome, in the order of methods.
 
     Args:
         by_fold: methods x folds of each outcome, of `outcomes_by_fold`.
         baseline: one of the methods.
+        prepared: folds that the patients are divided into; 0: as many as were tested.
 
     Raises:
         BadInput: the baseline is missing, or lacks a fold.
@@ -66,7 +71,7 @@ def contrast(by_fold: dict[str, pd.DataFrame], baseline: str) -> list[Contrast]:
     for outcome, table in by_fold.items():
         complete = table.dropna()
         for method in complete.index.drop(baseline):
-            difference = estimate_over_folds((complete.loc[method] - complete.loc[baseline]).to_numpy())
+            difference = estimate_over_folds((complete.loc[method] - complete.loc[baseline]).to_numpy(), prepared)
             found.append(Contrast(outcome, str(method), float(complete.loc[method].mean()), difference, np.nan))
     corrected = holm([one.difference.p for one in found])
     level = SIGNIFICANCE_LEVEL / max(len(found), 1)
@@ -80,15 +85,27 @@ def contrast(by_fold: dict[str, pd.DataFrame], baseline: str) -> list[Contrast]:
     ]
 
 
-def estimate_over_folds(differences: FloatArray) -> Estimate:
+def estimate_over_folds(differences: FloatArray, prepared: int = 0) -> Estimate:
     """Return the mean of (F,) differences by fold, with interval and p by Student's t and `fold_overlap`."""
     folds, mean = len(differences), float(differences.mean())
-    variance = Variance(float(differences.var(ddof=1)) / folds * fold_overlap(folds) ** 2, folds - 1)
+    factor = fold_overlap(folds, prepared)
+    variance = Variance(float(differences.var(ddof=1)) / folds * factor**2, folds - 1)
     reach, error = variance.reach(), float(np.sqrt(variance.value))
     return Estimate(mean, mean - reach, mean + reach, variance.p(abs(mean)), error, variance.freedom)
 
 
-def contrast_tables(results: Results, baseline: str) -> list[Table]:
+def prepared_folds(runs: Sequence[Run]) -> int:
+    """Return the number of folds that the sites of runs were prepared with; 0 if they are elsewhere."""
+    places = {allowed_place(run.info.get("sites_folder")) for run in runs}
+    found = {open_sites(place)[0].folds for place in places if place is not None and place.is_dir()}
+    return found.pop() if len(found) == 1 else 0
+
+
+def _folds(tested: int, prepared: int) -> str:
+    return f"{tested} folds" if prepared in (0, tested) else f"{tested} of {prepared} folds"
+
+
+def contrast_tables(results: Results, baseline: str, prepared: int = 0) -> list[Table]:
     """Return a table of contrasts for each outcome: Dice and differences in points, with the baseline in its caption.
 
     Raises:
@@ -96,7 +113,7 @@ def contrast_tables(results: Results, baseline: str) -> list[Table]:
     """
     by_fold = outcomes_by_fold(results)
     tables = []
-    found = contrast(by_fold, baseline)
+    found = contrast(by_fold, baseline, prepared)
     for outcome, table in by_fold.items():
         rows = [one for one in found if one.outcome == outcome]
         frame = pd.DataFrame(
@@ -111,7 +128,8 @@ def contrast_tables(results: Results, baseline: str) -> list[Table]:
             }
         )
         caption = (
-            f"Test Dice of the {outcome}, {table.shape[1]} folds; {baseline}: {100 * table.loc[baseline].mean():.1f}. "
+            f"Test Dice of the {outcome}, {_folds(table.shape[1], prepared)}; "
+            f"{baseline}: {100 * table.loc[baseline].mean():.1f}. "
             f"CI: over folds, with their shared training patients; p: corrected for {len(found)} comparisons (Holm); "
             "detectable: the difference that four of five such studies find"
         )

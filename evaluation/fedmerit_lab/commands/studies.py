@@ -270,10 +270,10 @@ def contrasts(
     """Compare methods with a baseline over folds: test Dice of the mean and of the worst hospital, one family."""
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.results.runs import combine_results, open_runs
-    from fedmerit_lab.benchmarks.contrasts import contrast_tables
+    from fedmerit_lab.benchmarks.contrasts import contrast_tables, prepared_folds
 
     opened = open_runs(expand_runs(runs))
-    for table in contrast_tables(combine_results(opened), baseline):
+    for table in contrast_tables(combine_results(opened), baseline, prepared_folds(opened)):
         print_table(table, console)
 
 
