@@ -80,7 +80,7 @@ def test_contrast_tables_name_baseline_and_family_in_captions():
 
 def test_contrast_of_some_of_the_prepared_folds_counts_what_these_share():
     results = made(folds=3)
-    differences = [np.diff(by_hand(results, MEAN).loc[["fedavg", "afl"]].to_numpy(), axis=0)[0]]
+    differences = [np.diff(explicitly(results, MEAN).loc[["fedavg", "afl"]].to_numpy(), axis=0)[0]]
     found = contrast(outcomes_by_fold(results), "fedavg", prepared=5)[0].difference
     error = differences[0].std(ddof=1) * np.sqrt(1 / 3 + 1 / 3)
     assert found.high - found.mean == pytest.approx(t.ppf(0.975, 2) * error)
