@@ -67,6 +67,12 @@ class PreparationOptions:
     patient_table: Annotated[
         Path | None, About("CSV of site,case,patient; FILE.csv:COLUMN; or a name PATTERN."), Shown("TABLE")
     ] = None
+    groups: Annotated[
+        str | None,
+        Text(),
+        About("Columns for Dice by group of patients: of the patient table, or FILE.csv:sex,age."),
+        Shown("COLUMNS"),
+    ] = None
     skip_unreadable: Annotated[bool, Switch(), About("Leave unreadable cases out and count them.")] = False
     slices: Annotated[
         str,

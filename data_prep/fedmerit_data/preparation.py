@@ -146,6 +146,7 @@ class Preparation(PreparationOptions):
             "slices": self.slices,
             "server_share": self.server_share,
             "patient_table": None if self.patient_table is None else _digest(str(self.patient_table)),
+            **({"groups": self.groups.rpartition(":")[2].split(",")} if self.groups else {}),
             "field_of_view": self.field_of_view,
             "crop": self.crop,
             "crop_multiple": self.crop_multiple,
@@ -167,7 +168,17 @@ class Preparation(PreparationOptions):
 
     def array_options(self, raw: Path) -> dict[str, Any]:
         """Return all that the stored arrays depend on: with other values, finished cases cannot be reused."""
-        only_in_lists = ("ratios", "folds", "seed", "like", "slices", "server_share", "patient_table", "normalisation")
+        only_in_lists = (
+            "groups",
+            "ratios",
+            "folds",
+            "seed",
+            "like",
+            "slices",
+            "server_share",
+            "patient_table",
+            "normalisation",
+        )
         options = {name: value for name, value in self.record().items() if name not in only_in_lists}
         options |= {"size": self.size} | self.meaning()
         if self.kind == GENERIC:

@@ -58,6 +58,7 @@ class RawCase:
     patient_from: str = ""  # the `Origin` of each, "" of what is not stated
     channels_from: str = ""
     modality_from: str = ""
+    groups: tuple[tuple[str, str], ...] = ()  # of the patient, such as ("sex", "F"), by column of a table
 
     @property
     def parts(self) -> tuple[Channel, ...]:

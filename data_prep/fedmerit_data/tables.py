@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd  # takes a second to import, and readers do without
 
 MOST_TABLE, MOST_ROWS = 1 << 23, 250_000  # bytes; a row takes up to 500 in memory
+SEPARATORS = (",", ";", "\t")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Return the rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
-    The separator is a comma, or a semicolon as in spreadsheets of some languages.
+    The separator is a comma, a semicolon as in spreadsheets of some languages, or a tab as in BIDS.
 
     Raises:
         BadInput: the file cannot be read, or lacks a column.
@@ -30,7 +31,8 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         if text.count("\n") + text.count("\r") > MOST_ROWS:
             raise ValueError(f"more than {MOST_ROWS} rows")
         head = text.partition("\n")[0]
-        table = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head and "," not in head else ",")
+        separator = max(SEPARATORS, key=head.count)  # the first if there is none
+        table = csv.DictReader(io.StringIO(text), delimiter=separator)
         there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]
         rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in there}) for row in table]
     except (OSError, ValueError, csv.Error) as error:

@@ -25,6 +25,7 @@ from fedmerit.server.exchange import NO_REPLY
 from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.report.flags import list_flags, rejection_reasons
+from fedmerit_evaluation.report.groups import dice_by_group
 from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
 from fedmerit_evaluation.report.model import choose_method, honest_runs, surface_columns, training_days
 from fedmerit_evaluation.report.verdicts import FAILURE, contribution_shares, sample_size
@@ -521,7 +522,24 @@ def fairness(file: DossierSources) -> str:
         gain = pd.Series(gains.loc[file.method]).dropna()
         lowest, highest = points(float(gain.min())), points(float(gain.max()))
         text += f"; gain over local training from {lowest} ({gain.idxmin()}) to {highest} points"
-    return f"{text}. Groups of patients by age, sex or the like were not compared."
+    return f"{text}. {_groups(file)}"
+
+
+def _groups(file: DossierSources) -> str:
+    """Return the Dice of groups of patients in a sentence."""
+    place = file.folders[0].path.parent if file.folders else None
+    table = dice_by_group(file.honest, file.method, place) if place else pd.DataFrame()
+    if table.empty:
+        return "Groups of patients by age, sex or the like were not compared."
+    shown = [
+        f"{column} {group} {_with_ends(row)}, gap {points(row['gap'])} points [{points(row['gap_low'])}, "
+        f"{points(row['gap_high'])}], {row['patients']:.0f} patients"
+        for (column, group), row in table.iterrows()
+    ]
+    return (
+        "Dice of groups of patients [95 % confidence interval, no test], and the gap to the other groups of a column: "
+        f"{'; '.join(shown)}."
+    )
 
 
 @evidence

@@ -14,6 +14,7 @@ COLUMNS = ("site", "case")
     [
         b"site,case\nBasel,a\nBern,b\n",
         b"\xef\xbb\xbfsite;case\r\nBasel;a\r\nBern;b\r\n",  # of a German spreadsheet
+        b"site\tcase\nBasel\ta\nBern\tb\n",  # of BIDS
         b"case, site ,scanner\na, Basel,x\nb,Bern ,y",
     ],
 )
@@ -27,7 +28,6 @@ def test_commas_and_semicolons(tmp_path, written):
     ("written", "reported"),
     [
         (b"", "has no column site"),
-        (b"site\tcase\nBasel\ta\n", "has no column site"),
         (b"site,patient\nBasel,a\n", "has no column case"),
         ("site,case\nZürich,a\n".encode("latin-1"), "not a readable table"),
         (None, "not a readable table"),

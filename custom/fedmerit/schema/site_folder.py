@@ -61,6 +61,7 @@ class Case:
     number: str = ""  # pseudonym of the patient at the site, the same in all folds and runs: names do not leave
     slices: tuple[int, ...] | None = None  # those to train on; None: all of them
     spacing: tuple[float, float, float] | None = None  # mm between stored slices, rows, columns; None: not known
+    groups: tuple[tuple[str, str], ...] = ()  # of the patient, such as ("sex", "F"); they do not leave the site
 
     @cached_property
     def image(self) -> NDArray[np.float32]:
@@ -115,6 +116,7 @@ class _Entry(BaseModel):
     slices: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     spacing: Any = None
     fold: Annotated[int, Field(ge=0)] | None = None
+    groups: dict[str, str] = Field(default_factory=dict)
 
 
 class _Lists(BaseModel):
@@ -214,6 +216,7 @@ class SiteFolder:
             label_file=self._within(entry.label),
             slices=entry.slices,
             spacing=read_spacing(entry.spacing),
+            groups=tuple(entry.groups.items()),
         )
 
     def _within(self, entry: str) -> Path:

@@ -18,6 +18,7 @@ from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, U
 from fedmerit_data.preparing.sources import write_sources
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
 from fedmerit_data.readers.channel_names import canonical, modality_of
+from fedmerit_data.readers.groups import describe_missing, read_groups
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.patients import Lookup, Patients, assign_sites, identify_patients, read_lookup
 from fedmerit_data.splits import Earlier, assign_folds, split_patients
@@ -69,7 +70,16 @@ def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
     else:
         sites = [_of_layout(site, asked.layout, listed, patient_of) for site in sites]
     modality = asked.layout.modality
-    return [replace(site, cases=tuple(_with_modality(case, modality) for case in site.cases)) for site in sites]
+    sites = [replace(site, cases=tuple(_with_modality(case, modality) for case in site.cases)) for site in sites]
+    return sites if asked.groups is None else [_with_groups(site, asked.groups, asked.patient_table) for site in sites]
+
+
+def _with_groups(site: RawSite, asked: str, table: Path | None) -> RawSite:
+    """Return a site whose cases have the groups of their patients, and remarks on those that are not stated."""
+    groups_of = read_groups(asked, table)
+    cases = tuple(replace(case, groups=groups_of(site.name, case)) for case in site.cases)
+    missing = describe_missing(cases, asked.rpartition(":")[2].split(","))
+    return replace(site, cases=cases, remarks=(*site.remarks, *missing))
 
 
 def _with_modality(case: RawCase, modality: str) -> RawCase:
@@ -236,6 +246,8 @@ def _datalist(
             "crop": finished.crop,
             "spacing": finished.spacing,
         }
+        if task.case.groups:
+            entry["groups"] = dict(task.case.groups)
         if folds:
             entry["fold"] = folds[task.case.patient]
         used = finished.slices

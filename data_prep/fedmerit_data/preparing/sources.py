@@ -41,12 +41,16 @@ class CaseSource(BaseModel):
 
 
 def describe_source(case: RawCase, source: Path) -> dict[str, Any]:
-    """Return a case as JSON holds it, with paths relative to ``source`` if they are within it, else absolute."""
+    """Return how a case is read as JSON, with paths relative to ``source`` if they are within it, else absolute.
+
+    Whose images these are is left out: it changes no pixel.
+    """
 
     def shorten(path: Path) -> Path:
         return path.relative_to(source) if path.is_relative_to(source) else path.absolute()
 
-    plain: dict[str, Any] = _adapter().dump_python(_with_paths(case, shorten), mode="json")
+    nobody = replace(case, patient="", patient_from="", groups=())
+    plain: dict[str, Any] = _adapter().dump_python(_with_paths(nobody, shorten), mode="json")
     return plain
 
 

@@ -69,7 +69,7 @@ def _by_table(file: Path, column: str, what: str) -> Lookup:
             values[row[name]].add(row[column])
 
     def find(case: RawCase) -> str:
-        keys = _keys(case)
+        keys = case_keys(case)
         found = [(keys.index(key), values[key]) for values in columns.values() for key in keys if key in values]
         if not found:
             raise BadInput(
@@ -84,7 +84,7 @@ def _by_table(file: Path, column: str, what: str) -> Lookup:
     return find
 
 
-def _keys(case: RawCase) -> list[str]:
+def case_keys(case: RawCase) -> list[str]:
     """Return what a table may call a case, the longest name first."""
     names = [case.name, case.patient, *(case.patient[at.end() :] for at in re.finditer("-", case.patient))]
     starts = [name[: at.start()] for name in (case.name,) for at in reversed(list(re.finditer(r"[_.-]", name)))]

@@ -200,6 +200,7 @@ class ReportModel:
     observed: ObservedValues = ObservedValues({}, {})
     flagged_sites: Sequence[str] = ()  # by the method or the server, in any round
     rejected_sites: Sequence[str] = ()  # whose reply was missing or rejected in any round
+    groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # of patients, as of `compare_groups`
     others: pd.DataFrame = field(
         default_factory=pd.DataFrame
     )  # a row per quantity and method: what is shown of the other hospitals

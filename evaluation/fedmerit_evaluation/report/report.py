@@ -12,6 +12,7 @@ from fedmerit_evaluation.figures.pages import SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.answers import answer
 from fedmerit_evaluation.report.figures import FIGURES, draw_figures
+from fedmerit_evaluation.report.groups import dice_by_group
 from fedmerit_evaluation.report.model import ReportModel, align_local_only, build_model, honest_runs, model_of_results
 from fedmerit_evaluation.report.overlays import overlay_pictures
 from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
@@ -66,6 +67,7 @@ def write_report(
         if site is None
         else build_site_model(opened, site, ground_truth, failure)
     )
+    model = replace(model, groups=dice_by_group(honest_runs(opened), model.primary, sites, site or ""))
     page = _default_page(opened, site) if out is None else Path(out)
     files = page.parent if site is None else page.parent / f"{page.stem}-files"
     _remove_earlier(page, files, is_own=site is not None)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table, with_headings
 from fedmerit_evaluation.report.flags import explain_bounds
+from fedmerit_evaluation.report.groups import FLOOR
 from fedmerit_evaluation.report.model import Hospital, ReportModel, surface_columns
 from fedmerit_evaluation.report.words import count_failures, join_words, p_text, resampling_units, say
 from fedmerit_evaluation.results.runs import DIGESTS, SERVER_DIGESTS
@@ -102,6 +103,8 @@ def _dice_tables(model: ReportModel) -> Iterator[Table]:
             yield Table(
                 "labels", f"Test Dice [%] per label{_over_seeds(model)}", with_headings(model.labels), decimals=1
             )
+        if not model.groups.empty:
+            yield _groups(model)
         for name, matrix in model.cross_site.items():
             text = f"Test {HEADINGS[name]} of each site's own final model (row) at every site (column)"
             frame = with_headings(matrix * UNITS.get(name, 1.0))
@@ -258,6 +261,22 @@ def _dice(model: ReportModel) -> Table:
         "Lowest case [%]": 100 * dice["lowest"],
         **surface_columns(dice),
         **{HEADINGS[name]: dice[name] for name in counts if name in dice},
+    })  # fmt: skip
+
+
+def _groups(model: ReportModel) -> Table:
+    """Return the Dice of groups of patients, and their gaps."""
+    rows = model.groups.reset_index()
+    caption = (
+        f"Groups of patients: test Dice with {model.primary}, and the gap to the other groups of the column; in "
+        f"brackets the 95 % CI over {_over(model)}, of one group each and no test. A hospital counts in groups of "
+        f"{FLOOR} or more of its patients that leave {FLOOR} or none. Hospitals differ, too: a gap need not be due to "
+        "the group"
+    )
+    return _table("groups", caption, {"Column": rows["column"].tolist(), "Group": rows["group"].tolist()}, {
+        "Patients": rows["patients"].astype(float),
+        "Dice [%]": 100 * rows[["mean", "low", "high"]],
+        "Gap [points]": 100 * rows[["gap", "gap_low", "gap_high"]].set_axis(["mean", "low", "high"], axis=1),
     })  # fmt: skip
 
 
