@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import SITES, add_rows, make_run, make_sites, prepare_anew
+from run_factory import SITES, add_rows, make_run, make_sites, prepare_again
 
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import Row, read_results
@@ -120,6 +120,6 @@ def test_report_groups_are_those_of_the_site_folders_of_the_run(tmp_path):
     assert table["Gap [points]"].tolist() == pytest.approx([10, -10])
     write_report([run], tmp_path / "one" / "report.html", site=SITES[0], sites=sites, images=False)
     assert pd.read_csv(tmp_path / "one" / "report-files" / "tables" / "groups.csv")["Patients"].tolist() == [5, 5]
-    prepare_anew(sites / SITES[0])
+    prepare_again(sites / SITES[0])
     write_report([run], tmp_path / "all" / "report.html", sites=sites, images=False)
     assert pd.read_csv(tmp_path / "all" / "tables" / "groups.csv")["Patients"].tolist() == [15, 15]
