@@ -158,3 +158,14 @@ def test_every_seed_has_its_own_partition_and_nothing_is_trained_twice(tmp_path,
     assert "Number of 2 seeds" in result.output
     found = pd.read_csv(bench.out / "tables" / "known-answers.csv").set_index("Estimator")
     assert found.loc["data_size", "Twice the patients first"] == 2
+
+
+def test_a_scenario_with_folds_has_those_of_its_pool_or_says_why_it_cannot(folded_sites, tmp_path):
+    make("double:sites=2", folded_sites, tmp_path / "double", folds=True)
+    assert {site.folds for site in open_sites(tmp_path / "double", fold=2)} == {3}
+    make("double:sites=2", folded_sites, tmp_path / "double", folds=True)  # is reused
+    with pytest.raises(BadInput, match="holds trainings with"):
+        make("double:sites=2", folded_sites, tmp_path / "double")
+    for scenario, words in (("noise:sites=2", "label noise"), ("duplicate:sites=3", "duplicate")):
+        with pytest.raises(BadInput, match=f"folds: {words}"):
+            make(scenario, folded_sites, tmp_path / scenario.partition(":")[0], folds=True)

@@ -204,10 +204,8 @@ def test_a_benchmark_over_folds(folded_sites, fedmerit, tmp_path):
     found = fedmerit("lab", "bench", "values", *options, "--scenarios", "noise:sites=2")
     assert found.exit_code == 2
     assert "folds: label noise: each patient is trained on in some folds" in " ".join(found.stderr.split())
-    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis,double:sites=2")
+    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis")
     assert found.exit_code == 0, found.output
-    made = read_entries(tmp_path / "out" / "double-sites2" / "entries.csv")
-    assert {(entry.seeds, entry.folds) for entry in made} == {(2, 3)}
     kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
     assert {"local_only", "data_size", "proxy", "cgsv"} <= {name.split(":")[0] for name in kept}
     assert all((entry.seeds, entry.folds, entry.patients) == (2, 3, 6) for entry in kept.values())
