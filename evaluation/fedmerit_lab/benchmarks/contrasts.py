@@ -45,13 +45,13 @@ def outcomes_by_fold(results: Results) -> dict[str, pd.DataFrame]:
     rows = results.dice.rows
     keys = ["method", "fold", "site", "seed", "case"]
     by_case = rows.groupby(keys, observed=True)["value"].mean()
-    by_site = by_case.groupby(level=keys[:4], observed=True).mean().groupby(level=keys[:3], observed=True).mean()
-    by_site = by_site.unstack("site")
-    folds = by_site.index.get_level_values("fold")
-    if len(set(folds) - {""}) < MIN_FOLDS:
-        raise BadInput(f"the runs are of {len(set(folds))} fold(s); a comparison over folds needs {MIN_FOLDS} or more")
+    by_seed = by_case.groupby(level=keys[:4], observed=True).mean()
+    by_site = pd.DataFrame(by_seed.groupby(level=keys[:3], observed=True).mean().unstack("site"))
+    folds = set(by_site.index.get_level_values("fold")) - {""}
+    if len(folds) < MIN_FOLDS:
+        raise BadInput(f"the runs are of {len(folds)} fold(s); a comparison over folds needs {MIN_FOLDS} or more")
     parts = {MEAN: by_site.mean(axis=1, skipna=False), WORST: by_site.min(axis=1, skipna=False)}
-    return {name: part.unstack("fold") for name, part in parts.items()}
+    return {name: pd.DataFrame(part.unstack("fold")) for name, part in parts.items()}
 
 
 def contrast(by_fold: dict[str, pd.DataFrame], baseline: str, prepared: int = 0) -> list[Contrast]:
