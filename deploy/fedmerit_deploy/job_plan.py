@@ -277,7 +277,8 @@ def parts_each_round(job: Job, config: RunConfiguration) -> Iterator[tuple[str, 
     if can.loss_bins:
         yield "losses", "histogram"
     of_script = ("metric", "restarts") if config.script else ()
-    yield from ((name, "") for name in ("train_loss", "seconds", "log", *of_script))
+    loss = ("epsilon",) if config.privacy else ("train_loss",)
+    yield from ((name, "") for name in (*loss, "seconds", "log", *of_script))
     yield "failure", "instead, if there is an error"
 
 

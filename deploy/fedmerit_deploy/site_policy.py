@@ -30,6 +30,7 @@ from fedmerit.site.job_ledger import JOB_LEDGER, JobHistory, JobLedger, list_dif
 from fedmerit.site.machine_settings import site_folder
 from fedmerit.site.policy import MANIFEST, JobRules, Manifest, read_manifest_file
 from fedmerit.trainers.factory import describe_images, least_learning_rate, measure_network
+from fedmerit.trainers.privacy_budget import Mechanism, plan_mechanism, spent_epsilon
 from fedmerit.trainers.trainer import TrainingImages
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
@@ -113,7 +114,7 @@ class SitePolicy:
 
         ``job`` is the id of the job, the first one of a run that was resumed.
         """
-        images = None if plan.script else describe_images(site_folder(self.manifest.site), plan)
+        images = self._describe_images(plan)
         history = self.ledger.history() if self.ledger else None
         if refused := refusals(self.manifest, plan, sites, images, history, job):
             raise BadInput("the rules of this site refuse the job", *refused)
@@ -122,20 +123,28 @@ class SitePolicy:
         """Note in the ledger of jobs that a round is going to be trained from a model with this SHA-256.
 
         Raises:
-            BadInput: it is the job's first training, and a related job or too many of the study came in between.
+            BadInput: it is the job's first training, and a related job or too many of the study came in between; or
+                more ε is spent than the site allows.
         """
         if self.ledger is None:
             return
+        shown = self._describe_images(plan) if plan.privacy else None
+        mechanism = _plan_mechanism(self.manifest, plan, shown)
         folder = None if plan.script else site_folder(self.manifest.site).in_fold(plan.fold)
         images = sum(len(case.slices or case.image) for case in folder.cases("training")) if folder else 0
         with self.ledger.locked():
             history = self.ledger.history()
-            if history.find(job, plan.digest) is None:
-                checks = check_history(self.manifest.jobs, plan, history, job)
-                if refused := [check.sentence for check in checks if not check.passes]:
-                    raise BadInput("the rules of this site refuse the job", *refused)
+            is_new = history.find(job, plan.digest) is None
+            checks = [_check_privacy(self.manifest, plan, shown, history, job)]
+            checks += check_history(self.manifest.jobs, plan, history, job) if is_new else ()
+            if refused := [check.sentence for check in checks if not check.passes]:
+                raise BadInput("the rules of this site refuse the job", *refused)
+            if is_new:
                 self.ledger.began(job, plan)
-            self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "")
+            self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "", mechanism)
+
+    def _describe_images(self, plan: RunConfiguration) -> TrainingImages | None:
+        return None if plan.script else describe_images(site_folder(self.manifest.site), plan)
 
 
 def refusals(
@@ -182,6 +191,7 @@ def check_rules(
         *_check_models(rules, config),
         *_check_evaluations(rules, config, sites),
         _check_study(rules, config.study),
+        _check_privacy(manifest, config, images, history or JobHistory(), job),
         *(check_history(rules, config, history, job) if history is not None else ()),
     ]
 
@@ -214,6 +224,39 @@ def check_history(rules: JobRules, config: RunConfiguration, history: JobHistory
         earlier < rules.jobs_per_study,
         "each job says more about the images",
     )
+
+
+def _plan_mechanism(manifest: Manifest, config: RunConfiguration, images: TrainingImages | None) -> Mechanism | None:
+    """Return what a round of a plan by DP-SGD does at a site; None: it trains without, or its images are not known."""
+    if not config.privacy or images is None:
+        return None
+    return plan_mechanism(config, images.images, len(images.patients), manifest.site)
+
+
+def _check_privacy(
+    manifest: Manifest, config: RunConfiguration, images: TrainingImages | None, history: JobHistory, job: str
+) -> RuleCheck:
+    """Return the rule on what all jobs by DP-SGD spend, held against a plan."""
+    rules, privacy = manifest.jobs, config.privacy
+    most, delta = rules.largest_epsilon, rules.largest_delta
+    allowed = "any training" if most is None else f"DP-SGD with ε of at most {most:g} over all jobs, at δ {delta:g}"
+    reason = "ε bounds what all updates together show of a patient"
+    if not privacy:
+        asked = "training without differential privacy"
+        return RuleCheck("largest_epsilon", asked, allowed, most is None, reason)
+    asked = f"DP-SGD with {f'ε {privacy.dp_epsilon:g}' if privacy.dp_epsilon else f'noise {privacy.dp_noise:g}'}"
+    if images is None:
+        return RuleCheck("largest_epsilon", f"{asked}; the site's images are not known", allowed, most is None, reason)
+    try:
+        mechanism = _plan_mechanism(manifest, config, images)
+    except BadInput as error:
+        return RuleCheck("largest_epsilon", f"{asked} ({error})", allowed, False, reason)
+    assert mechanism
+    earlier = history.mechanisms_without(job, config.digest)
+    spent = spent_epsilon([*earlier, *[mechanism] * config.rounds], delta)
+    jobs = len({key[:2] for key in history.mechanisms} - {(job, config.digest)})
+    asked += f", ε {spent:.3g} at δ {delta:g} over this job and {jobs} earlier ones"
+    return RuleCheck("largest_epsilon", asked, allowed, most is None or spent <= most, reason)
 
 
 def images_per_round(config: RunConfiguration, images: TrainingImages | None) -> int | None:

@@ -101,9 +101,9 @@ def signed(sites, keys, tmp_path_factory) -> Path:
         return execute(tmp_path_factory.mktemp("signed") / "run", sites, keys=keys)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "cycle", "fedbn"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "cycle", "fedbn", "fedprox"])
 def test_audit_repeats_every_round_of_an_honest_site(method, sites, tmp_path):
-    more = {"optimizer": "sgd"} if method == "scaffold" else {}
+    more = {"scaffold": {"optimizer": "sgd"}, "fedprox": {"dp_noise": 1.0, "norm": "instance"}}.get(method, {})
     run = execute(tmp_path / "run", sites, method, **more)
     statement = audit(run, sites)
     assert sorted(statement.rounds) == ["0", "1", "2"]

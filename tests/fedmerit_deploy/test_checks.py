@@ -114,9 +114,11 @@ def test_check_describes_egress_filter(ready, found):
     (scope,) = content["scopes"]
     (gate,) = scope["task_result_filters"]
     gate["args"] |= {"encrypted": True, "decimals": 3, "least": 9}
-    scope["task_result_filters"].insert(0, {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {}})
+    scope["task_result_filters"].insert(
+        0, {"path": "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy", "args": {}}
+    )
     path.write_text(json.dumps(content))
-    strict = "only encrypted updates, 3 decimals, surveys of 9 patients and more; before it SVTPrivacy"
+    strict = "only encrypted updates, 3 decimals, surveys of 9 patients and more; before it PercentilePrivacy"
     assert found(ready, "egress filter") == [("ok", strict)]
     scope["task_result_filters"].reverse()
     path.write_text(json.dumps(content))

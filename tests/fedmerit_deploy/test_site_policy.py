@@ -4,6 +4,7 @@ Whole federations do so in test_session.py.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -284,6 +285,43 @@ def test_ledger_has_plan_model_and_images_of_every_round(policy, own_sites):
         ("train", 1, "1" * 64, 15),
     ]
     assert {entry.folder for entry in rounds} == {SiteFolder(own_sites / "site1").digest}
+
+
+def private(**settings):
+    return plan(**{"dp_noise": 1.0, "dp_delta": 1e-3, "norm": "instance", "steps": 1, **settings})
+
+
+def bounded(policy, largest):
+    rules = policy.manifest.jobs.model_copy(update={"largest_epsilon": largest, "repeated_jobs": True})
+    return SitePolicy(policy.manifest.model_copy(update={"jobs": rules}), policy.ledger)
+
+
+def test_rule_of_epsilon_refuses_training_without_privacy(policy):
+    with pytest.raises(BadInput, match="largest_epsilon: the job asks for training without differential privacy"):
+        bounded(policy, 8).check(plan(), 4, "A")
+
+
+def test_epsilon_of_all_jobs_is_bounded(policy):
+    """ε grows with every round of every job; a job may not begin that would exceed the bound, nor train on."""
+    asks = check_rules(bounded(policy, 1).manifest, private(), 4, site_images(15, 5))
+    (rule,) = [check for check in asks if check.rule == "largest_epsilon"]
+    spent = float(re.search(r"ε ([\d.]+) at δ 0.001 over this job and 0 earlier ones", rule.requested).group(1))
+    site = bounded(policy, 1.5 * spent)
+    train(site, private(), "A")  # one round of 30
+    for round in range(1, 30):
+        site.note_training(private(), "A", round, f"{round:064}")
+    with pytest.raises(BadInput, match="over this job and 1 earlier ones"):
+        site.check(private(dp_clip=2.0), 4, "B")
+    site.note_training(private(), "A", 29, f"{29:064}")  # the same round again, after a crash
+    entry = list(site.ledger.entries())[-1]
+    assert (entry.noise, entry.steps) == (1.0, 1)
+    with pytest.raises(BadInput, match="largest_epsilon"):  # accepted before A had trained
+        site.note_training(private(dp_clip=2.0), "B", 0, "0" * 64)
+
+
+def test_rule_of_epsilon_refuses_a_delta_that_a_patient_passes(policy):
+    with pytest.raises(BadInput, match=r"dp_delta=0.5: site site1 trains on"):
+        bounded(policy, 1e6).check(private(dp_delta=0.5), 4, "A")
 
 
 def test_damaged_ledger_refuses_every_job(policy):

@@ -261,7 +261,13 @@ def test_what_is_no_ledger_is_named(tmp_path: Path, text: str) -> None:
             ["update (what training changed", "no update", "TLS in both", "no model of a single"],
             ["study"],
         ),
-        ({"study": "x-1", "keep_updates": True}, ["svt"], "local", ["study x-1", "every update", "svt"], ["TLS"]),
+        (
+            {"study": "x-1", "keep_updates": True},
+            ["percentile"],
+            "local",
+            ["study x-1", "every update", "percentile"],
+            ["TLS"],
+        ),
         ({}, ["he"], "poc", ["ciphertexts (the update, encrypted)", "homomorphic encryption"], ["privacy filters"]),
     ],
 )

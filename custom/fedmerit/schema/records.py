@@ -163,6 +163,18 @@ class CommitmentRecord(Record):
     update: str = Field(description="SHA-256 of the update, before filters and encryption.")
 
 
+class PrivacyRecord(Record):
+    """The privacy of a site's patients after a round of training by DP-SGD."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    noise: FiniteFloat = Field(description="Standard deviation of the noise, as a multiple of the clipping length.")
+    rate: Annotated[FiniteFloat, Field(gt=0, le=1, description="Probability that a patient is drawn in a step.")]
+    steps: Annotated[int, Field(ge=1, lt=2**40, description="Steps of the round.")]
+    delta: Annotated[FiniteFloat, Field(gt=0, lt=1, description="δ.")]
+    epsilon: Annotated[FiniteFloat, Field(ge=0, description="ε that the run has spent so far.")]
+
+
 class LogEntry(ChainedRecord):
     """A task in a site's own log."""
 
@@ -188,6 +200,7 @@ class LogEntry(ChainedRecord):
     pairs: dict[str, dict[str, Number]] = Field({}, description="Reports about other sites, by quantity.")
     step: dict[str, Number] = Field({}, description="Norms and inner products of the model's last step.")
     commitment: CommitmentRecord | None = Field(None, description="Commitment to the steps of the training.")
+    privacy: PrivacyRecord | None = Field(None, description="Privacy of a training by DP-SGD.")
     samples: str = Field("", description="Merkle root over the salted digests of the enrolled images and masks.")
     cases: dict[str, Whole] = Field({}, description="Enrolled cases by split.")
     slices: dict[str, Whole] = Field({}, description="Enrolled slices by split.")
@@ -225,6 +238,9 @@ class JobEntry(ChainedRecord):
     received: str = Field("", description="SHA-256 of the received model.")
     images: Whole = Field(0, description="Training images used.")
     folder: str = Field("", description="SHA-256 of the prepared images.")
+    noise: Number = Field(0.0, description="DP-SGD: standard deviation of the noise, as a multiple; 0: without.")
+    rate: Number = Field(0.0, description="DP-SGD: probability that a patient is drawn in a step.")
+    steps: Whole = Field(0, description="DP-SGD: steps of the round.")
 
 
 class RepeatedRound(Record):

@@ -33,6 +33,7 @@ QUANTITIES: Mapping[str, str] = {
     "false_positives": "voxels only in the prediction",
     "false_negatives": "voxels only in the reference",
     "train_loss": "mean loss of the round's local training",
+    "epsilon": "ε of each patient that the site's training by DP-SGD has spent until then, as the site accounts",
     "num_samples": "training images of the site",
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
     "contribution": "the method's estimate for the round, signed, higher is better",

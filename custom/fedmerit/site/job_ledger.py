@@ -21,6 +21,7 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import JOB_ALLOWED, JOB_BEGAN, JOB_TRAINED, JobEntry
+from fedmerit.trainers.privacy_budget import Mechanism
 
 JOB_LEDGER = "job_ledger.jsonl"  # in a site's kit, beside local/, whose files are sealed
 # What makes two jobs unrelated. All else a server could change a little: method and parameters, rounds, steps, epochs,
@@ -48,6 +49,8 @@ class JobHistory:
 
     jobs: list[TrainedJob] = field(default_factory=list)
     words: dict[str, int] = field(default_factory=dict)  # by digest of a plan: how many jobs
+    # of rounds by DP-SGD, each once, by job, plan, round and received model
+    mechanisms: dict[tuple[str, str, int, str], Mechanism] = field(default_factory=dict)
 
     def find(self, job: str, plan: str) -> TrainedJob | None:
         """Return the job with this id and plan, if it trained; None if it did not."""
@@ -56,6 +59,10 @@ class JobHistory:
     def related(self, config: RunConfiguration) -> list[TrainedJob]:
         """Return the jobs that trained the same network as a plan by the same loss and optimizer, the last first."""
         return [one for one in reversed(self.jobs) if one.family == job_family(config)]
+
+    def mechanisms_without(self, job: str, plan: str) -> list[Mechanism]:
+        """Return the mechanisms of all rounds by DP-SGD but those of one job."""
+        return [mechanism for key, mechanism in self.mechanisms.items() if key[:2] != (job, plan)]
 
     def of_study(self, study: str) -> list[TrainedJob]:
         """Return the jobs of a study; "": those of none."""
@@ -107,6 +114,9 @@ class JobLedger:
                 if history.words.get(entry.plan):
                     history.words[entry.plan] -= 1
             elif (begun := history.find(entry.job, entry.plan)) is not None:
+                if entry.noise:
+                    key = (entry.job, entry.plan, entry.round, entry.received)
+                    history.mechanisms[key] = Mechanism(entry.noise, entry.rate, entry.steps)
                 place = history.jobs.index(begun)
                 history.jobs[place] = TrainedJob(**vars(begun) | {"rounds": begun.rounds + 1})
         return history
@@ -121,7 +131,16 @@ class JobLedger:
         more = {"study": config.study, "family": job_family(config), "settings": settings}
         self._append(JOB_BEGAN, job=job, plan=config.digest, **more)
 
-    def trained(self, job: str, config: RunConfiguration, round: int, received: str, images: int, folder: str) -> None:
+    def trained(
+        self,
+        job: str,
+        config: RunConfiguration,
+        round: int,
+        received: str,
+        images: int,
+        folder: str,
+        mechanism: Mechanism | None = None,
+    ) -> None:
         """Record that a round of a job is trained, before anything of it leaves.
 
         Args:
@@ -131,8 +150,9 @@ class JobLedger:
             received: SHA-256 of the received model.
             images: training images.
             folder: digest of the prepared images.
+            mechanism: of DP-SGD; None: the round is trained without.
         """
-        used = {"received": received, "images": images, "folder": folder}
+        used = {"received": received, "images": images, "folder": folder, **(vars(mechanism) if mechanism else {})}
         self._append(JOB_TRAINED, job=job, plan=config.digest, round=round, **used)
 
     def _append(self, work: str, **content: Any) -> None:
@@ -154,7 +174,7 @@ def job_family(config: RunConfiguration) -> str:
 def job_settings(config: RunConfiguration) -> dict[str, Any]:
     """Return the settings of a plan by which related jobs may differ, by name."""
     plan = config.to_dict()
-    groups = [plan.pop(name, None) or {} for name in ("training", "network", "guard", "parameters")]
+    groups = [plan.pop(name, None) or {} for name in ("training", "network", "guard", "privacy", "parameters")]
     flat = {name: value for group in groups for name, value in group.items()}
     flat |= {name: value for name, value in plan.items() if not isinstance(value, dict)}
     return {name: flat[name] for name in sorted(flat)}

@@ -60,7 +60,8 @@ LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {  # by rule, whether a value
     **dict.fromkeys(("largest_lr", "largest_weight_decay", "parameters_per_voxel"), _is_more),
     **dict.fromkeys(("keep_updates", "share_models", "repeated_jobs", "jobs_per_study"), _is_more),
     "evaluations": _has_more,
-    **dict.fromkeys(("folds", "studies"), _is_never),  # the defaults allow any
+    **dict.fromkeys(("folds", "studies", "largest_epsilon"), _is_never),  # the defaults allow any
+    "largest_delta": _is_more,
 }
 
 
@@ -87,6 +88,8 @@ class JobRules(BaseModel):
     parameters_per_voxel: Positive = 10.0  # most parameters of a network, as a multiple of the training voxels
     repeated_jobs: bool = False  # whether a job may be related to an earlier one without the data manager's word
     jobs_per_study: Count = 20  # most jobs of one study, or of none
+    largest_epsilon: Positive | None = None  # of a patient, over all jobs by DP-SGD; no others then. None: any job
+    largest_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-3  # at which that ε is computed
     keep_updates: bool = False  # whether the server may keep every round's update
     share_models: bool = False  # whether a model of a single site may go to other sites
     folds: tuple[Count, ...] | None = None  # whose splits a job may use, beside that of datalist.json; None: any

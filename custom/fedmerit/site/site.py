@@ -1,6 +1,7 @@
 """One site's round, wherever it runs: receive, report, train, reply."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,10 +31,13 @@ from fedmerit.site.step_products import measure_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.factory import build_trainer
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, keep_answer, recall_answer, unfiltered_update
+from fedmerit.trainers.privacy_budget import Mechanism, spent_epsilon
 from fedmerit.trainers.trainer import Trainer
 from fedmerit.trainers.training_checkpoint import remove_checkpoints
 
 log = logging.getLogger(__name__)
+
+DPSGD = "DPSGD"  # declared like a privacy filter: noise hides whether a site works
 
 
 class Site:
@@ -107,7 +111,8 @@ class Site:
         """Commit to what the site holds."""
         started, holdings = time.perf_counter(), self.trainer.holdings(task.round)
         secret = self._secret or holdings.secret
-        enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret, self.filters)
+        filters = (*self.filters, DPSGD) if self.config.privacy else self.filters
+        enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret, filters)
         enrolment = replace(enrolment, seconds=time.perf_counter() - started)
         self.log.enrolled(task, enrolment, holdings.samples)
         return enrolment
@@ -135,6 +140,7 @@ class Site:
         step = self._step(model, memory, done.old if done else None, leaving.update)
         evidence = {"values": rounded(trained.values), "pairs": pairs, "step": step}
         evidence["commitment"] = dict(learned.commitment)
+        evidence["privacy"] = privacy = self._spent(task.round, learned.mechanism)
         seen, images = self.models.seen(received), trained.num_samples
         said = self.log.trained(task, seen, leaves, question, trained.overlaps, images, evidence)
         return messages.Reply(
@@ -153,7 +159,16 @@ class Site:
             log=said,
             metric=trained.metric,
             restarts=trained.restarts,
+            epsilon=privacy.get("epsilon", math.nan),
         )
+
+    def _spent(self, round: int, mechanism: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the log has of the privacy after a round; all rounds had this ``mechanism``, {}: none."""
+        if not mechanism:
+            return {}
+        rounds, delta = len({*self.log.trained_in, round}), self.config.privacy.dp_delta
+        spent = spent_epsilon([Mechanism(**mechanism)] * rounds, delta)
+        return {**mechanism, "delta": delta, "epsilon": min(rounded(spent), messages.LARGEST)}
 
     def _remember(
         self, round: int, received: Tensor, learned: Learned, memory: Memory | None, answer: Mapping[str, Any]

@@ -32,6 +32,7 @@ class Learned:
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # what the method keeps here for the next round
     own: tuple[Tensor, Buffers] | None = None  # a model of the site's own (d,), and its statistics
     commitment: Mapping[str, Any] = field(default_factory=dict)  # to the steps, as of `CommitmentRecord`; {}: to none
+    mechanism: Mapping[str, Any] = field(default_factory=dict)  # of DP-SGD, as of `Mechanism`; {}: it trained without
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
         "pairs": {name: dict(of_peers) for name, of_peers in learned.pairs.items()},
         "vectors": dict(learned.vectors),
         "commitment": dict(learned.commitment),
+        "mechanism": dict(learned.mechanism),
     }
 
 
@@ -156,6 +158,7 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         kept=memory.kept,
         own=memory.own,
         commitment=kept["commitment"],
+        mechanism=kept["mechanism"],
     )
     parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
     parts |= {name: kept[name] for name in ("values", "metric", "restarts")}

@@ -17,6 +17,7 @@ from fedmerit_evaluation.report.agreement import Agreement, compare_with_ground_
 from fedmerit_evaluation.report.flags import Flag, Flags, GuardVerdict, collect_flags
 from fedmerit_evaluation.report.limits import Limit, list_limits
 from fedmerit_evaluation.report.repeated_steps import list_repeated_steps
+from fedmerit_evaluation.report.spent_privacy import list_spent_privacy
 from fedmerit_evaluation.report.verdicts import (
     CHANCE,
     FAILURE,
@@ -162,6 +163,7 @@ class ReportModel:
         default_factory=pd.DataFrame
     )  # (method, site) x failed, patients, low, high: patients that failed, with the CI of their part
     repeated_steps: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `list_repeated_steps`
+    spent_privacy: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `list_spent_privacy`
     all_failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # method x the same, over all sites
     intervals: pd.DataFrame = field(
         default_factory=pd.DataFrame
@@ -338,6 +340,7 @@ def model_of_results(
         failure=failure,
         flags=found,
         repeated_steps=list_repeated_steps(runs),
+        spent_privacy=list_spent_privacy(runs),
         settings=tuple((run.label, _settings(run)) for run in runs),
         intervals=dice.intervals,
         cases=dice.cases if is_tested else pd.Series(dtype=float),

@@ -122,6 +122,7 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
             table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site), failures=_failures(model, site)
         ),
         repeated_steps=_rows_of_site(model.repeated_steps, site),
+        spent_privacy=_rows_of_site(model.spent_privacy, site),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
         verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],

@@ -175,6 +175,9 @@ def _other_tables(model: ReportModel) -> Iterator[Table]:
     if not model.repeated_steps.empty:
         caption = "Drawn steps of the training that an auditor repeated; `fedmerit verify` checks the statements"
         yield Table("repeated_steps", caption, model.repeated_steps)
+    if not model.spent_privacy.empty:
+        caption = "Differential privacy of updates, (ε, δ) for each patient, as each site accounts for it"
+        yield Table("spent_privacy", caption, model.spent_privacy, decimals=3)
     if not model.costs.empty:
         yield Table("costs", f"Time and transfer per site and round{_over_seeds(model)}", with_headings(model.costs))
 

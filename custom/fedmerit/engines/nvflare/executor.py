@@ -171,7 +171,7 @@ class MeritExecutor(Executor):
         else:
             folder, kept = site_folder(name), {}
             if manifest:
-                if manifest.jobs.secret_order:
+                if manifest.jobs.secret_order or plan.privacy:  # noise that the server knew would be none
                     make_secret(own)
                 kept = secret_arguments(own, folder)
             trainer = build_trainer(plan, folder, own, configured_device(name), **kept)

@@ -10,7 +10,6 @@ from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
-from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
@@ -18,7 +17,7 @@ from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.specs import Gaussian, Percentile, SparseVector, parse_filter
+from fedmerit.schema.configuration.specs import Gaussian, Percentile, parse_filter
 from fedmerit.schema.messages import Answer, Reply
 
 
@@ -49,11 +48,7 @@ class GaussianPrivacy(DXOFilter):
         return dxo
 
 
-FILTERS: Mapping[type[Any], type[DXOFilter]] = {
-    Percentile: PercentilePrivacy,
-    SparseVector: SVTPrivacy,
-    Gaussian: GaussianPrivacy,
-}
+FILTERS: Mapping[type[Any], type[DXOFilter]] = {Percentile: PercentilePrivacy, Gaussian: GaussianPrivacy}
 
 
 def privacy_filter(spec: str) -> DXOFilter:

@@ -134,7 +134,7 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: lacks {split} measurements of {site} in round {round}; {log} has what it answered"
     ),
     "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
-    "num_samples": "{where}: num_samples of {site} in round {round} is {found:g}, {log} has {expected}",
+    "reported number": "{where}: {quantity} of {site} in round {round} is {found:g}, {log} has {expected:g}",
     # plan and models
     "other plan": "{where}: {site} trained by another plan than {run} holds",
     "plan": "{where}: its plan is not that which {ledger}, line 1, names; " + TAKE,

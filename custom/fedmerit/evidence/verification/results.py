@@ -33,6 +33,7 @@ BOUNDS = ("clipped", "statistics_bound", "reward_group_share", "counted_images")
 NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # equivalent to no row
 ROUNDED = ("evidence", *BOUNDS)
 PLACES = 6  # decimals of bounds in a record
+EPSILON_TOLERANCE = 0.01  # of ε, which a hospital's egress filter may round
 BEST = "testing_best"  # split of the best round's models
 UNION = "union"  # split whose rows have scores only: the sites that tested the models counted the voxels
 RUN = ("method", "seed", "fold")  # columns in which all rows of a run agree
@@ -328,7 +329,7 @@ def compare_with_log(
     took_part = [record.round for record in records if log.site in record.participants]
     cells = {(round, "validation"): (round, "validation") for round in took_part}
     needed = set(cells)
-    _compare_images(path, log, took_part, table.rows, report)
+    _compare_reported(path, log, took_part, table.rows, report)
     cells[rounds, "validation"], cells[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
         if split.startswith(FINAL_SPLITS):
@@ -390,16 +391,20 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     return {digests[sites.index(log.site)] for digests in answers}
 
 
-def _compare_images(
+def _compare_reported(
     path: Path, log: SiteLog, took_part: Collection[int], results: pd.DataFrame, report: Report
 ) -> None:
-    sent: dict[int, set[int]] = {}
+    """Report numbers of training images and of spent ε that are not what the site's log has."""
+    sent: dict[tuple[str, int], set[float]] = {}
     for _, entry in log.lines(TRAIN):
         if entry.images is not None:
-            sent.setdefault(entry.round, set()).add(entry.images)
-    rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
-    for round, value in zip(rows["round"], rows["value"], strict=True):
-        logged = sent.get(round, {value}) if round in took_part else {value}
-        if value not in logged:
-            place = {"site": log.site, "round": round}
-            report(make_finding("num_samples", path, **place, found=value, expected=min(logged), log=log.path))
+            sent.setdefault(("num_samples", entry.round), set()).add(entry.images)
+        if entry.privacy is not None:
+            sent.setdefault(("epsilon", entry.round), set()).add(entry.privacy.epsilon)
+    rows = results[results["quantity"].isin(["num_samples", "epsilon"]) & (results["site"] == log.site)]
+    for quantity, round, value in zip(rows["quantity"], rows["round"], rows["value"], strict=True):
+        logged = sent.get((quantity, round), {value}) if round in took_part else {value}
+        tolerance = EPSILON_TOLERANCE if quantity == "epsilon" else 0.0
+        if not any(math.isclose(value, known, rel_tol=0.0, abs_tol=tolerance) for known in logged):
+            place = {"site": log.site, "round": round, "quantity": quantity}
+            report(make_finding("reported number", path, **place, found=value, expected=min(logged), log=log.path))

@@ -155,7 +155,7 @@ class RunOptions(BaseModel):
     privacy: Annotated[
         tuple[str, ...],
         Text(),
-        About("Filter of updates: percentile, svt, gaussian; he: encryption."),
+        About("Filter of updates: percentile, gaussian; he: encryption."),
         Shown("KIND[:NAME=VALUE,...]", panel=PROTECTION, is_recorded=True),
     ] = ()
     share_models: Annotated[

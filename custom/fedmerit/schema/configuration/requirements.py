@@ -8,6 +8,7 @@ from fedmerit.contract.method import Method
 from fedmerit.contract.observers import OBSERVERS, Observer
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.script import USES, Script
+from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.configuration.specs import FILTERS, HE, parse_filter
 from fedmerit.schema.declarations import format_spec, join_spec, parse_spec, split_spec
 
@@ -34,6 +35,31 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
     if complete and why_not:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")
     return complete
+
+
+def require_private_training(name: str, method: Method, training: Training) -> None:
+    """Raise `BadInput` if more than updates by DP-SGD would leave sites of the method ``name``, or none is possible."""
+    can = capabilities(method)
+    if why_not := (
+        "it trains on the images of all sites at once"
+        if can.pools_images
+        else "its sites measure predictions of their peers on training images"
+        if can.peers
+        else "its sites train a second model, which takes more steps than are accounted for"
+        if can.keeps_own_model
+        else "its sites report losses on training images"
+        if any(quantity.startswith("loss") for quantity in method.asks)
+        else ""
+    ):
+        raise BadInput(
+            f"dp_epsilon, dp_noise: not with method {name}: {why_not}; take another method, or leave them out"
+        )
+    for setting, needed in (("amp", False), ("organ_share", 0)):
+        if getattr(training, setting) != needed:
+            raise BadInput(
+                f"{setting}={getattr(training, setting)}: not with dp_epsilon or dp_noise, which draw patients by "
+                f"chance and compute in float32; set {setting}={str(needed).lower()}"
+            )
 
 
 UPDATES = "updates"  # folder of the kept ones, in the run folder

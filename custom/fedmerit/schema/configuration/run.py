@@ -15,7 +15,11 @@ from fedmerit.errors import BadInput, suggest
 from fedmerit.files import record_hash
 from fedmerit.methods.registry import METHODS, build_method, estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.configuration.requirements import require_observers, require_script_support
+from fedmerit.schema.configuration.requirements import (
+    require_observers,
+    require_private_training,
+    require_script_support,
+)
 from fedmerit.schema.configuration.script import DERIVED, SETTINGS, Script, derived_parts
 from fedmerit.schema.configuration.settings import (
     ARCHITECTURES,
@@ -25,6 +29,7 @@ from fedmerit.schema.configuration.settings import (
     SYNONYMS,
     GuardSettings,
     Network,
+    Privacy,
     Training,
     settable,
     with_preset,
@@ -52,6 +57,7 @@ class RunConfiguration(Checked):
     keep_updates: bool = False  # whether the server keeps every round's in the run folder, for values afterwards
     share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
+    privacy: Privacy = field(default_factory=Privacy)  # of sites that train by DP-SGD
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
     server_images: str = ""  # SHA-256 of the server's own images, `images_digest`; "": it has none
     study: str = ""  # that the run is for, by the name that hospitals know; "": none
@@ -85,16 +91,16 @@ class RunConfiguration(Checked):
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as JSON holds it, without `values`, `keep_updates`, `preprocessing`,
+        """Return the configuration as JSON holds it, without `values`, `keep_updates`, `privacy`, `preprocessing`,
         `server_images` and `study` if they are empty.
 
         Of a script's run without `network` and `training`, else without `script`.
         """
         if self.script:
-            left_out = (*DERIVED, "preprocessing", "server_images", *["study"] * (not self.study))
+            left_out = (*DERIVED, "privacy", "preprocessing", "server_images", *["study"] * (not self.study))
             own = {name: value for name, value in asdict(self).items() if name not in left_out}
             return own | {"values": list(self.values), "script": self.script.to_dict()}
-        optional = ("values", "keep_updates", "preprocessing", "server_images", "study", "script")
+        optional = ("values", "keep_updates", "privacy", "preprocessing", "server_images", "study", "script")
         off = {name for name in optional if not getattr(self, name)}
         off |= {"fold"} if self.fold is None else set()
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
@@ -152,6 +158,9 @@ class RunConfiguration(Checked):
                     f"{name}={value:g}: method {self.method} needs steps of the learning rate times the gradient; "
                     f"leave {name} out"
                 )
+        if self.privacy:
+            guarded = replace(self, parameters=asdict(method)).build_guarded_method()
+            require_private_training(self.method, guarded, self.training)
         observers = require_observers(self.values, self.keep_updates, self.method, method)
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
@@ -195,7 +204,7 @@ def make_configuration(
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     names = parameter_names(method)
-    chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
+    chosen: dict[str, dict[str, Any]] = {group: {} for group in names} | {"network": dict(network)}
     for name, value in with_recipe(with_preset(settings, method), task).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
@@ -263,7 +272,7 @@ def configure_script(
 
 def _explain(name: str, method: str, groups: Mapping[str, list[str]]) -> str:
     """Return why a setting is none of the run's."""
-    if name in {*settable(Training), *settable(Network)}:
+    if name in {*settable(Training), *settable(Network), *settable(Privacy)}:
         return f"setting {name!r}: of FedMerit's own training, and this run trains by a script; give it to the script"
     known = [one for names in groups.values() for one in names]
     return f"setting {name!r}: unknown with method {method}{suggest(name, known)}"

@@ -289,7 +289,49 @@ class GuardSettings(Checked):
         return self.guard == "on" and due and round + 1 < rounds
 
 
-SHARED_GROUPS: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": GuardSettings}
+@dataclass(frozen=True)
+class Privacy(Checked):
+    """A choice whether sites train by DP-SGD (Abadi et al. 2016), with patients as its units, and of its noise."""
+
+    dp_epsilon: Annotated[
+        float,
+        Number(0),
+        About("DP-SGD: the run's ε for each patient, from which each site's noise follows; 0: dp_noise says it."),
+    ] = 0.0
+    dp_noise: Annotated[
+        float, Number(0), About("DP-SGD: standard deviation of the noise, as a multiple of dp_clip; 0: dp_epsilon.")
+    ] = 0.0
+    dp_delta: Annotated[
+        float, Number(above=0, below=1), About("DP-SGD: δ; below 1 by the number of a site's patients.")
+    ] = 1e-3
+    dp_clip: Annotated[float, Number(above=0), About("DP-SGD: longest gradient of a patient in a step.")] = 1.0
+    dp_slices: Annotated[
+        int,
+        Count(1, 4096),
+        About("DP-SGD: most slices of a patient in a step, which draws batch_size / dp_slices patients on average."),
+    ] = 1
+
+    def __bool__(self) -> bool:
+        """Return whether sites train by DP-SGD."""
+        return self.dp_epsilon > 0 or self.dp_noise > 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dp_epsilon and self.dp_noise:
+            raise ValueError(f"dp_noise={self.dp_noise:g}: the noise follows from dp_epsilon; leave one out")
+        changed = [
+            name for name in ("dp_delta", "dp_clip", "dp_slices") if getattr(self, name) != getattr(Privacy, name)
+        ]
+        if changed and not self:
+            raise ValueError(f"{changed[0]}: has no effect without dp_epsilon or dp_noise; leave it out")
+
+
+SHARED_GROUPS: Mapping[str, type[Any]] = {
+    "training": Training,
+    "network": Network,
+    "guard": GuardSettings,
+    "privacy": Privacy,
+}
 SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
 FROM_SITES = ("in_channels", "labels")  # of a network: the sites' images fix them
 

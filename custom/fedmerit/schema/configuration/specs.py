@@ -22,19 +22,6 @@ class Percentile(Checked):
 
 
 @dataclass(frozen=True)
-class SparseVector(Checked):
-    """A random fraction of the entries, drawn by noisy magnitude, is sent clipped and with Laplace noise (SVT)."""
-
-    fraction: Annotated[float, Number(high=1, above=0), About("of the entries that is sent")] = 0.1
-    epsilon: Annotated[float, Number(above=0), About("budget of the choice")] = 0.1
-    noise_var: Annotated[
-        float, Number(above=0), About("budget of each sent entry: its noise has scale 2 gamma / noise_var")
-    ] = 0.1
-    gamma: Annotated[float, Number(above=0), About("the largest magnitude that is sent")] = 1e-5
-    tau: Annotated[float, Number(), About("threshold of the choice")] = 1e-6
-
-
-@dataclass(frozen=True)
 class Gaussian(Checked):
     """The update is cut to a norm, and Gaussian noise is added to every entry (McMahan et al. 2018, at the site)."""
 
@@ -42,8 +29,8 @@ class Gaussian(Checked):
     noise: Annotated[float, Number(above=0), About("standard deviation of the noise, as a multiple of clip")] = 0.01
 
 
-Filter = Percentile | SparseVector | Gaussian
-FILTERS: Mapping[str, type[Filter]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
+Filter = Percentile | Gaussian
+FILTERS: Mapping[str, type[Filter]] = {"percentile": Percentile, "gaussian": Gaussian}
 HE = "he"  # no filter: updates leave encrypted, and the server adds up what it cannot read (`ciphertexts.py`)
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,14 @@ from fedmerit.contract import capabilities, flat
 from fedmerit.contract.capabilities import ExtraLoss, Penalty
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import Method, SiteView
-from fedmerit.errors import printable
+from fedmerit.errors import BadInput, printable
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network, Training
 from fedmerit.schema.expected import check_model
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
+from fedmerit.trainers import privacy_budget
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai.evaluation import estimate_statistics
@@ -29,9 +30,13 @@ from fedmerit.trainers.monai.networks import build_network, split_levels
 from fedmerit.trainers.monai.neurons import owned_parameters
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, image_losses
 from fedmerit.trainers.monai.samples import Samples
+from fedmerit.trainers.privacy_budget import Mechanism
 from fedmerit.trainers.statistics import estimates_statistics, statistics_rule
 from fedmerit.trainers.step_commitments import RoundCommitments, TrainingCommitments
 from fedmerit.trainers.training_checkpoint import Restorable, RoundCheckpoints, TrainingCheckpoint
+
+if TYPE_CHECKING:
+    from fedmerit.trainers.monai.private_training import PrivateTraining
 
 
 def _dice() -> nn.Module:
@@ -92,8 +97,9 @@ def train(
     shift: Tensor | None = None,
     checkpoint: TrainingCheckpoint | None = None,
     commitments: TrainingCommitments | None = None,
+    private: "PrivateTraining | None" = None,
 ) -> float:
-    """Train in place for one round, on the device the network is on; the mean loss of its batches.
+    """Train in place for one round, on the device the network is on; the mean loss of its batches, NaN if private.
 
     Args:
         network: gives logits (batch, labels, h, w); with deep supervision several of these, of any sizes, the first of
@@ -108,6 +114,7 @@ def train(
         shift: (d,) added to the gradient of every step.
         checkpoint: from which the training continues if it was cut short; None: it keeps none.
         commitments: digests of the states after some steps; None: none are made.
+        private: draws patients, and gives noisy gradients of them; None: gradients are those of batches.
     """
     from monai.losses import DeepSupervisionLoss
 
@@ -128,18 +135,28 @@ def train(
     parts: list[Restorable] = [network, optimizer, scaler, *([augment] if augment else [])]
     kept = [*parts, *([commitments] if commitments else [])]
     done, steps = checkpoint.restore(total, *kept) if checkpoint else 0, count_steps(samples, training)
-    noted = [commitments.note_batch] if commitments else []
-    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done, *noted), done + 1):
-        if augment:
-            images, masks = augment(images, masks)
-        optimizer.zero_grad(set_to_none=True)
+    note = commitments.note_batch if commitments else None
+    drawn = private.draw_places() if private else None
+
+    def batch_loss(images: Tensor, masks: Tensor) -> Tensor:
         with autocast(device, precision):
             logits, *others = split_levels(network(images), masks.ndim)
-            loss = of_levels([logits, *others], masks) if others else loss_function(logits, masks)
-            if extra_loss:
-                loss = loss + extra_loss(images, logits)
-        whole = loss + penalty(_vector(parameters)) if penalty else loss
-        scaler.scale(whole).backward()
+            loss: Tensor = of_levels([logits, *others], masks) if others else loss_function(logits, masks)
+            return loss + extra_loss(images, logits) if extra_loss else loss
+
+    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done, note, drawn), done + 1):
+        if augment and len(images):
+            images, masks = augment(images, masks)
+        optimizer.zero_grad(set_to_none=True)
+        if private:
+            private.add_gradients(step, optimizer, batch_loss, images, masks)
+            if penalty:  # it depends on no image
+                penalty(_vector(parameters)).backward()
+        else:
+            loss = batch_loss(images, masks)
+            whole = loss + penalty(_vector(parameters)) if penalty else loss
+            scaler.scale(whole).backward()
+            total += loss.detach()
         if shift is not None or training.clip_norm:
             scaler.unscale_(optimizer)
         if shift is not None:
@@ -148,13 +165,12 @@ def train(
             nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         scaler.step(optimizer)
         scaler.update()
-        total += loss.detach()
         if commitments:
             commitments.note_step(step == steps, network, *parts[1:])
         if checkpoint:
             checkpoint.consider(step, steps, total, *kept)
     optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
-    return float(total) / steps
+    return math.nan if private else float(total) / steps
 
 
 def draw_batches(
@@ -164,14 +180,20 @@ def draw_batches(
     device: torch.device,
     done: int = 0,
     note: Callable[[Tensor, torch.Generator], None] | None = None,
+    drawn: Iterator[Tensor] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield images and masks of every step of a round on ``device``, before the augmentation.
 
     Without the first ``done``. ``note`` is called before each with its places among the samples, and the generator.
+    ``drawn`` are the places of every step, instead of those of `draw_places`; of a step without any, images and masks
+    are empty.
     """
     order = torch.Generator().manual_seed(seed)
-    for step, places in enumerate(islice(draw_places(samples, training, order), count_steps(samples, training))):
-        if step >= done or samples.roams:  # what roams draws from ``order`` in every step
+    every = drawn or draw_places(samples, training, order)
+    for step, places in enumerate(islice(every, count_steps(samples, training))):
+        if not len(places):
+            batch = torch.zeros(0), torch.zeros(0)
+        elif step >= done or samples.roams:  # what roams draws from ``order`` in every step
             batch = samples.draw(places, device, training.organ_share, order)
         if step >= done:
             if note:
@@ -250,7 +272,7 @@ def build_optimizer(network: nn.Module, training: Training, rate: float) -> torc
 
 def count_steps(samples: Samples, training: Training) -> int:
     """Return the number K of optimizer steps per round."""
-    return training.steps or -(-len(samples) // training.batch_size) * training.epochs
+    return privacy_budget.count_steps(len(samples), training)
 
 
 def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -329,6 +351,7 @@ class LocalRound:
     task: Task  # the server's, in the clear
     checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
     commitments: RoundCommitments | None = None  # to its trainings; None: none are made
+    mechanism: Mechanism | None = None  # of DP-SGD, by which the site trains then; None: it trains without
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float | None) -> dict[str, float]:
         """Return the method's site half: the numbers that it asks for, of the model ``received`` (d,).
@@ -394,7 +417,16 @@ class LocalRound:
         run = self.samples, self.config.training, self._rate, seed
         checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
         commitments = self.commitments.next() if self.commitments else None
-        return train(self.network, *run, **more, checkpoint=checkpoint, commitments=commitments)
+        more |= {"checkpoint": checkpoint, "commitments": commitments, "private": self._private()}
+        return train(self.network, *run, **more)
+
+    def _private(self) -> "PrivateTraining | None":
+        if self.mechanism is None:
+            return None
+        from fedmerit.trainers.monai.private_training import PrivateTraining  # loads Opacus
+
+        key = f"{self.config.seed}/{self.training_seed_site}/{self.task.round}"
+        return PrivateTraining(self.samples, self.config.privacy, self.mechanism, key)
 
     def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
         """Train with the loss term of the peers' predictions; the network holds the received model."""
@@ -426,6 +458,7 @@ class LocalRound:
     def _train_locally(self, method: capabilities.TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
         """Return, by the method's own local training, which trains once or more."""
         task, settings, rate = self.task, self.config.training, self._rate
+        trainings: list[float] = []  # losses
 
         def once(
             start: Tensor,
@@ -434,7 +467,12 @@ class LocalRound:
             shift: Tensor | None = None,
         ) -> capabilities.Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
-            loss = self._train(penalty=penalty, shift=shift)
+            if trainings and self.mechanism:
+                raise BadInput(
+                    f"dp_epsilon, dp_noise: method {self.config.method} trains twice in a round, and its steps are "
+                    "accounted for once; take another method"
+                )
+            trainings.append(loss := self._train(penalty=penalty, shift=shift))
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
             return capabilities.Trained(trained, statistics, loss, count_steps(self.samples, settings), rate)
 

@@ -33,6 +33,7 @@ from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.networks import working_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Samples, Slices, build_samples
+from fedmerit.trainers.privacy_budget import Mechanism, plan_mechanism
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.seen_patients import note_patients
 from fedmerit.trainers.statistics import estimates_statistics
@@ -83,9 +84,20 @@ class ImageTrainer:
         # what seeds the training, with the run's seed and the round
         self.training_seed_site = f"{folder.name}/{secret}" if secret else folder.name
         self.work = work
+        self.mechanism = self._plan_mechanism() if config.privacy else None
         self._evaluations = Evaluations(config)
         selects = config.training.final_model == "selected"
         self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
+
+    def _plan_mechanism(self) -> Mechanism:
+        """Return what a round of DP-SGD does; `BadInput` if its network or patients do not allow any."""
+        if flat.get_buffers(self.network):
+            raise BadInput(
+                f"dp_epsilon, dp_noise: site {self.name}: the network has BatchNorm, whose statistics leave the site "
+                "without noise; take norm=instance or norm=group"
+            )
+        patients = {case.patient for case, _ in self.samples.index}
+        return plan_mechanism(self.config, len(self.samples), len(patients), self.name)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -125,15 +137,16 @@ class ImageTrainer:
         asked = self.config.digest, task.round, question
         checkpoints = RoundCheckpoints(self.memory.path, (*asked, *images, self.device.type))
         local_round = replace(self._local_round(task), checkpoints=checkpoints)
+        mechanism = asdict(self.mechanism) if self.mechanism else {}
         if self.work is None:
-            return local_round.learn(received, memory)
+            return replace(local_round.learn(received, memory), mechanism=mechanism)
 
         def learn(commitments: RoundCommitments) -> Learned:
             return replace(local_round, commitments=commitments).learn(received, memory)
 
         needed = memory if self.can.local_training else None
         learned, commitment = self.work.commit(task, received, needed, question, self.samples.digests, learn)
-        return replace(learned, commitment=asdict(commitment))
+        return replace(learned, commitment=asdict(commitment), mechanism=mechanism)
 
     def repeat(self, start: RoundStart, leaves: int | None) -> tuple[RoundCommitments, Learned | None]:
         """Train a round again from its start, up to a number of leaves.
@@ -157,7 +170,8 @@ class ImageTrainer:
     def _local_round(self, task: messages.Task) -> LocalRound:
         run = self.config, self.method, self.can
         machine = self.network, self.samples, self.device
-        return LocalRound(*run, *machine, self.training_seed_site, self._validation_dice, task)
+        site = self.training_seed_site, self._validation_dice
+        return LocalRound(*run, *machine, *site, task, mechanism=self.mechanism)
 
     def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
         """Return dice, and losses if asked for, of some models on one split."""

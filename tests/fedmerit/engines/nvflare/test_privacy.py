@@ -51,19 +51,6 @@ def test_percentile_drops_what_is_small_and_clips_what_is_large(network, reply):
     assert 0.45 < float((update == 0).double().mean()) < 0.55
 
 
-def test_svt_sends_a_fraction_with_noise(network, reply):
-    """Of the accepted entries, no fewer than the fraction, as many are drawn with replacement.
-
-    Where no more are accepted than drawn, 1 - 1/e of them are drawn at all, with a variance of (1 - 2/e)/e each.
-    """
-    update = sent("svt:fraction=0.3,noise_var=1000,gamma=0.01", reply, network)
-    sent_part = update != 0
-    drawn = 0.3 * len(update)
-    fewest = drawn * (1 - 1 / np.e) - 6 * np.sqrt(drawn * (1 - 2 / np.e) / np.e)
-    assert fewest < int(sent_part.sum()) <= np.ceil(drawn)
-    assert float((update - reply.update.clamp(-0.01, 0.01))[sent_part].abs().max()) < 1e-3
-
-
 def test_gaussian_cuts_to_a_norm_and_adds_noise(network, reply):
     quiet = sent("gaussian:clip=0.5,noise=1e-9", reply, network)
     assert float(quiet.double().norm()) == pytest.approx(0.5, rel=1e-5)

@@ -123,7 +123,7 @@ def test_specs_are_completed_by_their_defaults():
         ("percentile:gamma=1,gamma=2", "gamma"),
         ("percentile:percentile=101", "101"),
         ("percentile:gamma=0", "gamma=0"),
-        ("svt:fraction=0", "fraction=0"),
+        ("svt:fraction=0.1", "svt"),
         ("gaussian:clip=x", "clip='x'"),
         ("gaussian:noise=nan", "noise=nan"),
     ],
