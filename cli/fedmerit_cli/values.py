@@ -216,6 +216,9 @@ def payout(
     slope: Annotated[
         float, typer.Option(min=0, max=10, help="Of shares by retraining on the estimator's, as benchmarked.")
     ] = 1.0,
+    audited: Annotated[
+        bool, typer.Option("--audited", help="Count only rounds whose drawn steps an auditor repeated.")
+    ] = False,
     kit: Annotated[Path | None, typer.Option(help="Startup kit of who states it, whose key signs.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="RUN/payout")] = None,
     draws: Draws = 500,
@@ -232,7 +235,7 @@ def payout(
     specs = split_specs(estimators or "") or default_estimators(runs)
     folder = out or runs[0] / "payout"
     signer = _signer(kit) if kit else None
-    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap, slope), folder, draws, signer)
+    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap, slope), folder, draws, signer, audited)
     show(tables, folder)
     console.print(paid.sentence, soft_wrap=True)
     console.print(f"statement: {page}, {page.with_suffix('.json').name}", soft_wrap=True)

@@ -62,6 +62,7 @@ class Hospital(BaseModel):
     low: float | None  # of the 95 % confidence interval of the amount; None: nothing was resampled
     high: float | None
     band: int  # of hospitals that do not differ significantly: a test, which changes no amount
+    repeated: float = 1.0  # share of rounds whose drawn steps an auditor repeated; 1 if the rule does not ask
 
 
 class Statement(BaseModel):
@@ -77,6 +78,7 @@ class Statement(BaseModel):
     estimator: str = Field(max_length=300)
     compared: list[str] = Field(max_length=50)  # other estimators
     draws: int = Field(ge=1, le=10**5)
+    audited: bool = False  # whether shares are multiplied by the part of rounds whose drawn steps an auditor repeated
     runs: dict[str, str] = Field(min_length=1, max_length=1000)  # folder: hash of its ledger's last record
     reliability: float = Field(ge=0, le=1)  # of the values: how far shares are from equal ones, times the slope
     hospitals: dict[str, Hospital] = Field(max_length=10**4)
@@ -98,7 +100,13 @@ class Statement(BaseModel):
 
 
 def write_payout(
-    runs: Sequence[Path], specs: Sequence[str], rule: Rule, out: Path, draws: int = DRAWS, signer: Signer | None = None
+    runs: Sequence[Path],
+    specs: Sequence[str],
+    rule: Rule,
+    out: Path,
+    draws: int = DRAWS,
+    signer: Signer | None = None,
+    is_audited: bool = False,
 ) -> tuple[Payout, list[Table], Path]:
     """Write payout.json and payout.html of finished runs into ``out``.
 
@@ -107,6 +115,7 @@ def write_payout(
         specs: of estimators; the first decides, the others are compared.
         draws: of patients and rounds, for the intervals.
         signer: with the key of who states it; None: not signed.
+        is_audited: whether shares are multiplied by the part of rounds whose drawn steps an auditor repeated.
 
     Returns:
         The payout, its tables, and the page.
@@ -116,7 +125,7 @@ def write_payout(
     """
     if len({run.resolve().parent for run in runs}) > 1:
         raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
-    paid = pay(value_runs(runs, specs, draws), specs[0], rule)
+    paid = pay(value_runs(runs, specs, draws, is_audited=is_audited), specs[0], rule)
     statement = _statement(runs, specs, rule, draws, paid)
     if signer:
         pem = signer.certificate.public_bytes(Encoding.PEM).decode()
@@ -154,7 +163,7 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
         if folder != run.resolve():
             verify_run(folder, (), trust)
     specs = [stated.estimator, *stated.compared]
-    paid = pay(value_runs(folders, specs, stated.draws), specs[0], stated.rule)
+    paid = pay(value_runs(folders, specs, stated.draws, is_audited=stated.audited), specs[0], stated.rule)
     content, outcome = stated.model_dump(), _outcome(folders, paid)
     outcome["card"], open_to = _recompute_card(stated.card, label_runs(open_runs(folders)))
     if found := _difference({name: content[name] for name in outcome}, outcome):
@@ -178,6 +187,7 @@ def payout_tables(paid: Payout) -> list[Table]:
             "Amount": paid.amounts.astype(float),
             "In proportion": paid.alternatives[IN_PROPORTION].astype(float),
             "Band (test)": paid.band.astype(str),
+            **({} if paid.repeated is None else {"Rounds repeated [%]": 100 * paid.repeated}),
         }
     )
     low, high = (pd.DataFrame({"Amount": ends}) for ends in (paid.low, paid.high))
@@ -208,6 +218,7 @@ def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: in
         estimator=specs[0],
         compared=list(specs[1:]),
         draws=draws,
+        audited=paid.repeated is not None,
         **_outcome(runs, paid),
         card=_card(opened, _site_folders(opened)),
     )
@@ -256,6 +267,7 @@ def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
                 "low": _finite(paid.low[place]),
                 "high": _finite(paid.high[place]),
                 "band": int(paid.band[place]),
+                "repeated": 1.0 if paid.repeated is None else float(paid.repeated[place]),
             }
             for place, site in enumerate(sites)
         },

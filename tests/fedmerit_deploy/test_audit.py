@@ -35,6 +35,7 @@ from fedmerit.trainers.factory import build_trainer, initial_network
 from fedmerit.trainers.monai import local_training
 from fedmerit.trainers.step_commitments import WORK
 from fedmerit_deploy.audit import audit_work
+from fedmerit_evaluation.valuation.repeated_shares import repeated_shares
 
 NAMES = ("site1", "site2")
 SETTINGS = {"steps": 6, "batch_size": 4, "augmentation": "strong", "guard": "on"}
@@ -125,6 +126,20 @@ def test_audit_in_a_new_process_gives_the_same_statement(sites, tmp_path):
     assert statement == audit(run, sites).model_dump()
     assert len(statement["rounds"]) == 3
     assert not any(repeated["fault"] for repeated in statement["rounds"].values())
+
+
+@pytest.mark.parametrize(("who", "share"), [("auditor", 1.0), ("site2", 0.0)])
+def test_share_of_repeated_rounds_counts_what_others_than_the_site_repeated(signed, sites, keys, tmp_path, who, share):
+    run = shutil.copytree(signed, tmp_path / "run")
+    write_statement(run / AUDITS, audit(run, sites), Signer(keys / f"{who}.key", keys / f"{who}.crt"))
+    assert repeated_shares(run, NAMES).tolist() == [0.0, share]
+    missing = [finding.kind for finding in verify_run(run).unproven if finding.kind == "audits without log"]
+    assert missing  # the steps were perhaps not those that were drawn
+    stated = json.loads((run / AUDITS / "site2.json").read_text())
+    stated["rounds"]["7"] = stated["rounds"].pop("0")
+    (run / AUDITS / "site2.json").write_text(json.dumps(stated))
+    with pytest.raises(Contradiction, match="its signature is not that"):
+        repeated_shares(run, NAMES)
 
 
 def skip_steps(site: Site) -> None:

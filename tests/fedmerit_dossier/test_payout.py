@@ -5,6 +5,7 @@ And a statement that anybody recomputes.
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier.payout_statement import PAYOUT, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
-from fedmerit_evaluation.valuation import payout
+from fedmerit_evaluation.valuation import payout, valued_runs
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import Valued, value_runs
 
@@ -102,6 +103,19 @@ def test_values_that_are_all_noise_get_equal_shares(valued):
     assert paid.sentence == (
         "Equal shares: the reliability of the values is 0 (differences between values are no larger than their errors)."
     )
+
+
+def test_audited_pay_is_multiplied_by_the_share_of_repeated_rounds(valued, monkeypatch):
+    monkeypatch.setattr(valued_runs, "repeated_shares", lambda run, sites: np.array([1.0, 0.5, 1.0, 0.0]))
+    for run in valued.runs:
+        run.path = Path("run")
+    plain, paid = pay(valued, "good", Rule(10_000)), pay(replace(valued, is_audited=True), "good", Rule(10_000))
+    expected = plain.amounts * np.array([1.0, 0.5, 1.0, 0.0])
+    assert paid.amounts.tolist() == pytest.approx(10_000 * expected / expected.sum(), abs=1)
+    assert "an auditor repeated: Alder 1.00, Birch 0.50, Cedar 1.00, Doum 0.00." in paid.sentence
+    assert paid.alternatives["equal shares"].tolist() == [2500] * 4
+    floor = pay(replace(valued, is_audited=True), "good", Rule(10_000, floor=0.2))
+    assert floor.amounts[3] == 500  # nobody audited it
 
 
 NOISE = np.array([[-1, 0.3, 0.7], [0.6, -1, 0.4], [0.2, 0.8, -1], [-0.5, -0.5, 1]]).T  # of three seeds, four sites

@@ -45,12 +45,18 @@ class Rule:
                 f"from 0 to {MOST_SLOPE:g}"
             )
 
-    def shares(self, worth: FloatArray, reliability: float = 1.0) -> FloatArray:
-        """Return (n,) shares, sum 1, of hospitals with values ``worth`` of a reliability, within floor and cap."""
+    def shares(self, worth: FloatArray, reliability: float = 1.0, repeated: FloatArray | None = None) -> FloatArray:
+        """Return (n,) shares, sum 1, of hospitals with values ``worth`` of a reliability, within floor and cap.
+
+        ``repeated`` (n,), 0 to 1, multiplies each share before; if it is 0 for all, shares are equal. None: 1.
+        """
         n = len(worth)
         positive = np.maximum(worth, 0.0)
         proportional = positive / positive.sum() if positive.any() else np.full(n, 1 / n)
-        return self._within_bounds(1 / n + self.slope * reliability * (proportional - 1 / n))
+        shares = 1 / n + self.slope * reliability * (proportional - 1 / n)
+        if repeated is not None:
+            shares = np.maximum(shares, 0.0) * repeated
+        return self._within_bounds(shares if shares.any() else np.full(n, 1 / n))
 
     def _within_bounds(self, shares: FloatArray) -> FloatArray:
         """Return the shares within floor and cap: what these take or leave goes to the others in proportion."""
@@ -89,10 +95,18 @@ class Payout:
     high: FloatArray
     band: NDArray[np.int_]  # (n,) 1: that of the highest mean value; hospitals of a band do not differ significantly
     alternatives: Mapping[str, NDArray[np.int_]]  # by assumption, (n,) amounts
+    repeated: FloatArray | None = None  # (n,) `Valued.repeated`, if pay counts only audited rounds
 
     @property
     def sentence(self) -> str:
         """The rule and the test beside it, in words."""
+        if self.repeated is None:
+            return self._rule
+        shares = ", ".join(f"{site} {share:.2f}" for site, share in zip(self.ranking.sites, self.repeated, strict=True))
+        return f"{self._rule} Multiplied by the share of rounds whose drawn steps an auditor repeated: {shares}."
+
+    @property
+    def _rule(self) -> str:
         if self.reliability == 0:
             why = self.unreliable or "differences between values are no larger than their errors"
             return f"Equal shares: the reliability of the values is 0 ({why})."
@@ -120,25 +134,26 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
     own = rankings.pop(spec)
     reliability, unreliable = valued.reliability(spec)
     seeds = draw_over_seeds(valued.values(spec), folds=valued.folds)
-    drawn = [rule.shares(values, reliability) for values in seeds if np.isfinite(values).all()]
+    repeated = valued.repeated
+    drawn = [rule.shares(values, reliability, repeated) for values in seeds if np.isfinite(values).all()]
     low, high = (
         rule.budget * np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
         if drawn and own.measured
         else np.full((2, len(own.sites)), np.nan)
     )
     others = {
-        IN_PROPORTION: rule.amounts(rule.shares(own.value, 1 / rule.slope if rule.slope else 0.0)),
+        IN_PROPORTION: rule.amounts(rule.shares(own.value, 1 / rule.slope if rule.slope else 0.0, repeated)),
         "equal shares": rule.amounts(np.full(len(own.sites), 1 / len(own.sites))),
     }
     others |= {f"without {part}": _amounts(rest, spec, rule) for part, rest in valued.without_each.items()}
     others |= {f"by {name}": _amounts(valued, name, rule) for name in rankings}
-    amounts = _amounts(valued, spec, rule)
-    return Payout(spec, own, reliability, unreliable, rule.slope, amounts, low, high, _bands(own), others)
+    amounts, audited = _amounts(valued, spec, rule), repeated if valued.is_audited else None
+    return Payout(spec, own, reliability, unreliable, rule.slope, amounts, low, high, _bands(own), others, audited)
 
 
 def _amounts(valued: Valued, spec: str, rule: Rule) -> NDArray[np.int_]:
     values = valued.values(spec)[..., 0].mean(axis=0)
-    return rule.amounts(rule.shares(values, valued.reliability(spec)[0]))
+    return rule.amounts(rule.shares(values, valued.reliability(spec)[0], valued.repeated))
 
 
 def _bands(order: Ranking) -> NDArray[np.int_]:

@@ -31,6 +31,7 @@ from fedmerit_evaluation.valuation.estimators import (
     parse_all,
 )
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
+from fedmerit_evaluation.valuation.repeated_shares import repeated_shares
 
 UNMEASURED = "a count or another measure of data, not tested: how values depend on it is not known"
 SINGLE = "a site has one validation patient: no confidence interval, and no significant difference"
@@ -55,11 +56,19 @@ class Valued:
 
     runs: Sequence[ObservedRun]
     of_each: Mapping[str, FloatArray]  # by spec, of each run (r, n, D)
+    is_audited: bool = False  # whether pay counts only rounds whose drawn steps an auditor repeated
 
     @property
     def sites(self) -> list[str]:
         """The names of the n sites."""
         return self.runs[0].sites
+
+    @cached_property
+    def repeated(self) -> FloatArray:
+        """(n,) factor of each site's pay, 0 to 1: mean `repeated_shares` of the runs; 1 if nobody asked for audits."""
+        if not self.is_audited:
+            return np.ones(len(self.sites))
+        return np.mean([repeated_shares(run.path, self.sites) for run in self.runs], axis=0)
 
     @property
     def folds(self) -> int:
@@ -133,7 +142,8 @@ class Valued:
         }
 
     def _of(self, places: NDArray[np.int_]) -> "Valued":
-        return Valued([self.runs[place] for place in places], {spec: one[places] for spec, one in self.of_each.items()})
+        values = {spec: one[places] for spec, one in self.of_each.items()}
+        return Valued([self.runs[place] for place in places], values, self.is_audited)
 
 
 def value_runs(
@@ -142,10 +152,11 @@ def value_runs(
     draws: int = DRAWS,
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
+    is_audited: bool = False,
 ) -> Valued:
     """Return values of finished runs by the estimators of ``specs``; missing observations come from kept updates.
 
-    If the runs' site folders were moved, ``place`` is the folder that they are in now.
+    If the runs' site folders were moved, ``place`` is the folder that they are in now; ``is_audited`` as of `Valued`.
 
     Raises:
         BadInput: a run has not ended, the sites in ``place`` are not those it was started with, the runs are not
@@ -163,7 +174,8 @@ def value_runs(
             f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that "
             "differ only in their seeds or folds; value others separately"
         )
-    return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
+    values = {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()}
+    return Valued(runs, values, is_audited)
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:

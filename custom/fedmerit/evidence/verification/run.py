@@ -59,7 +59,7 @@ from fedmerit.evidence.verification.updates import (
     compare_updates,
     find_discarded_updates,
 )
-from fedmerit.evidence.verification.work import compare_work, list_unrepeated
+from fedmerit.evidence.verification.work import compare_work, list_unlogged_statements, list_unrepeated
 from fedmerit.files import require_inside
 from fedmerit.schema.records import RoundRecord
 from fedmerit.server.checkpoint import CHECKPOINT, complete_rounds, is_finished
@@ -185,6 +185,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             if shown := compare_work(run, records, closing, log, trust):
                 work.append(shown)
                 unproven += list_unrepeated(shown)
+    unproven += list_unlogged_statements(run, logs)
     require_same_closing(run, closing, logs, certificates, report)
     unproven[:0] = _list_limits(records, certificates, trust, closing, logs, sites)
     if not faults:  # a number for what is open makes sense only if the rest holds

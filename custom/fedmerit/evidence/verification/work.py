@@ -10,7 +10,7 @@ from fedmerit.evidence.closing_record import Closing
 from fedmerit.evidence.repeated_work import AUDITS, RepeatedWork, draw_leaf, find_commitments, statement_payload
 from fedmerit.evidence.signatures import Trust, certificate_name, is_signed_by_any, parse_certificates, subject
 from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, join_rounds, make_finding
+from fedmerit.evidence.verification.findings import Contradiction, Finding, join_names, join_rounds, make_finding
 from fedmerit.files import read_object
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import AuditStatement, RoundRecord
@@ -52,6 +52,42 @@ def compare_work(
         is_independent = auditor.public_key() not in own_keys and certificate_name(auditor) != log.site
     name = subject(auditor) if auditor else ""
     return RepeatedWork(log.site, trained, drawn, shown, faults, name, is_independent)
+
+
+def summarise_statement(run: Path, records: Sequence[RoundRecord], site: str) -> RepeatedWork:
+    """Return what an auditor's statement in a run folder says of a site's work, as far as the ledger has the rounds.
+
+    Without the site's log nobody knows whether the repeated steps are those that were drawn: `compare_work` does.
+
+    Raises:
+        Contradiction: the statement is not its auditor's, or of another site or plan.
+        BadInput: it cannot be read.
+    """
+    path = run / AUDITS / f"{site}.json"
+    trained = [record.round for record in records if site in record.participants]
+    if not path.exists():
+        return RepeatedWork(site, trained)
+    statement = read_statement(path)
+    auditor = _read_auditor(path, statement, None)
+    if statement.site != site or (records and statement.plan != records[0].plan):
+        raise Contradiction("audit of another run", path, site=site, found=statement.site)
+    pems = {one.certificate for record in records if (one := record.guard.enrolled.get(site))} - {""}
+    own_keys = [one.public_key() for pem in pems for one in parse_certificates(pem.encode(), f"{run}: {site}")]
+    is_independent = not own_keys
+    if auditor:
+        is_independent = auditor.public_key() not in own_keys and certificate_name(auditor) != site
+    rounds = {int(text): repeated.fault for text, repeated in statement.rounds.items() if text.isdecimal()}
+    shown = sorted(round for round, fault in rounds.items() if not fault and round in trained)
+    faults = {round: fault for round, fault in rounds.items() if fault}
+    name = subject(auditor) if auditor else ""
+    return RepeatedWork(site, trained, shown, shown, faults, name, is_independent)
+
+
+def list_unlogged_statements(run: Path, logs: Sequence[SiteLog]) -> Iterator[Finding]:
+    """Yield the sites of whose work there are statements in the run folder, but no log to compare them with."""
+    stated = sorted(path.stem for path in (run / AUDITS).glob("*.json"))
+    if lacking := [site for site in stated if site not in {log.site for log in logs}]:
+        yield make_finding("audits without log", site=join_names(lacking))
 
 
 def read_statement(path: Path) -> AuditStatement:
