@@ -38,7 +38,14 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.schema"},
     {
         f"fedmerit.trainers.{name}"
-        for name in ("memory", "saved_networks", "seen_patients", "statistics", "training_checkpoint")
+        for name in (
+            "memory",
+            "privacy_budget",
+            "saved_networks",
+            "seen_patients",
+            "statistics",
+            "training_checkpoint",
+        )  # fmt: skip
     },
     {"fedmerit.trainers.step_commitments"},
     {"fedmerit.trainers.trainer"},

@@ -41,6 +41,8 @@ def test_describe_job_names_every_part_of_egress_list():
                 assert dict(describe_job(job, config))["never leaves"]
     peers = plan("cycle", exchange="peer", warmup_by="own")
     named |= {name for name, _ in parts_each_round(Job("j", {}), peers)}
+    private = plan("fedavg", dp_noise=1.0)
+    named |= {name for name, _ in parts_each_round(Job("j", {}), private)}
     script = Script(tensors=(NamedTensor("weight", (2,)),), metric="dice")
     named |= {name for name, _ in parts_each_round(Job("j", {}), configure_script("fedavg", 3, script))}
     whole = {Enrolment: "enrolment", ClosingReceipt: "countersigned", Failure: "failure"}

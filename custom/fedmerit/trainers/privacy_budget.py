@@ -24,7 +24,7 @@ class Mechanism:
     steps: int
 
 
-def count_steps(images: int, training: Training) -> int:
+def steps_per_round(images: int, training: Training) -> int:
     """Return the number K of optimizer steps per round of a site with so many training images."""
     return training.steps or -(-images // training.batch_size) * training.epochs
 
@@ -41,7 +41,7 @@ def plan_mechanism(config: RunConfiguration, images: int, patients: int, site: s
     Raises:
         BadInput: δ is no smaller than 1 by the number of patients, or no noise is enough for ε.
     """
-    privacy, steps = config.privacy, count_steps(images, config.training)
+    privacy, steps = config.privacy, steps_per_round(images, config.training)
     if privacy.dp_delta * patients >= 1:
         raise BadInput(
             f"dp_delta={privacy.dp_delta:g}: site {site} trains on {patients} patients, and publishing one of them at "

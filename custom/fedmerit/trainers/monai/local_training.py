@@ -22,7 +22,6 @@ from fedmerit.schema.configuration.settings import Network, Training
 from fedmerit.schema.expected import check_model
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
-from fedmerit.trainers import privacy_budget
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai.evaluation import estimate_statistics
@@ -30,7 +29,7 @@ from fedmerit.trainers.monai.networks import build_network, split_levels
 from fedmerit.trainers.monai.neurons import owned_parameters
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, image_losses
 from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.privacy_budget import Mechanism
+from fedmerit.trainers.privacy_budget import Mechanism, steps_per_round
 from fedmerit.trainers.statistics import estimates_statistics, statistics_rule
 from fedmerit.trainers.step_commitments import RoundCommitments, TrainingCommitments
 from fedmerit.trainers.training_checkpoint import Restorable, RoundCheckpoints, TrainingCheckpoint
@@ -272,7 +271,7 @@ def build_optimizer(network: nn.Module, training: Training, rate: float) -> torc
 
 def count_steps(samples: Samples, training: Training) -> int:
     """Return the number K of optimizer steps per round."""
-    return privacy_budget.count_steps(len(samples), training)
+    return steps_per_round(len(samples), training)
 
 
 def _vector(parameters: Sequence[nn.Parameter]) -> Tensor:
