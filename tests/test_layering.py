@@ -38,14 +38,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.schema"},
     {
         f"fedmerit.trainers.{name}"
-        for name in (
-            "memory",
-            "privacy_budget",
-            "saved_networks",
-            "seen_patients",
-            "statistics",
-            "training_checkpoint",
-        )  # fmt: skip
+        for name in ("memory", "privacy_budget", "saved_networks", "seen_patients", "statistics", "training_checkpoint")
     },
     {"fedmerit.trainers.step_commitments"},
     {"fedmerit.trainers.trainer"},

@@ -217,8 +217,7 @@ QUESTIONS: Mapping[str, str] = {
     "steps differ": "that {site} trained in round {round} as it said: {found}",
     "steps not repeated": "that {site} trained in {rounds}: nobody repeated drawn steps (`fedmerit deploy audit`)",
     "audits without log": (
-        "that the repeated steps of {site} are those that were drawn: the log is missing (--site-log) that they have to "
-        "agree with"
+        "that the repeated steps of {site} are those that were drawn: the log is missing (--site-log)"
     ),
     "steps repeated by site": "that {site} repeated its steps: only its own key signed that; an auditor's has to",
     "unknown network": "that {found} are those of the ledger: which numbers of such a network are trained is not known",
