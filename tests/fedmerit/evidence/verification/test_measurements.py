@@ -113,11 +113,11 @@ def test_images_are_as_many_as_the_site_said(written, own_log):
 @pytest.mark.parametrize(("epsilon", "is_found"), [(1.0, True), (3.501, False)])  # a gate may round it
 def test_spent_epsilon_is_what_the_site_accounted_for(epsilon, is_found, written, own_log):
     privacy = {"noise": 1.0, "rate": 0.5, "steps": 4, "delta": 0.001, "epsilon": 3.5}
-    told = [entry | {"privacy": privacy} if entry["work"] == "train" else entry for entry in OWN]
-    told = [{name: value for name, value in entry.items() if name != "images"} for entry in told]
+    logged = [entry | {"privacy": privacy} if entry["work"] == "train" else entry for entry in OWN]
+    logged = [{name: value for name, value in entry.items() if name != "images"} for entry in logged]
     words = r"results\.csv: epsilon of A in round 0 is 1, A\.jsonl has 3\.5"
     with pytest.raises(BadInput, match=words) if is_found else nullcontext():
-        answers(written([*OF_ROUNDS, row(0, "A", "epsilon", epsilon)]), own_log("A", *told), [0])
+        answers(written([*OF_ROUNDS, row(0, "A", "epsilon", epsilon)]), own_log("A", *logged), [0])
 
 
 def of_tests(received, *cases):

@@ -71,7 +71,7 @@ def test_draw_places_takes_patients_at_the_rate(cases):
     assert [] in drawn or len(patients) > 8
 
 
-def test_private_training_of_no_patient_is_noise_alone(cases):
+def test_private_training_of_no_patient_is_only_noise(cases):
     noise = gradient(cases, rate=1e-9) / CLIP
     assert float(noise.std()) == pytest.approx(1.0, abs=0.2)
     assert not torch.equal(noise, gradient(cases, steps=2, rate=1e-9) / CLIP)  # each step has its own
