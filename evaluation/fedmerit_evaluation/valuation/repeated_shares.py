@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.contract.semivalues import FloatArray
-from fedmerit.evidence.verification.chains import read_ledger
-from fedmerit.evidence.verification.work import summarise_statement
 
 
 def repeated_shares(run: Path, sites: Sequence[str]) -> FloatArray:
-    """Return (n,) `RepeatedWork.share` of each site of a finished run, 0 to 1; 0 of a site that nobody audited.
+    """Return (n,) `fedmerit.evidence.repeated_work.RepeatedWork.share` of each site, 0 to 1.
+
+    It is 0 of a site that nobody audited. ``run`` is the folder of a finished run.
 
     Raises:
         BadInput: the ledger or an auditor's statement is damaged, or not of this run.
     """
+    from fedmerit.evidence.verification.chains import read_ledger  # verification loads PyTorch
+    from fedmerit.evidence.verification.work import summarise_statement
+
     records = read_ledger(run / "ledger.jsonl")
     return np.array([summarise_statement(run, records, site).share for site in sites])
