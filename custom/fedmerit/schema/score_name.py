@@ -9,9 +9,14 @@ AUTO = "auto"  # instead of a metric's name: each site takes it from the first a
 METRIC = re.compile(r"\w[\w .:/@%()+\-]{0,59}")  # a metric's name: nothing that a page or a table could read as markup
 ONLY_ONE = "another"  # what leaves a site of a metric of another name, which its script's author chose
 NAMES = (  # of metrics that leave a site
-    *(f"{name}{percent}" for name in ("dice", "accuracy") for percent in ("", " %")),
-    *("acc", "auc", "auroc", "balanced_accuracy", "f1", "iou", "jaccard", "kappa", "mcc", "precision", "r2", "recall"),
-    *("sensitivity", "specificity", "val_acc", "val_accuracy", "val_dice"),
+    *(
+        f"{head}{name}{unit}"
+        for name in ("dice", "accuracy", "acc")
+        for head in ("", "val_", "eval_")
+        for unit in ("", " %")
+    ),
+    *("auc", "auroc", "balanced_accuracy", "f1", "iou", "jaccard", "kappa", "mcc", "precision", "r2", "recall"),
+    *("sensitivity", "specificity"),
 )
 _WRITTEN = re.compile(r"data:[a-z]+/[^\"]*|(?<!surface )\bDice\b")  # not in the bytes of data addresses
 _shown = [DICE]  # of this process, whose threads show what one command opened

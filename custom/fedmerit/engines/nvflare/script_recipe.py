@@ -29,11 +29,14 @@ from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.description import describe_script, plain_weights, require_args
 from fedmerit.trainers.script.model_forms import load_checkpoint, to_model
 
-# of NVFlare's FedAvgRecipe: why an argument has no counterpart here
+# of NVFlare's recipes, such as FedAvgRecipe: why an argument has no counterpart here
 NOT_HERE: Mapping[str, str] = {
     "aggregator": "the method aggregates; as NVFlare's aggregator take MethodAggregator in FedAvgRecipe",
     "aggregator_data_kind": "updates are what the script trained minus what it received",
     "server_expected_format": "the server gets tensors, whatever the script has",
+    "framework": "the server gets tensors, whatever the script has",
+    "fedprox_mu": 'it is μ of method="fedprox": settings={"mu": ...}',
+    "initial_model": "it is model here",
     "model_persistor": "models are saved in the run folder, models/",
     "model_locator": "models are saved in the run folder, models/",
     "per_site_config": "all sites get the same arguments; the script knows its site by flare.get_site_name()",
@@ -54,13 +57,16 @@ NOT_HERE: Mapping[str, str] = {
 
 
 def require_known(arguments: Mapping[str, Any]) -> None:
-    """Raise `BadInput` with the reason if an argument of `FedAvgRecipe` is none here, unless it is its default."""
+    """Raise `BadInput` with the reasons if arguments of `FedAvgRecipe` are none here, unless they are its defaults."""
     defaults = inspect.signature(FedAvgRecipe.__init__).parameters
+    faults = []
     for name, value in arguments.items():
         if name not in NOT_HERE:
-            raise BadInput(f"argument {name}: unknown{suggest(name, inspect.signature(FedMeritRecipe).parameters)}")
-        if name not in defaults or value != defaults[name].default:
-            raise BadInput(f"argument {name}: {NOT_HERE[name]}; leave it out (docs/from_fedavg_recipe.md)")
+            faults.append(f"argument {name}: unknown{suggest(name, inspect.signature(FedMeritRecipe).parameters)}")
+        elif name not in defaults or value != defaults[name].default:
+            faults.append(f"argument {name}: {NOT_HERE[name]}, so leave it out")
+    if faults:
+        raise BadInput(f"{'; '.join(faults)} (docs/from_fedavg_recipe.md)")
 
 
 class OwnRun(Run):
@@ -101,7 +107,8 @@ class FedMeritRecipe(MeritRecipe):
     Args:
         method: such as "cgsv"; `fedmerit methods` lists all.
         model: a torch.nn.Module with the first weights, or its state_dict; of NumPy arrays the script gets such. Also
-            the other forms of `fedmerit.trainers.script.model_forms`, such as {"class_path": ..., "args": ...}.
+            the other forms of `fedmerit.trainers.script.model_forms`, such as {"class_path": ..., "args": ...}. None:
+            the weights of ``initial_ckpt`` by name.
         train_script: the script, or at a hospital its name in the site's manifest.
         min_clients: sites without whose answers no round ends; so many have to be there to begin.
         num_rounds: to train.
@@ -137,7 +144,7 @@ class FedMeritRecipe(MeritRecipe):
         self,
         *,
         method: str,
-        model: Any,
+        model: Any = None,
         train_script: str,
         min_clients: int,
         num_rounds: int = 2,
@@ -164,7 +171,8 @@ class FedMeritRecipe(MeritRecipe):
         **further: Any,
     ):
         require_known(further)
-        model = to_model(model)
+        if model is not None or not initial_ckpt:
+            model = to_model(model)
         model = load_checkpoint(model, initial_ckpt) if initial_ckpt else model
         file = Path(train_script).resolve()
         if not file.is_file():
@@ -190,6 +198,22 @@ class FedMeritRecipe(MeritRecipe):
             self._folder = tempfile.TemporaryDirectory(prefix="fedmerit")
             self.add_server_file(str(self.save_first_model(Path(self._folder.name))))
             self._job.to_clients(str(file))
+
+    def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:
+        """Raise `BadInput`: NVFlare's helper for arguments of single sites calls this."""
+        raise BadInput(f"set_per_site_config: {NOT_HERE['per_site_config']}, so leave it out")
+
+    def enable_tensor_streaming(self, *args: Any, **more: Any) -> None:
+        """Raise `BadInput`: tensors travel in FedMerit's messages."""
+        raise BadInput("enable_tensor_streaming: tensors travel in FedMerit's messages; leave it out")
+
+    @property
+    def framework(self) -> str:
+        """Raise `BadInput`: NVFlare asks a recipe for it to add a cross-site evaluation, which runs have already."""
+        raise BadInput(
+            "NVFlare's cross-site evaluation: a run tests its final models at the sites by itself "
+            "(cross_site_val/cross_val_results.json in the run folder); leave it out"
+        )
 
     def save_first_model(self, folder: Path) -> Path:
         """Write the weights to begin with into a folder, such as local/ of the server's kit; the file."""

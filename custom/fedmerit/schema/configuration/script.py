@@ -12,10 +12,11 @@ from fedmerit.schema.score_name import AUTO, METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+LIGHTNING = "nvflare.client.lightning"  # which applies both by itself in a trainer that it patched
 USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and the words of which its text then has one
     "fedce": ("PTFedCEHelper", "fedce_minus_val"),
-    "fedprox": ("PTFedProxLoss", "fedprox_mu"),
-    "scaffold": ("PTScaffoldHelper", "scaffold_c_diff"),
+    "fedprox": ("PTFedProxLoss", "fedprox_mu", "FEDPROX_MU", "get_fedprox_mu", LIGHTNING),
+    "scaffold": ("PTScaffoldHelper", "scaffold_c_diff", "SCAFFOLD_CTRL_DIFF", LIGHTNING),
     "cases": ("enrol_cases",),  # this and the next: of `fedmerit.client`
     "losses": ("with_losses",),
     "own_model": ("with_own_model",),
@@ -119,13 +120,15 @@ class Script(Checked):
 
 
 def find_names(text: str) -> set[str]:
-    """Return what Python text names in its code, not in its comments: names, attributes, whole texts.
+    """Return what Python text names in its code, not in its comments: names, attributes, modules, whole texts.
 
     Raises:
         ValueError: it is no Python.
     """
-    parts = ("id", "attr", "name", "value")  # of names, attributes, imports and constants
-    found = [getattr(node, part, None) for node in ast.walk(ast.parse(text)) for part in parts]
+    parts = ("id", "attr", "name", "value", "module")  # of names, attributes, imports and constants
+    nodes = list(ast.walk(ast.parse(text)))
+    found = [getattr(node, part, None) for node in nodes for part in parts]
+    found += [f"{node.module}.{name.name}" for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names]
     return {one for one in found if isinstance(one, str)}
 
 

@@ -11,7 +11,9 @@ from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.score_name import AUTO, METRIC
 
 BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
-PREFERRED = ("dice", "accuracy")  # among several metrics; the second is the default of NVFlare's recipes
+# among several metrics; accuracy is the default of NVFlare's recipes, val_ and eval_ are heads of Lightning's and
+# Hugging Face's
+PREFERRED = tuple(head + name for name in ("dice", "accuracy", "acc") for head in ("", "val_", "eval_"))
 PERCENT = 100.0  # highest value of a preferred metric that the script gives in percent
 LOWER_IS_BETTER = re.compile(r"loss|err|mse|mae|nll|entropy|perplexity|distance|hausdorff|hd95|cost", re.IGNORECASE)
 NAME_IT = 'name another as key_metric, with key_metric_range and key_metric_mode, or key_metric="" for none'
@@ -20,8 +22,9 @@ NAME_IT = 'name another as key_metric, with key_metric_range and key_metric_mode
 def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
     """Return ``script`` with the metric that the run takes from a script's first ``metrics``.
 
-    Of several metrics it is dice, else accuracy, each also in percent; else the only one, if it lies in the run's range
-    and its name does not say that less is better. If there is none, and nothing of the run needs one, it is "".
+    Of several metrics it is dice, else accuracy or acc, each also with val_ or eval_, and in percent; else the only
+    one, if it lies in the run's range and its name does not say that less is better. If there is none, and nothing of
+    the run needs one, it is "".
 
     Args:
         script: description of the script; its metric is `AUTO`.

@@ -8,8 +8,10 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedmerit.errors import BadInput
@@ -19,6 +21,8 @@ from fedmerit.trainers.script.named_tensors import Model
 EXPECTED = "expected a torch.nn.Module, its state_dict, or NumPy's arrays by name"
 PATHS = ("class_path", "path")  # names of a class's path in the recipes of NVFlare
 STATES = ("state_dict", "model_state_dict", "model")  # of a checkpoint, the part with the tensors
+CHECKPOINTS = "what torch.save wrote, or .npy or .npz of NumPy"
+ARRAYS = (".npy", ".npz")
 NUMPY_KEY = "numpy_key"  # name of an array without one, as in NVFlare's NPConstants
 COMPILED = "_orig_mod"  # of a module that torch.compile made, the module
 
@@ -40,7 +44,7 @@ def to_model(model: Any) -> Model:
     if isinstance(model, Mapping):
         return _to_state(model)
     kind = type(model)
-    if kind.__module__.startswith(("keras", "tensorflow")):
+    if any(base.__module__.startswith(("keras", "tensorflow")) for base in kind.__mro__):
         raise BadInput(
             f"model: is {kind.__name__} of Keras, whose layers have lists of weights; give NumPy's arrays by name, as "
             "the script sends them: {variable.path: variable.numpy() for variable in model.variables}"
@@ -72,18 +76,22 @@ def unwrap(module: nn.Module) -> nn.Module:
     return module
 
 
-def load_checkpoint(model: Model, file: str | Path) -> Model:
+def load_checkpoint(model: Model | None, file: str | Path) -> Model:
     """Return ``model`` with the weights of a checkpoint.
 
     Args:
-        model: the module, or its tensors by name.
-        file: what torch.save wrote: a state_dict, or a mapping with one of `STATES`.
+        model: the module, or its tensors by name; None: the weights by name are the model.
+        file: what torch.save wrote, a state_dict or a mapping with one of `STATES`; or an array or arrays of NumPy.
 
     Raises:
         BadInput: the file cannot be read, or has other tensors than the model.
     """
     path = Path(file)
-    state = _to_state(load_tensors(path) if path.is_file() else _missing(path))
+    if not path.is_file():
+        raise BadInput(f"initial_ckpt {path}: file not found; expected {CHECKPOINTS}")
+    state = _load_arrays(path) if path.suffix in ARRAYS else _to_state(load_tensors(path))
+    if model is None:
+        return state
     own = model.state_dict() if isinstance(model, nn.Module) else model
     shapes = ({name: tuple(np.shape(value)) for name, value in one.items()} for one in (state, own))
     found, expected = shapes
@@ -95,13 +103,18 @@ def load_checkpoint(model: Model, file: str | Path) -> Model:
             f"{found.get(one, 'missing')}, the model's is {expected.get(one, 'missing')}"
         )
     if not isinstance(model, nn.Module):
-        return {name: state[name].numpy() if isinstance(own[name], np.ndarray) else state[name] for name in own}
-    model.load_state_dict(state)
+        return {name: np.asarray(state[name]) if isinstance(own[name], np.ndarray) else state[name] for name in own}
+    model.load_state_dict({name: torch.as_tensor(value) for name, value in state.items()})
     return model
 
 
-def _missing(path: Path) -> Any:
-    raise BadInput(f"initial_ckpt {path}: file not found; expected what torch.save wrote")
+def _load_arrays(path: Path) -> dict[str, Any]:
+    """Return the array of a .npy file, under NVFlare's name for it, or the arrays by name of a .npz file."""
+    try:
+        content = np.load(path, allow_pickle=False)
+        return {NUMPY_KEY: content} if isinstance(content, np.ndarray) else dict(content)
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise BadInput(f"initial_ckpt {path}: cannot be read ({error!s:.200}); expected {CHECKPOINTS}") from None
 
 
 def _build(description: Mapping[str, Any]) -> Any:

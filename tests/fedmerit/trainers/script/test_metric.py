@@ -20,6 +20,8 @@ SILENT, ANSWERING = Script(), Script(evaluates=True)
         ({"dice": 82.0}, "dice %"),
         ({"dice_by_case": [0.2, 0.4]}, "dice"),
         ({"auc": 0.5, "note": "text"}, "auc"),
+        ({"eval_loss": 3.0, "eval_runtime": 1.2, "eval_accuracy": 0.5}, "eval_accuracy"),
+        ({"val_loss": 3.0, "val_acc": 12.5}, "val_acc %"),
         ({"auc": math.nan}, "auc"),
     ],
 )

@@ -50,6 +50,23 @@ def test_to_model_refuses_other_forms_by_name(model, words):
         to_model(model)
 
 
+def test_to_model_refuses_a_class_derived_from_one_of_keras():
+    base = type("Sequential", (), {"__module__": "keras.src.models.sequential"})
+    with pytest.raises(BadInput, match=r"is Net of Keras, .*give NumPy's arrays by name"):
+        to_model(type("Net", (base,), {})())
+
+
+def test_load_checkpoint_of_numpy_is_the_model_if_no_other_is_given(tmp_path):
+    np.save(tmp_path / "one.npy", np.arange(3.0))
+    np.savez(tmp_path / "named.npz", weight=np.ones((1, 2)), bias=np.zeros(1))
+    assert load_checkpoint(None, tmp_path / "one.npy")["numpy_key"].tolist() == [0, 1, 2]
+    assert load_checkpoint({"numpy_key": np.zeros(3)}, tmp_path / "one.npy")["numpy_key"].tolist() == [0, 1, 2]
+    assert load_checkpoint(nn.Linear(2, 1), tmp_path / "named.npz").weight.tolist() == [[1, 1]]
+    (tmp_path / "text.npy").write_text("x")
+    with pytest.raises(BadInput, match=r"^initial_ckpt .*text.npy: cannot be read .*expected what torch.save wrote"):
+        load_checkpoint(None, tmp_path / "text.npy")
+
+
 def test_load_checkpoint_loads_the_models_tensors_only(tmp_path):
     network, other = make_network(), make_network()
     torch.save({"model_state_dict": other.state_dict(), "epoch": 3}, tmp_path / "ckpt.pt")

@@ -315,6 +315,9 @@ from nvflare.app_opt.pt.fedce import PTFedCEHelper as Helper
 meta["fedprox_mu"]
 """
     assert find_uses(text) == ("fedce", "fedprox")
+    for lightning in ("import nvflare.client.lightning as flare", "from nvflare.client import lightning",
+                      "from nvflare.client.lightning import patch"):  # fmt: skip
+        assert find_uses(lightning) == ("fedprox", "scaffold")
     assert "is_evaluate" not in find_names(text)
     assert {"is_evaluate", "flare"} <= find_names("if flare.is_evaluate(): pass")
     with pytest.raises(SyntaxError):
