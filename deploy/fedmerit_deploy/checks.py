@@ -43,6 +43,7 @@ from fedmerit_deploy.facts import LISTED
 from fedmerit_deploy.kit_files import CERTIFICATES, read_kind, read_name, server_address
 from fedmerit_deploy.kit_integrity import AGAIN, is_as_sealed, read_seal, seal
 from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_manifest
+from fedmerit_deploy.membership import ask_membership
 from fedmerit_deploy.processes import connect, find_left_over, proxy_advice, running_processes
 from fedmerit_deploy.provisioning import VERSIONS_FILE
 
@@ -376,19 +377,24 @@ def _check_server(kit: Path, offline: bool) -> Findings:
         context.set_alpn_protocols(["h2"])
         with connect(host, port, TIMEOUT_SECONDS) as line, context.wrap_socket(line, server_hostname=host) as secure:
             if not secure.recv(1):
-                yield fail(f"{host}:{port} hangs up: it does not accept the certificate of this kit; ask for a new one")
+                yield fail(
+                    f"{host}:{port} hangs up: it does not accept the certificate of this kit, which has ended or is of "
+                    "another federation; ask the coordinator for a new kit"
+                )
             elif when := refused_login(kit):
                 yield fail(
                     f"{host}:{port} refuses this site, at {when} last: the coordinator has removed it, or revoked its "
                     "certificate; ask the coordinator"
                 )
             else:
-                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
+                yield from _check_membership(kit, f"{host}:{port}")
     except ssl.SSLCertVerificationError as error:
-        yield fail(
-            f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); "
-            f"is a proxy in between{', or this clock wrong' if error.verify_code in CLOCK_ERRORS else ''}?"
+        cause = (
+            "is this machine's clock wrong?"
+            if error.verify_code in CLOCK_ERRORS
+            else "is a proxy in between, or the kit of another federation (startup/rootCA.pem)?"
         )
+        yield fail(f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); {cause}")
     except ssl.SSLError as error:
         yield bad(f"{host}:{port} answers, but not over TLS ({error.reason}); is another service on that port?")
     except OSError as error:
@@ -401,6 +407,17 @@ def _check_server(kit: Path, offline: bool) -> Findings:
         else:
             reason = error.strerror or error
             yield bad(f"{host}:{port} cannot be reached ({reason}); is the server started, is the port right?")
+
+
+def _check_membership(kit: Path, server: str) -> Findings:
+    """Yield what the server, which answers, says of the membership of a site."""
+    said = ask_membership(kit)
+    faults = list(said.find_faults(time.time())) if said else []
+    yield from (fail(f"{server}: {fault}") for fault in faults)
+    if said is None:
+        yield ok(f"{server} answers, and accepts the certificate of this kit")
+    elif not faults:
+        yield ok(f"{server} accepts this kit: its certificate is not revoked, and the clocks agree")
 
 
 def refused_login(kit: Path) -> str:

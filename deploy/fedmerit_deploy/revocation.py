@@ -7,6 +7,7 @@ proof is on the list. A token, once given, is bound to no certificate: a site th
 a job at work, so the job's controller refuses its answers.
 """
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ from typing import Any
 from cryptography import x509
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAsserterCert
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import MOST_PEM
 from fedmerit.files import read_bytes, read_json, write_json
+from fedmerit_deploy.membership import QUESTION, Membership
 
 REVOKED = "revoked.pem"  # in local/ of the server's kit: a certificate revocation list, signed by the authority
 REGISTERED = "registered.json"  # in the server's kit: by name, the serial number of the certificate of its last proof
 ROOT = "rootCA.pem"
 REASON = "its certificate is revoked"
+MOST_DIGITS = 60  # of a serial number
 
 
 class Revocations:
@@ -82,11 +86,20 @@ class ListedVerifier(IdentityVerifier):
         return is_proven
 
 
+def _asked_serial(fl_ctx: FLContext) -> int | None:
+    """Return the serial number of the certificate that a site asks about (`fedmerit_deploy.membership`)."""
+    text = str(fl_ctx.get_peer_context().get_prop(QUESTION, ""))
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else None
+
+
 class RevocationCheck(FLComponent):
-    """A part of the server's main process that shuts out the owners of revoked certificates."""
+    """A part of the server's main process: shuts out owners of revoked certificates, and answers sites about theirs."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Shut a participant out, or let it in again, before NVFlare judges its registration or heartbeat."""
+        """Shut a participant out, or let it in again, before NVFlare judges its registration or heartbeat.
+
+        A question about membership is answered by NVFlare's refusal, with the answer as its reason.
+        """
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
         engine, name = fl_ctx.get_engine(), str(fl_ctx.get_peer_context().get_identity_name())
@@ -94,7 +107,19 @@ class RevocationCheck(FLComponent):
         keeper = manager.cred_keeper
         if not isinstance(keeper.id_verifier, ListedVerifier):
             keeper.id_verifier = ListedVerifier(Revocations(Path(engine.get_workspace().get_root_dir())))
-        is_out = keeper.id_verifier.revocations.shut_out(name)
+        revocations = keeper.id_verifier.revocations
+        if (serial := _asked_serial(fl_ctx)) is not None and event_type == EventType.CLIENT_REGISTER_RECEIVED:
+            self.log_info(fl_ctx, f"{name} asks about its membership; it is not registered by that")
+            last = revocations.registered().get(name, serial)
+            answer = Membership(
+                is_revoked=serial in revocations.serials,
+                is_disabled=manager.is_client_disabled(name),
+                is_newest=last == serial,
+                clock=time.time(),
+            )
+            fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, answer.to_text(), private=True, sticky=False)
+            return
+        is_out = revocations.shut_out(name)
         if event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             if is_out and not manager.is_client_disabled(name):
                 self.log_warning(fl_ctx, f"{name} is shut out: {REASON}")

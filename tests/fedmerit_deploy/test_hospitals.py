@@ -14,6 +14,7 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit_deploy import session
 from fedmerit_deploy.facts import LISTED
+from fedmerit_deploy.membership import ask_membership
 from fedmerit_deploy.provisioning import renew
 from fedmerit_deploy.status import SILENCE, read_federation
 
@@ -74,12 +75,16 @@ def test_rehearsal_names_site_that_would_fail(hospitals, fedmerit, tmp_path):
 
 def test_server_refuses_revoked_and_accepts_renewed_kit(hospitals, fedmerit, wait_for):
     kit, out = hospitals.kits["site2"], hospitals.root
+    fine = ask_membership(kit)  # beside the running site
+    assert (fine.is_revoked, fine.is_disabled, fine.is_newest) == (False, False, True)
     (renewed,) = [one.path for one in renew(out, ["site2"])]
     shutil.copy(out / "fedmerit/state/revoked.pem", hospitals.kits["server"] / "local")
     began = time.monotonic()
     wait_for(lambda: read_federation(hospitals.admin).sites["site2"].silent is None, 60)
     took = time.monotonic() - began
     hospitals.stop("site2")
+    assert ask_membership(kit).is_revoked
+    assert read_federation(hospitals.admin).sites["site2"].silent is None
     hospitals.start("site2")
     wait_for(lambda: "Login failed" in (kit / "log.txt").read_text() + (kit / "start.log").read_text(), 120)
     hospitals.stop("site2")
