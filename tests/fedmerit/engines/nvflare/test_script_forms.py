@@ -179,7 +179,10 @@ def make_recipe(folder, **more):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"framework": "numpy", "exclude_vars": "head"}, "argument framework: .*; argument exclude_vars: leave the tensors"),
+        (
+            {"framework": "numpy", "exclude_vars": "head"},
+            "argument framework: .*; argument exclude_vars: leave the tensors",
+        ),
         ({"launch_once": False, "num_round": 2}, "argument launch_once: .*; argument num_round: unknown.*num_rounds"),
         ({"fedprox_mu": 0.1}, 'μ of method="fedprox"'),
         ({"model": None}, "^model: is None; expected"),
