@@ -34,7 +34,7 @@ CLOCK_SECONDS = 60.0  # by which the clocks of two machines may differ
 
 @dataclass(frozen=True)
 class Membership:
-    """What the server says of a certificate of a site."""
+    """An answer of the server about the certificate of a site's kit."""
 
     is_revoked: bool
     is_disabled: bool  # whether an admin shut the name out

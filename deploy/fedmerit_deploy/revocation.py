@@ -29,6 +29,7 @@ REGISTERED = "registered.json"  # in the server's kit: by name, the serial numbe
 ROOT = "rootCA.pem"
 REASON = "its certificate is revoked"
 MOST_DIGITS = 60  # of a serial number
+EVENTS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_HEARTBEAT_RECEIVED)
 
 
 class Revocations:
@@ -98,9 +99,9 @@ class RevocationCheck(FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Shut a participant out, or let it in again, before NVFlare judges its registration or heartbeat.
 
-        A question about membership is answered by NVFlare's refusal, with the answer as its reason.
+        A question about membership is a registration without proof: NVFlare refuses it, with the answer as its reason.
         """
-        if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
+        if event_type not in EVENTS:
             return
         engine, name = fl_ctx.get_engine(), str(fl_ctx.get_peer_context().get_identity_name())
         manager = engine.server.client_manager
@@ -108,21 +109,21 @@ class RevocationCheck(FLComponent):
         if not isinstance(keeper.id_verifier, ListedVerifier):
             keeper.id_verifier = ListedVerifier(Revocations(Path(engine.get_workspace().get_root_dir())))
         revocations = keeper.id_verifier.revocations
-        if (serial := _asked_serial(fl_ctx)) is not None and event_type == EventType.CLIENT_REGISTER_RECEIVED:
-            self.log_info(fl_ctx, f"{name} asks about its membership; it is not registered by that")
-            last = revocations.registered().get(name, serial)
+        is_out, is_disabled = revocations.shut_out(name), manager.is_client_disabled(name)
+        serial = _asked_serial(fl_ctx)
+        if event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
+            if is_out and not is_disabled:
+                self.log_warning(fl_ctx, f"{name} is shut out: {REASON}")
+                engine.disable_clients([name])
+        elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
+            if serial is None and is_out and is_disabled:  # it may have a renewed one, which the verifier now looks at
+                engine.enable_clients([name])
+        elif serial is not None:
+            self.log_info(fl_ctx, f"{name} asks about its membership, which registers nothing")
             answer = Membership(
                 is_revoked=serial in revocations.serials,
-                is_disabled=manager.is_client_disabled(name),
-                is_newest=last == serial,
+                is_disabled=is_disabled and not is_out,
+                is_newest=revocations.registered().get(name, serial) in (serial, *revocations.serials),
                 clock=time.time(),
             )
             fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, answer.to_text(), private=True, sticky=False)
-            return
-        is_out = revocations.shut_out(name)
-        if event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
-            if is_out and not manager.is_client_disabled(name):
-                self.log_warning(fl_ctx, f"{name} is shut out: {REASON}")
-                engine.disable_clients([name])
-        elif is_out and manager.is_client_disabled(name):  # it may have a renewed one, which the verifier now looks at
-            engine.enable_clients([name])

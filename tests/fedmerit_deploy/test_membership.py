@@ -40,7 +40,7 @@ def test_other_words_of_a_server_are_no_answer(text):
     assert Membership.read(text) is None
 
 
-def ask(kit, name, serial, event=EventType.CLIENT_REGISTER_RECEIVED, disabled=()):
+def ask(kit, name, serial, event=EventType.CLIENT_REGISTER_PROCESSED, disabled=()):
     """The reason for a refusal that the server's part leaves in the context of a registration."""
     keeper = SimpleNamespace(id_verifier=ListedVerifier(Revocations(kit)))
     manager = SimpleNamespace(cred_keeper=keeper, is_client_disabled=lambda one: one in disabled)

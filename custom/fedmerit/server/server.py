@@ -228,7 +228,9 @@ class Federation:
             if (file := self.run / "run.json").exists():
                 write_json(file, read_object(file) | {"metric": self.metric})
             return {"metric": self.metric}
-        if not self.config.script.evaluates:
+        if self.config.script.evaluates:
+            self.take_note("no scores in rounds: the scripts send no metric with what they trained")
+        else:
             self.take_note(f"no scores: the scripts report no dice, no accuracy and no other one to take; {NAME_ONE}")
         return {}
 

@@ -41,7 +41,8 @@ def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
         chosen = replace(script, metric=known, highest=PERCENT if is_percent else script.highest)
         require_in_range(chosen, numbers[known])
         return chosen
-    name, fault = (*numbers, "")[0], "no metrics"
+    others = ", ".join(f"{name} {value!r:.20}" for name, value in metrics.items() if str(name) not in numbers)
+    name, fault = (*numbers, "")[0], f"no metric that is a number ({others})" if others else "no metrics"
     if len(numbers) == 1 and METRIC.fullmatch(name):
         is_inside = math.isnan(numbers[name]) or script.lowest <= numbers[name] <= script.highest
         lower = script.better == "higher" and LOWER_IS_BETTER.search(name)
@@ -63,6 +64,8 @@ def require_metric(script: Script, metrics: Mapping[str, Any]) -> None:
     names = [str(name) for name in metrics]
     if {script.metric, script.metric + BY_CASE} & {*names}:
         number = _as_number(metrics.get(script.metric))
+        if number is None and script.metric + BY_CASE not in names:
+            raise BadInput(f"{script.metric} is {metrics[script.metric]!r:.30}; expected a number")
         if number is not None:
             require_in_range(script, number)
     elif names or not script.evaluates:

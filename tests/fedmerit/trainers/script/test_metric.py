@@ -40,6 +40,7 @@ def test_metric_of_a_first_answer_is_taken(script, metrics, taken):
         ({"val_loss": 0.3}, "only val_loss, of which less is better"),
         ({"auc": 0.5, "f1": 0.4}, "auc, f1"),
         ({}, "no metrics"),
+        ({"accuracy": "high"}, r"no metric that is a number \(accuracy 'high'\)"),
     ],
 )
 def test_metric_that_cannot_be_taken_is_refused_only_if_the_script_evaluates(metrics, words):
@@ -56,6 +57,8 @@ def test_accuracy_out_of_range_names_the_argument():
         require_metric(named, {"auc": 87})
     with pytest.raises(BadInput, match="has no 'auc'; it has acc; name one as key_metric"):
         require_metric(named, {"acc": 0.5})
+    with pytest.raises(BadInput, match="auc is None; expected a number"):
+        require_metric(named, {"auc": None})
     with pytest.raises(BadInput, match="it has no metrics"):
         require_metric(named, {})
     require_metric(Script(metric="auc", evaluates=True), {})  # its answers to evaluations have it

@@ -201,7 +201,7 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
         (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice_by_case": 3}), "no list"),
-        (Said({"last.bias": torch.ones(1)}, metrics={"dice": {"a": 1}}), "expected numbers"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice": {"a": 1}}), "expected a number"),
         *((Said({"last.bias": torch.ones(1)}, meta={STEPS: steps}), STEPS) for steps in (0, 2.5, math.nan, "many")),
     ],
 )
