@@ -19,8 +19,7 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.order_secret import secret_arguments
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.factory import build_trainer
-from fedmerit.trainers.monai.trainer import ImageTrainer
-from fedmerit.trainers.step_commitments import RoundStart, make_leaf, sealed_samples
+from fedmerit.trainers.step_commitments import RepeatingTrainer, RoundStart, make_leaf
 from fedmerit_deploy.kit_files import CERTIFICATES, read_kind, read_name
 from fedmerit_deploy.kits import read_manifest
 
@@ -83,7 +82,7 @@ def audit_work(run: Path, own: Path, folder: SiteFolder, device: str = "auto") -
     return AuditStatement.model_validate(content)
 
 
-def find_fault(trainer: ImageTrainer, start: RoundStart, commitment: CommitmentRecord, leaf: int) -> str:
+def find_fault(trainer: RepeatingTrainer, start: RoundStart, commitment: CommitmentRecord, leaf: int) -> str:
     """Repeat a round up to a drawn state, and return what does not agree with the commitment; "" if all does.
 
     The states before are repeated, too, from the received model on. If the trained model that the site kept does not
@@ -92,7 +91,7 @@ def find_fault(trainer: ImageTrainer, start: RoundStart, commitment: CommitmentR
     assert trainer.work
     salt = trainer.work.salt
     received = start.task.parameters
-    if sealed_samples(salt, trainer.samples.digests) != commitment.samples:
+    if trainer.holdings(start.task.round).samples != commitment.samples:
         return "images or masks are not those that the site enrolled"
     if start.root != commitment.root or len(start.leaves) != commitment.leaves:
         return "the states that the site kept are not those that it committed to"

@@ -44,6 +44,7 @@ SETTINGS = {"steps": 6, "batch_size": 4, "augmentation": "strong", "guard": "on"
 @pytest.fixture(autouse=True)
 def every_second_step(monkeypatch):
     monkeypatch.setattr(step_commitments, "EVERY", 2)
+    torch.set_num_threads(1)  # as sites and audits do
 
 
 def execute(run: Path, sites: Path, method: str = "fedavg", cheat=None, keys: Path | None = None, **settings) -> Path:
