@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CUT_SHORT = " requested and "  # NumPy says so of an array of which the disk took a part, without a number
@@ -59,11 +59,21 @@ OF_KINDS = {  # by the name of an error's class; a script's own process says no 
     "MemoryError": MEMORY_FULL,
     "OutOfMemoryError": GPU_FULL,
 }
-OF_WORDS = {  # by the words of an error without a class of its own
+OF_WORDS = {  # by the words of an error without a class of its own, of torch, JAX and others
+    "No space left on device": DISK_FULL,
+    "Disk quota exceeded": DISK_FULL,
+    "PytorchStreamWriter failed writing": DISK_FULL,
+    "unexpected pos ": DISK_FULL,  # what torch.save says after that
     "DefaultCPUAllocator": MEMORY_FULL,
     "std::bad_alloc": MEMORY_FULL,
+    "Cannot allocate memory": MEMORY_FULL,
+    "insufficient shared memory": MEMORY_FULL,
+    "is killed by signal: Killed": MEMORY_FULL,  # of a worker that loads data
     "CUDA error: out of memory": GPU_FULL,
     "CUDA out of memory": GPU_FULL,
+    "HIP out of memory": GPU_FULL,
+    "CUDNN_STATUS_ALLOC_FAILED": GPU_FULL,
+    "RESOURCE_EXHAUSTED": GPU_FULL,
 }
 
 
@@ -88,7 +98,8 @@ class ScriptAnswer(SiteError):
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
     return any(
-        isinstance(one, OSError) and (one.errno in FULL or (one.errno is None and CUT_SHORT in str(one)))
+        (isinstance(one, OSError) and (one.errno in FULL or (one.errno is None and CUT_SHORT in str(one))))
+        or (isinstance(one, RuntimeError) and _reason_of_words(str(one)) == DISK_FULL)
         for one in _chain(error)
     )
 
@@ -98,26 +109,28 @@ def reason_of(error: BaseException) -> str:
     if is_full(error):
         return DISK_FULL
     for one in _chain(error):
-        if isinstance(reason := getattr(one, "reason", None), str):
+        is_ours = isinstance(one, BadInput | RunFailed)  # others' errors, such as of decoding, have a reason, too
+        if is_ours and isinstance(reason := getattr(one, "reason", None), str):
             return reason
         if known := _kind_reason(one):
             return known
     return BAD_DATA if isinstance(error, BadInput) else FAILED.format(_word(type(error).__name__))
 
 
-def script_reason(code: int | None = None, kind: str = "", number: int | None = None) -> str:
+def script_reason(code: int | None = None, kind: str = "", number: int | None = None, text: str = "") -> str:
     """Return the reason of a script's end.
 
     Args:
         code: exit code of its process, negative: by that signal; None: not known.
         kind: name of the class of its last error; "": none.
         number: errno of that error.
+        text: of that error.
     """
     if number in FULL:
         return DISK_FULL
     if number == errno.ENOMEM:
         return MEMORY_FULL
-    if known := OF_KINDS.get(kind):
+    if known := OF_KINDS.get(kind) or _reason_of_words(text):
         return known
     if code == KILLED:
         return SCRIPT_KILLED
@@ -136,11 +149,13 @@ def _kind_reason(error: BaseException) -> str | None:
         return MEMORY_FULL
     if number in UNREADABLE:
         return UNREADABLE_FILE
-    if isinstance(error, RuntimeError):  # of torch and its libraries, which have no class for each
-        for words, reason in OF_WORDS.items():
-            if words in str(error):
-                return reason
+    if isinstance(error, RuntimeError) and (reason := _reason_of_words(str(error))):
+        return reason
     return next((OF_KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in OF_KINDS), None)
+
+
+def _reason_of_words(text: str) -> str | None:
+    return next((reason for words, reason in OF_WORDS.items() if words in text), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

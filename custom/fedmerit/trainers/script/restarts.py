@@ -10,6 +10,7 @@ from fedmerit.reasons import script_reason
 from fedmerit.trainers.script.trainer import Ask, Question, Said
 
 MOST_STARTS = 4  # starts in a row without an answer; then the script is not started again
+LAUNCHER = "ChildFailedError"  # of torchrun
 TRACEBACK = "Traceback (most recent call last):"
 FAULT = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?=: |$)", re.MULTILINE)  # how the last line of a traceback begins
 LINES = 12  # of a script's output
@@ -35,7 +36,9 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
     """Return the last lines of a script's own traceback in what it printed, and the reason that they and its exit
     ``code`` are.
     """
-    _, mark, last = text.rpartition(TRACEBACK)
+    head, mark, last = text.rpartition(TRACEBACK)
+    if LAUNCHER in last and TRACEBACK in head:  # torchrun's own comes after the script's
+        head, mark, last = head.rpartition(TRACEBACK)
     lines = [line.rstrip() for line in (last if mark else text).splitlines() if line.strip()]
     after = next((line for line in lines if mark and not line.startswith(" ")), "")  # the frames
     fault = FAULT.match(after)
@@ -43,7 +46,7 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
     number = re.search(r"\[Errno (\d+)\]", fault.string) if fault else None
     if kind == "SystemExit":
         kind = ""
-    reason = script_reason(code, kind, int(number[1]) if number else None)
+    reason = script_reason(code, kind, int(number[1]) if number else None, after)
     advice = [] if code or mark else ["it ended by itself: its loop has to go on while flare.is_running()"]
     return "\n".join([*lines[-LINES:], *advice]), reason
 

@@ -58,6 +58,13 @@ FRAMES = 'warning\nTraceback (most recent call last):\n  File "client.py", line 
         (f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory\n", 1, GPU_FULL),
         (f"{FRAMES}MemoryError\n", 1, MEMORY_FULL),
         (f"{FRAMES}OSError: [Errno 28] No space left on device: 'x'\n", 1, DISK_FULL),
+        (f"{FRAMES}RuntimeError: [enforce fail] PytorchStreamWriter failed writing file data/3\n", 1, DISK_FULL),
+        (f"{FRAMES}jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\n", 1, GPU_FULL),
+        (
+            f"{FRAMES}MemoryError\n{FRAMES}torch.distributed.elastic.errors.ChildFailedError: \nclient.py FAILED\n",
+            1,
+            MEMORY_FULL,
+        ),
         ("training\n", -9, SCRIPT_KILLED),
         ("training\n", 3, "its script ended with code 3"),
         ("", 0, "its script ended with code 0"),
