@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd  # takes a second to import, and readers do without
 
 MOST_TABLE, MOST_ROWS = 1 << 23, 250_000  # bytes; a row takes up to 500 in memory
+STATED_SEPARATOR = re.compile(r"\Asep=.\r?\n")  # the first line of some spreadsheets
 SEPARATORS = (",", ";", "\t")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
 
@@ -27,7 +30,9 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
     try:
-        text = read_bytes(file, MOST_TABLE).decode("utf-8-sig")
+        content = read_bytes(file, MOST_TABLE)
+        text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
+        text = STATED_SEPARATOR.sub("", text)
         if text.count("\n") + text.count("\r") > MOST_ROWS:
             raise ValueError(f"more than {MOST_ROWS} rows")
         head = text.partition("\n")[0]

@@ -123,7 +123,7 @@ def nci_isbi(folder: Path):
     """Two patients per collection, a mask of each naming, the rows of one stored upwards, one patient beyond."""
     for collection, patient, mask in (
         ("Prostate-3T", "Prostate3T-01-0001", "Training/Prostate3T-01-0001"),
-        ("Prostate-3T", "Prostate3T-03-0002", "Test/Prostate3T-03-0002_ground truth"),
+        ("Prostate-3T", "Prostate3T-03-0002", "Test/Prostate3T-03-0002_truth"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-01-0006", "Training/ProstateDx-01-0006_correctedLabels"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-01-0055", "Training/ProstateDx-01-0055"),
         ("PROSTATE-DIAGNOSIS", "ProstateDx-02-0003", "Leaderboard/ProstateDx-02-0003"),

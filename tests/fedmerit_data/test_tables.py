@@ -15,6 +15,8 @@ COLUMNS = ("site", "case")
         b"site,case\nBasel,a\nBern,b\n",
         b"\xef\xbb\xbfsite;case\r\nBasel;a\r\nBern;b\r\n",  # of a German spreadsheet
         b"site\tcase\nBasel\ta\nBern\tb\n",  # of BIDS
+        b"sep=;\r\nsite;case\r\nBasel;a\r\nBern;b\r\n",
+        "site\tcase\r\nBasel\ta\r\nBern\tb\r\n".encode("utf-16"),  # "Unicode text" of a spreadsheet
         b"case, site ,scanner\na, Basel,x\nb,Bern ,y",
     ],
 )

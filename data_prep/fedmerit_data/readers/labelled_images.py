@@ -22,7 +22,7 @@ from fedmerit_data.readers.label_map import (
 )
 from fedmerit_data.spatial.geometry import align_axes, resample_mask
 from fedmerit_data.spatial.photographs import load_colours, load_levels
-from fedmerit_data.spatial.structures import read_regions
+from fedmerit_data.spatial.structures import join_regions, read_regions
 from fedmerit_data.spatial.volumes import Volume, open_itk, report_damage
 
 SLICER = ".seg.nrrd"
@@ -164,7 +164,11 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
 
 def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> tuple[list[Volume], list[str]]:
     """Return the mask of each label, and remarks."""
-    if is_dicom(case.label) and (regions := read_regions(case.label)):
+    found = [read_regions(path) if is_dicom(path) else None for path in (case.label, *case.more)]
+    if several := [one for one in found if one is not None]:
+        if len(several) < len(found):
+            raise BadInput(f"{case.label}: is one of several files of a mask, of which not all mark regions in DICOM")
+        regions = join_regions(several)
         numbers, remarks = assign_regions(regions, labels)
         drawn = [regions.draw(image, one) for one in numbers]
         return [mask for mask, _ in drawn], [*remarks, *dict.fromkeys(remark for _, more in drawn for remark in more)]

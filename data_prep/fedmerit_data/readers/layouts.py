@@ -6,6 +6,7 @@ layout is a word in a list, or a rule.
 """
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,10 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.readers.inventory import Inventory, Item
+from fedmerit_data.readers.label_map import LABEL
 from fedmerit_data.readers.patients import NOBODY
 from fedmerit_data.spatial.heads import Head
+from fedmerit_data.spatial.structures import read_regions
 
 # Names of folders; what may follow tells training from test, or a centre.
 FURTHER = r"(?:[_ -]?(?:tr|ts|va|train\w*|test\w*|val\w*|c?\d+|png|nii|dicom|class))?"
@@ -88,7 +91,8 @@ class Placed:
 
 
 def _words(*texts: str) -> Words:
-    return tuple(word for text in texts for word in SEPARATOR.split(text.casefold()) if word)
+    plain = (unicodedata.normalize("NFC", text).casefold() for text in texts)
+    return tuple(word for text in plain for word in SEPARATOR.split(text) if word)
 
 
 def _common(*each: Words) -> Words:
@@ -460,7 +464,12 @@ def _choose_masks(
         others = replace(group, masks=[mask for mask in group.masks if mask not in exported])
         used, organs_of_used, unused = _choose_masks(others, organs)
         return used, organs_of_used, [*unused, *((mask, ANOTHER) for mask in exported)]
+    if len(group.masks) > 1 and all(mask.item.is_region for mask in group.masks):
+        return _choose_regions(group, organs)
     masks = {mask.part(*names) or (mask.stem if len(group.masks) == 1 else ""): mask for mask in group.masks}
+    if len(masks) < len(group.masks) or (len(masks) > 1 and "" in masks):
+        folders = {mask.item.path.parent.name: mask for mask in group.masks}  # masks/liver/p1, 1st_manual/p1
+        masks = folders if len(folders) == len(group.masks) else masks
     if len(masks) < len(group.masks):
         masks = {mask.item.key: mask for mask in group.masks}
     chosen = sorted(masks.keys() & set(organs))
@@ -480,11 +489,42 @@ def _choose_masks(
     advice = (
         "keep the masks of one reader, or list those to use in pairs.csv"
         if readers
-        else f"and --labels names none of them; expected such as --labels {UNUSUAL.sub('_', example)}='{example}'"
+        else f"and --labels names none of them; expected such as --labels {_label(example)}='{example}'"
     )
     raise BadInput(
         f"{group.masks[0].item.path.parent}: has masks of {len(masks)} organs ({', '.join(few)}{more}), {advice}"
     )
+
+
+def _label(organ: str) -> str:
+    """Return a valid name of a label for an organ."""
+    name = re.sub(r"[^\w-]+", "_", organ).strip("_-")
+    return name if LABEL.fullmatch(name) else f"organ_{name}".rstrip("_")
+
+
+def _choose_regions(
+    group: Group, organs: Collection[str]
+) -> tuple[list[Placed], tuple[str, ...], list[tuple[Placed, str]]]:
+    """Return the DICOM masks of a case that mark regions of these names, (), and the others with the reason.
+
+    Raises:
+        BadInput: none does, no names are given, or two files mark a region of one name.
+    """
+    asked = {organ.strip().casefold() for organ in organs}
+    found = [(mask, list(regions.names.values())) for mask in group.masks if (regions := read_regions(mask.item.path))]
+    there = "; ".join(f"{mask.item.path.name}: {', '.join(names[:MAX_NAMED])}" for mask, names in found[:MAX_NAMED])
+    case = group.images[0].item.path
+    chosen, by_name = list[Placed](), dict[str, Placed]()
+    for mask, names in found:
+        for name in asked & {name.strip().casefold() for name in names}:
+            if name in by_name:
+                first, second = by_name[name].item.path, mask.item.path
+                raise BadInput(f"{second}: marks {name}, and so does {first.name}; list the one to use in pairs.csv")
+            by_name[name] = mask
+        chosen += [mask] * (mask in by_name.values())
+    if not chosen:
+        raise BadInput(f"{case}: has several DICOM masks ({there}); name their regions in --labels, such as organ=NAME")
+    return chosen, (), [(mask, UNNAMED) for mask in group.masks if mask not in chosen]
 
 
 UNNAMED = "an organ that --labels does not name"

@@ -18,7 +18,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000TransferSyntaxes
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.spatial.heads import has_preamble, is_dicom_file, read_head
+from fedmerit_data.spatial.heads import has_preamble, is_dicom_file, read_head, with_preamble
 from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
 # Tags that every slice has, with equal values in the whole series.
@@ -121,7 +121,7 @@ def read_dicom(path: Path, slices: Sequence[Path] = ()) -> Volume:
         files = [entry for entry in heads if entry not in dict(others)] or [*heads]
     if len(files) == 1:
         with report_dicom_damage(files[0], "DICOM file"):
-            header = pydicom.dcmread(files[0], stop_before_pixels=True)
+            header = pydicom.dcmread(with_preamble(files[0]), stop_before_pixels=True)
         if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
             return _read_file(files[0])
     volume = read_series(path, files)
@@ -144,14 +144,14 @@ def read_colours(path: Path, slices: Sequence[Path] = ()) -> NDArray[np.float32]
         (path,) = files
     with report_dicom_damage(path, "DICOM file"):
         tags = ["SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns"]
-        header = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=True)
+        header = pydicom.dcmread(with_preamble(path), specific_tags=tags, stop_before_pixels=True)
         is_palette = header.get("PhotometricInterpretation") == "PALETTE COLOR"
         if "Rows" not in header or not (is_palette or header.get("SamplesPerPixel") == 3):
             return None
         if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
             raise BadInput(f"{path}: holds {frames} pictures in colours; save the picture to use as a file")
         require_sane(path, (header.Columns, header.Rows, 1))
-        file = pydicom.dcmread(path)
+        file = pydicom.dcmread(with_preamble(path))
         pixels = pixel_array(file)  # luminance and chrominance as red, green and blue
         return np.asarray(apply_color_lut(pixels, file) if is_palette else pixels, np.float32)
 
@@ -160,7 +160,7 @@ def _read_file(path: Path) -> Volume:
     import highdicom  # takes a second to import, and other layouts do not need it
 
     with report_dicom_damage(path, "DICOM file"):
-        header = pydicom.dcmread(path, stop_before_pixels=True)
+        header = pydicom.dcmread(with_preamble(path), stop_before_pixels=True)
         frames, what = int(header.get("NumberOfFrames") or 1), header.get("Modality")
         if "Rows" not in header or what == "SEG":
             raise BadInput(f"{path}: is DICOM {what}, not an image; give the series that it belongs to")
@@ -169,7 +169,7 @@ def _read_file(path: Path) -> Volume:
                 f"{path}: has {header.SamplesPerPixel} colours per pixel; expected grey levels: export it as PNG"
             )
         require_sane(path, (header.Columns, header.Rows, frames))
-        file = highdicom.imread(path)
+        file = highdicom.imread(with_preamble(path))
         if frames == 1:
             down, along = header.get("PixelSpacing") or (1, 1)
             affine = np.diag([float(along), float(down), 1, 1])
@@ -233,7 +233,7 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
 
 def _header(path: Path) -> pydicom.Dataset:
     with report_dicom_damage(path, "DICOM slice"):
-        header = pydicom.dcmread(path, force=is_dicom_file(path))
+        header = pydicom.dcmread(with_preamble(path))
         what = header.get("Modality") or "DICOM without an image"
         if "Rows" not in header or "PixelData" not in header or what == "SEG":
             raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")

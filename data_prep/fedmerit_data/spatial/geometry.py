@@ -79,7 +79,8 @@ def resample_channel(grid: Volume, channel: Volume, name: str) -> tuple[Volume, 
 def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
     """Return ``label`` with its axes in the order and direction of those of ``image``, without resampling.
 
-    A file may state two places; one of each that agree are enough.
+    A file may state two places; one of each that agree are enough. If neither file states a place, and one no size, as
+    stacks of pictures, the shape is enough.
 
     Raises:
         BadInput: their shapes differ, or their corners do.
@@ -94,6 +95,8 @@ def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
             places=tuple(place @ back for place in label.places),
         )
     require_same_shape(case, image.voxels, label.voxels)
+    if not (image.is_located or label.is_located or (image.is_measured and label.is_measured)):
+        return replace(label, affine=image.affine, places=image.places)
     pairs = product(image.places or (image.affine,), label.places or (label.affine,))
     apart = min(distance(first, second, image.voxels.shape) for first, second in pairs)
     if not apart <= CORNER_TOLERANCE:

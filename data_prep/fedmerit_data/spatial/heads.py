@@ -4,12 +4,13 @@ import json
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pydicom
 from pydicom.filereader import read_file_meta_info
-from pydicom.uid import DeflatedExplicitVRLittleEndian
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 PREAMBLE, MAGIC = 128, b"DICM"
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")  # of a file without the preamble, little endian
@@ -56,6 +57,20 @@ def has_preamble(path: Path) -> bool:
     """Return whether a file begins as DICOM files do; those of old programs begin with their first element."""
     with path.open("rb") as file:
         return file.read(PREAMBLE + len(MAGIC))[PREAMBLE:] == MAGIC
+
+
+def with_preamble(path: Path) -> Path | BytesIO:
+    """Return what libraries read a DICOM file from: itself, or if it lacks the preamble its content with one."""
+    if has_preamble(path) or not is_dicom_file(path):
+        return path
+    file = pydicom.dcmread(path, force=True)
+    if "TransferSyntaxUID" not in file.file_meta:
+        is_implicit, _ = file.original_encoding
+        file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian
+    content = BytesIO()
+    file.save_as(content, enforce_file_format=True)
+    content.seek(0)
+    return content
 
 
 def _has_class(path: Path) -> bool:

@@ -18,6 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.version import package_version
 from fedmerit_data.spatial.dicom import Regions, frame_remarks, place_slices, report_dicom_damage
 from fedmerit_data.spatial.geometry import resample_mask
+from fedmerit_data.spatial.heads import with_preamble
 from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage, require_sane
 
 ON_GRID = 0.1  # voxels that a frame may be off the grid of the image that it was drawn on
@@ -45,9 +46,9 @@ def read_segmentation(path: Path) -> Regions:
     import highdicom  # takes a second to import, and other layouts do not need it
 
     with report_dicom_damage(path, "DICOM segmentation"):
-        header = pydicom.dcmread(path, stop_before_pixels=True)
+        header = pydicom.dcmread(with_preamble(path), stop_before_pixels=True)
         require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))
-        file = highdicom.seg.segread(path)
+        file = highdicom.seg.segread(with_preamble(path))
         names = {
             number: str(file.get_segment_description(number).segment_label) for number in file.segment_numbers if number
         }
@@ -132,7 +133,7 @@ def read_referenced_series(path: Path) -> str | None:
     unreadable.
     """
     with report_dicom_damage(path, "DICOM segmentation"):
-        named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
+        named = pydicom.dcmread(with_preamble(path), stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None
 
 

@@ -15,6 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import require_file
 from fedmerit_data.raw_cases import list_visible
 from fedmerit_data.spatial.dicom import Regions, frame_remarks, is_slice, report_dicom_damage
+from fedmerit_data.spatial.heads import with_preamble
 from fedmerit_data.spatial.segmentations import read_segmentation
 from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage
 
@@ -42,7 +43,7 @@ def read_structures(path: Path) -> Regions:
     """Return the regions of a DICOM structure set; `BadInput` if the file is unreadable or has no regions."""
     require_file(path, MOST_BYTES)
     with report_dicom_damage(path, "DICOM structure set"):
-        file = pydicom.dcmread(path)
+        file = pydicom.dcmread(with_preamble(path))
         regions = file.get("StructureSetROISequence") or ()
         names = {int(region.ROINumber): str(region.ROIName) for region in regions}
         if not names:
@@ -185,6 +186,24 @@ def _inside(path: Path, outline: NDArray[np.float64], shape: tuple[int, ...]) ->
     return odd
 
 
+def join_regions(several: Sequence[Regions]) -> Regions:
+    """Return the regions of several files on one image as those of one file, numbered from 1 in the files' order."""
+    if len(several) == 1:
+        return several[0]
+    numbered = [(one, number) for one in several for number in one.names]
+
+    def draw(image: Volume, numbers: Collection[int]) -> tuple[Volume, tuple[str, ...]]:
+        of_file = [[numbered[place - 1][1] for place in numbers if numbered[place - 1][0] is one] for one in several]
+        drawn = [one.draw(image, part) for one, part in zip(several, of_file, strict=True) if part]
+        if not drawn:
+            return several[0].draw(image, ())
+        voxels = np.maximum.reduce([mask.voxels for mask, _ in drawn])
+        return replace(drawn[0][0], voxels=voxels), tuple(remark for _, remarks in drawn for remark in remarks)
+
+    names = {place: one.names[number] for place, (one, number) in enumerate(numbered, 1)}
+    return Regions(several[0].path, names, draw, are_named=True)
+
+
 def read_regions(path: Path) -> Regions | None:
     """Return the regions of a DICOM segmentation or structure set, or of the only file in a folder.
 
@@ -199,6 +218,8 @@ def read_regions(path: Path) -> Regions | None:
             return None
         path = files[0]
     with report_dicom_damage(path, "DICOM file"):
-        kind = str(pydicom.dcmread(path, specific_tags=["Modality"], stop_before_pixels=True).get("Modality"))
+        kind = str(
+            pydicom.dcmread(with_preamble(path), specific_tags=["Modality"], stop_before_pixels=True).get("Modality")
+        )
     readers = {"SEG": read_segmentation, "RTSTRUCT": read_structures}
     return readers[kind](path) if kind in readers else None

@@ -263,3 +263,41 @@ def test_segments_that_another_program_wrote(study, tmp_path):
     decoded = decode(study[0], tmp_path / "seg.dcm", "lesion=Lesion 1,gland=Gland")
     require_drawn(decoded, LESION, GLAND)
     assert decoded.remarks == ()
+
+
+@pytest.mark.parametrize("has_group_2", [True, False])
+def test_dicom_masks_without_the_preamble_are_read(study, tmp_path, has_group_2):
+    """As old programs store them: from the first element on, with the group of the file's own or without."""
+    image, slices = study
+    seg = save_seg(tmp_path / "seg.dcm", slices, REGIONS)
+    structures = save_structures(tmp_path / "rs.dcm", slices, {"Gland": [(2, square(5, 6, 15, 12))]})
+    for file in (seg, structures):
+        stated = pydicom.dcmread(file)
+        content = file.read_bytes()[132:]
+        if not has_group_2:
+            content = content[12 + stated.file_meta.FileMetaInformationGroupLength :]
+        file.write_bytes(content)
+    require_drawn(decode(image, seg, "gland=Gland,lesion='Lesion 1'"), GLAND, LESION)
+    require_drawn(decode(image, structures, "gland=Gland"), marked(((5, 15), (6, 12), 2)))
+
+
+def test_structures_of_several_files_are_joined_by_their_names(tmp_path):
+    source = tmp_path / "raw"
+    for number in range(2):
+        slices = save_series(source / f"P{number}" / "CT", volume(number, SHAPE))
+        first = {"Prostate": [(2, square(5, 6, 15, 12))], "SV": [(5, square(6, 7, 12, 11))]}
+        save_structures(source / f"P{number}" / "RS1.dcm", slices, first)
+        save_structures(source / f"P{number}" / "RS2.dcm", slices, {"Bladder": [(6, square(6, 7, 9, 9))]})
+    kind = generic.generic_kind(parse_labels("both=Prostate+Bladder,bladder=Bladder"), channels=1)
+    case = kind.find_sites(source)[0].cases[0]
+    assert [path.name for path in (case.label, *case.more)] == ["RS1.dcm", "RS2.dcm"]
+    prostate, bladder = marked(((5, 15), (6, 12), 2)), marked(((6, 9), (7, 9), 6))
+    require_drawn(kind.decode(case), prostate | bladder, bladder)
+    (site,) = generic.find_sites(source, labels=parse_labels("sv=SV"))
+    assert [path.name for path in (site.cases[0].label, *site.cases[0].more)] == ["RS1.dcm"]
+    assert ("P0/RS2.dcm", "an organ that --labels does not name") in site.left_out
+    with pytest.raises(BadInput, match=r"has several DICOM masks \(RS1.dcm: Prostate, SV; RS2.dcm: Bladder\); name"):
+        generic.find_sites(source)
+    save_structures(source / "P0" / "RS3.dcm", slices, {"Bladder": [(6, square(6, 7, 9, 9))]})
+    with pytest.raises(BadInput, match=r"marks bladder, and so does .*; list the one to use in pairs\.csv"):
+        generic.find_sites(source, labels=parse_labels("bladder=Bladder"))

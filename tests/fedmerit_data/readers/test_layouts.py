@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -85,6 +86,29 @@ def test_find_sites_leaves_out_the_mask_of_another_reader(tmp_path):
     (site,) = generic.find_sites(tmp_path)
     assert [part.path.name for case in site.cases for part in case.parts] == ["t2.nii.gz", "t2.nii.gz"]
     assert site.left_out == (("P1/seg_rater2.nii.gz", "the mask of another reader"),)
+
+
+def test_find_sites_pairs_names_in_both_forms_of_unicode(tmp_path):
+    """A letter with its accent, or the accent after it, as macOS stores names."""
+    for number in range(2):
+        image, mask = (unicodedata.normalize(form, f"Müller_{number}") for form in ("NFC", "NFD"))
+        files(tmp_path / "raw" / "A", (f"images/{image}.nii.gz", f"masks/{mask}.nii.gz"))
+    (site,) = generic.find_sites(tmp_path / "raw")
+    assert len(site.cases) == 2
+
+
+def test_find_sites_masks_of_one_name_in_several_folders_go_by_the_folder(tmp_path):
+    """As of DRIVE, whose second mask is the field of view."""
+    for number in range(2):
+        save_nifti(tmp_path / "images" / f"2{number}_training.nii.gz", volume(number))
+        save_nifti(tmp_path / "1st_manual" / f"2{number}_manual1.nii.gz", box())
+        save_nifti(tmp_path / "mask" / f"2{number}_training_mask.nii.gz", box())
+    with pytest.raises(
+        BadInput, match=r"2 organs \(1st_manual, mask\).*--labels organ_1st_manual='1st_manual'"
+    ):
+        generic.find_sites(tmp_path)
+    (site,) = generic.find_sites(tmp_path, labels={"organ_1st_manual": ("1st_manual",)})
+    assert [case.label.parent.name for case in site.cases] == ["1st_manual"] * 2
 
 
 def dicom(folder, seed, patient=None, name=None):

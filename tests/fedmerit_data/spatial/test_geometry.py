@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from layouts import box, volume
 from layouts_prostate import OBLIQUE, flipped, save_itk, save_series
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
+from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.dicom import read_series
 from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_volume
 from fedmerit_data.spatial.volumes import Volume, read_itk
@@ -59,3 +61,13 @@ def test_a_mask_of_thicker_slices_reaches_beyond_its_image_only_if_it_does(direc
     label = Volume(Path("mask"), np.zeros((8, 8, slices), np.uint8), affine, is_located=True)
     _, remarks = resample_mask(image, label)
     assert any("reaches beyond" in remark for remark in remarks) == beyond
+
+
+def test_masks_of_stacks_without_a_size_need_only_the_shape(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", volume(1).astype(np.uint16).T, imagej=True, resolution=(2, 2),
+                     metadata={"spacing": 3.0, "unit": "mm", "axes": "ZYX"})  # fmt: skip
+    tifffile.imwrite(tmp_path / "mask.tif", box().T, photometric="minisblack")
+    case = RawCase("a", "a", tmp_path / "a.tif", tmp_path / "mask.tif")
+    decoded = decode(case)
+    np.testing.assert_array_equal(decoded.label[:, 0], box().T)
+    assert decoded.spacing == (0.5, 0.5)
