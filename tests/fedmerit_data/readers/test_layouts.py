@@ -103,9 +103,7 @@ def test_find_sites_masks_of_one_name_in_several_folders_go_by_the_folder(tmp_pa
         save_nifti(tmp_path / "images" / f"2{number}_training.nii.gz", volume(number))
         save_nifti(tmp_path / "1st_manual" / f"2{number}_manual1.nii.gz", box())
         save_nifti(tmp_path / "mask" / f"2{number}_training_mask.nii.gz", box())
-    with pytest.raises(
-        BadInput, match=r"2 organs \(1st_manual, mask\).*--labels organ_1st_manual='1st_manual'"
-    ):
+    with pytest.raises(BadInput, match=r"2 organs \(1st_manual, mask\).*--labels organ_1st_manual='1st_manual'"):
         generic.find_sites(tmp_path)
     (site,) = generic.find_sites(tmp_path, labels={"organ_1st_manual": ("1st_manual",)})
     assert [case.label.parent.name for case in site.cases] == ["1st_manual"] * 2
