@@ -69,6 +69,7 @@ def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examinat
         findings += integrity.check_arrays(site, max_empty, sound)
         states.append(read_site_state(site, checksums, not changes))
     findings += check_readings(opened)
+    findings += integrity.check_releases(opened)
     findings += integrity.check_patients(cases)
     findings += integrity.check_copies(cases, checksums)
     findings += check_plausibility(opened, sound, checksums)

@@ -23,12 +23,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell tha
 def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Return the rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
-    The separator is a comma, a semicolon as in spreadsheets of some languages, or a tab as in BIDS.
+    The separator is a comma, a semicolon as in spreadsheets of some languages, or a tab as in BIDS. Of a spreadsheet
+    (.xlsx) it is the first sheet that has the columns.
 
     Raises:
         BadInput: the file cannot be read, or lacks a column.
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
+    if file.suffix.lower() == ".xlsx":
+        return _read_sheet(file, columns)
     try:
         content = read_bytes(file, MOST_TABLE)
         text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
@@ -45,6 +48,31 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     if missing := [name for name in columns if name not in there]:
         raise BadInput(f"{file}: has no column {missing[0]}; {expected}")
     return [(line, row) for line, row in rows if any(row.values())]
+
+
+def _read_sheet(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of the first sheet of a spreadsheet that has the columns, as `read_table`."""
+    import pandas as pd
+
+    try:
+        sheets = pd.read_excel(
+            io.BytesIO(read_bytes(file, MOST_TABLE)), sheet_name=None, dtype=str, keep_default_na=False
+        )
+    except ImportError as error:
+        raise BadInput(
+            f"{file}: reading .xlsx needs openpyxl: install fedmerit[excel], or save the table as CSV"
+        ) from error
+    except Exception as error:  # whatever a damaged file makes the library raise
+        raise BadInput(f"{file}: not a readable spreadsheet ({error}); save the table as CSV") from error
+    for sheet in sheets.values():
+        sheet.columns = [str(name).strip() for name in sheet.columns]
+        if set(columns) <= set(sheet.columns):
+            rows = [
+                (line, {name: str(value).strip() for name, value in row.items()})
+                for line, row in enumerate(sheet.to_dict("records"), 2)
+            ]
+            return [(line, row) for line, row in rows if any(row.values())]
+    raise BadInput(f"{file}: no sheet of {', '.join(sheets)} has the columns {', '.join(columns)}; add them")
 
 
 def escape_formulas(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -56,3 +56,19 @@ def test_numbers_stay_and_headings_are_texts_too():
     plain = escape_formulas(table)
     assert plain.to_csv(index=False, lineterminator="\n") == "'=cmd(),site,7\n-1.5,'=A,\n2.0,B,-3.0\n"
     assert table.columns.to_list() == ["=cmd()", "site", 7]  # what came in is left unchanged
+
+
+def test_a_spreadsheet_is_its_first_sheet_with_the_columns(tmp_path):
+    pytest.importorskip("openpyxl")
+    file = tmp_path / "table.xlsx"
+    with pd.ExcelWriter(file) as sheets:
+        pd.DataFrame({"about": ["a release"]}).to_excel(sheets, sheet_name="notes", index=False)
+        pd.DataFrame({"site ": ["Basel", None], "case": ["a", None], "age": [63, None]}).to_excel(
+            sheets, sheet_name="cases", index=False
+        )
+    assert read_table(file, COLUMNS) == [(2, {"site": "Basel", "case": "a", "age": "63"})]
+    with pytest.raises(BadInput, match="no sheet of notes, cases has the columns sex"):
+        read_table(file, ["sex"])
+    file.write_bytes(b"no spreadsheet")
+    with pytest.raises(BadInput, match="not a readable spreadsheet"):
+        read_table(file, COLUMNS)

@@ -48,6 +48,7 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
         Severity.warning,
         "names in two splits differ only by their ends: perhaps one patient's visits",
     ),
+    "overlapping releases": (Severity.error, "two public releases hold the same patients under other names"),
     "copy": (Severity.error, "two cases have the same image"),
     "leak": (Severity.error, "two splits or sites hold nearly the same image: test results would be too good"),
     "near-duplicate": (Severity.warning, "two cases of one split show nearly the same image"),

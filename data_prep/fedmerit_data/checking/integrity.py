@@ -189,6 +189,25 @@ def check_similar_patients(site: SiteFolder) -> Iterator[Finding]:
             )
 
 
+OVERLAPS = {  # releases that hold the same patients: how many
+    frozenset({"pi-cai", "prostatex"}): "328 cases of PI-CAI are PROSTATEx's",
+    frozenset({"prostate-multisite", "promise12"}): "the multi-site release holds the training cases of PROMISE12",
+    frozenset({"prostate-multisite", "nci-isbi-2013"}): "the multi-site release holds cases of NCI-ISBI 2013",
+    frozenset({"prostate-multisite", "i2cvb"}): "the multi-site release holds cases of I2CVB",
+}
+
+
+def check_releases(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
+    """Check for sites of releases that hold the same patients."""
+    by_release = {str(site.info.get("source")): site for site in sites}
+    for releases, what in OVERLAPS.items():
+        if releases <= by_release.keys():
+            first, second = sorted(releases)
+            message = f"is of {second}, and site {by_release[first].name} of {first}: {what}; leave one of the two out"
+            file = by_release[second].path / "site.json"
+            yield Finding("overlapping releases", by_release[second].name, file, message, detail=what)
+
+
 def check_site_remarks(site: SiteFolder) -> Iterator[Finding]:
     """Check what the preparation noted on the whole site, such as statements on patients that do not count."""
     remarks = site.info.get("remarks")

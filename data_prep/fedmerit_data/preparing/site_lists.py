@@ -107,7 +107,8 @@ def _of_layout(site: RawSite, kind: Kind, table: Patients, patient_of: Lookup | 
                 modality_from=Origin.LAYOUT if modality else "",
             )
         )
-    return replace(site, cases=tuple(cases))
+    notes = tuple(text for name, text in kind.notes.items() if name in ("", site.name))
+    return replace(site, cases=tuple(cases), remarks=(*site.remarks, *notes))
 
 
 def _require_cases(sites: Sequence[RawSite], patients: Patients, file: str) -> None:

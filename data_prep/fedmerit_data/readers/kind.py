@@ -85,6 +85,7 @@ class Kind:
     generate: Callable[[Path, int, int | None], None] | None = None
     crops: tuple[str, ...] = ("whole",)
     of_expert: Callable[[int], "Kind"] | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)  # what to know before use, by site; "": of all sites
     channel_names: tuple[str, ...] = ()  # (): not stated, or stated by each case
     modality: str = ""  # DICOM's code; "": not stated, or stated by each case
 

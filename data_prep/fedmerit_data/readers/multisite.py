@@ -164,6 +164,10 @@ POLYP_FIVE = photo_kind(
     ).find_sites,
     decode=decode_binary,
     licence="research use; the terms of each collection hold",
+    notes={
+        "CVC-ClinicDB": "its 612 frames are of 29 sequences: name these with --patient-table, or frames of one "
+        "sequence are trained on and tested"
+    },
     citation="Fan et al., PraNet: parallel reverse attention network for polyp segmentation, MICCAI 2020",
 )
 
@@ -219,6 +223,7 @@ PICAI = prostate_kind(
     ).find_sites,
     decode=partial(decode, labels={"prostate": ()}, channels=1),
     licence="CC BY-NC 4.0; its masks of the gland are an AI's, not experts'",
+    notes={"": "masks of the gland are an AI's, not experts'; 328 of the cases of the release are PROSTATEx's"},
     citation="Saha et al., Artificial intelligence and radiologists in prostate cancer detection on MRI (PI-CAI), "
     "Lancet Oncology 2024",
 )

@@ -19,7 +19,7 @@ NOBODY = ("", "anon", "anonym", "anonymous", "anonymized", "anonymised", "unknow
 MODALITIES = {"CR": "XR", "DX": "XR", "DR": "XR", "RG": "XR"}
 SILENT_MODALITIES = ("", "OT", "SC")
 PATTERN = re.compile(r"[()]")  # a pattern has a group, no name has
-TABLE_COLUMN = re.compile(r"(?P<file>.+\.(?:csv|tsv|txt)):(?P<column>.+)", re.IGNORECASE)
+TABLE_COLUMN = re.compile(r"(?P<file>.+\.(?:csv|tsv|txt|xlsx)):(?P<column>.+)", re.IGNORECASE)
 UNUSUAL = re.compile(r"[^A-Za-z0-9_-]+")
 VISIT = re.compile(  # ends of names that tell visits, sides or eyes of one patient
     r"(?:[_. -]?(?:ses|visit|timepoint|tp|scan|study|exam|baseline|followup|follow-up|pre|post|left|right|od|os)"

@@ -152,3 +152,10 @@ def test_an_empty_split(sites):
 def test_a_renamed_folder(sites):
     (sites / "HK").rename(sites / "Ours")
     assert messages(sites) == ["Ours/site.json: names the site 'HK', but its folder is 'Ours'; rename the folder"]
+
+
+def test_releases_that_hold_the_same_patients_are_an_error(sites):
+    folders = sorted(path.name for path in sites.iterdir() if path.is_dir())
+    for folder, release in zip(folders, ("pi-cai", "prostatex"), strict=False):
+        edit(sites / folder / "site.json", lambda info, release=release: info.update(source=release))
+    assert any("328 cases of PI-CAI are PROSTATEx's; leave one of the two out" in text for text in messages(sites))
