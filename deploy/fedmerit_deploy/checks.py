@@ -46,6 +46,7 @@ from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_man
 from fedmerit_deploy.membership import ask_membership
 from fedmerit_deploy.processes import connect, find_left_over, proxy_advice, running_processes
 from fedmerit_deploy.provisioning import VERSIONS_FILE
+from fedmerit_deploy.revocation import REVOKED, Revocations
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends a check warns
@@ -133,6 +134,7 @@ def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> lis
         (RULES, lambda: _check_rules(manifest.jobs) if is_site else iter(())),
         ("facts for admins", lambda: _check_hidden(manifest.hidden) if is_site else iter(())),
         ("script", lambda: _check_script(manifest.script)),
+        ("revoked", lambda: iter(()) if is_site else _check_revoked(kit)),
         ("disk", lambda: iter([amount])),
         ("memory", lambda: iter([_check_amount(free_memory(), MEMORY, "available", MACHINE)])),
     ]
@@ -460,6 +462,18 @@ def _check_ports(kit: Path) -> Findings:
         yield warn(f"{host} is {', '.join(sorted(known))}, no address of this machine; fine if it is passed on to here")
     elif not taken:
         yield ok(f"{host}, port {port} is free; have incoming TCP to it opened in the firewall")
+
+
+def _check_revoked(kit: Path) -> Findings:
+    """Yield which list of revoked certificates is in force at the server; nothing if there is none."""
+    path, revocations = kit / "local" / REVOKED, Revocations(kit)
+    if serials := revocations.serials:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        yield ok(f"{len(serials)} certificates, by {path.name} of {written:%Y-%m-%d %H:%M} UTC")
+    elif revocations.is_unreadable:
+        yield fail(
+            f"{path}: cannot be read, or is not the authority's, so the server lets nobody in; copy it there again"
+        )
 
 
 def _why_taken(port: int) -> str:

@@ -20,7 +20,7 @@ from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import Remedy, is_full, remedy
-from fedmerit_deploy.revocation import REASON, Revocations
+from fedmerit_deploy.revocation import Revocations
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # in NVFlare's description of a job
@@ -124,7 +124,7 @@ class JobEvents:
 
     def shut_out(self, site: str) -> str:
         """Return why a site may take no part any more; "" if it may."""
-        return REASON if self._revocations.shut_out(site) else ""
+        return self._revocations.explain(site)
 
     def ended(self, job: str, records: Sequence[Mapping[str, Any]], error: BaseException | str, finished: bool) -> None:
         """Keep how a job ended, for `JobEnds`."""

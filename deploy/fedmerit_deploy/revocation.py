@@ -7,6 +7,7 @@ proof is on the list. A token, once given, is bound to no certificate: a site th
 a job at work, so the job's controller refuses its answers.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,15 +29,25 @@ REVOKED = "revoked.pem"  # in local/ of the server's kit: a certificate revocati
 REGISTERED = "registered.json"  # in the server's kit: by name, the serial number of the certificate of its last proof
 ROOT = "rootCA.pem"
 REASON = "its certificate is revoked"
+UNREADABLE = f"{REVOKED} at the server cannot be read, so nobody is let in until it is the coordinator's list again"
 MOST_DIGITS = 60  # of a serial number
 EVENTS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_HEARTBEAT_RECEIVED)
 
 
 class Revocations:
-    """A list of who is shut out, by the files in the server's ``kit``, which are read again whenever they change."""
+    """A list of who is shut out, by the files in the server's ``kit``, which are read again whenever they change.
+
+    If a list is there and cannot be read, or is not the authority's, the last one that could is in force; without any,
+    everybody is shut out.
+    """
 
     def __init__(self, kit: Path):
         self.kit, self._seen, self._serials = kit, (0, 0), frozenset[int]()
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is a list, and none could be read since the process began."""
+        return not self.serials and self._seen == (0, 0) and os.path.lexists(self.kit / "local" / REVOKED)
 
     @property
     def serials(self) -> frozenset[int]:
@@ -68,6 +79,10 @@ class Revocations:
         """Return whether the certificate of a name's last proof is on the list."""
         return bool(self.serials) and self.registered().get(name) in self.serials
 
+    def explain(self, name: str) -> str:
+        """Return why a participant is shut out; "": it is not."""
+        return UNREADABLE if self.is_unreadable else REASON if self.shut_out(name) else ""
+
 
 class ListedVerifier(IdentityVerifier):
     """A check of a participant's proof of its name, NVFlare's, which also refuses a certificate on the list."""
@@ -81,6 +96,8 @@ class ListedVerifier(IdentityVerifier):
     ) -> bool:
         """Return whether a participant has proved its name; the arguments are NVFlare's."""
         is_proven = bool(super().verify_common_name(asserted_cn, nonce, asserter_cert, *args, **kwargs))
+        if self.revocations.is_unreadable:
+            raise InvalidAsserterCert(UNREADABLE)
         if asserter_cert.serial_number in self.revocations.serials:
             raise InvalidAsserterCert(f"the certificate of {asserted_cn} is revoked")
         self.revocations.register(asserted_cn, asserter_cert.serial_number)

@@ -363,6 +363,11 @@ def test_revoked_and_renewed_certificates_are_on_signed_list(federation, tmp_pat
     assert not revocations.shut_out("site1")
     shutil.copy(_foreign(tmp_path), server / "local" / REVOKED)
     assert revocations.serials == set(old.values())
+    assert not revocations.explain("site1")
+    restarted = Revocations(server)
+    assert "cannot be read, so nobody is let in" in restarted.explain("site1")
+    shutil.copy(list_, server / "local")
+    assert not restarted.explain("site1")
 
 
 def _foreign(folder):

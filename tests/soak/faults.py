@@ -19,6 +19,10 @@ KINDS = (
     "network of a site cut",
     "disk of a site full",
     "clock of a site an hour ahead, its machine starts again",
+    "disk of the server full",
+    "memory of a site full, once",
+    "list of revoked certificates of the server damaged",
+    "certificate in a site's kit damaged, its machine starts again",
 )
 
 
@@ -38,7 +42,13 @@ class Machines(Protocol):
         """Cut the line of a site, or mend it."""
 
     def fill(self, name: str, full: bool) -> None:
-        """Let nothing more be flushed to the disk of a site, or make room."""
+        """Let nothing more be flushed to a disk, or make room."""
+
+    def exhaust(self, name: str) -> None:
+        """Let the next file that is flushed there end in a MemoryError."""
+
+    def damage(self, name: str, damaged: bool) -> None:
+        """Cut the certificate in the kit of a site short, or the server's list of revoked ones; or mend it."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,19 @@ class Fault:
         """Do it, and what the machine does of itself afterwards."""
         time.sleep(self.delay)
         job_only = "job process" in self.kind
-        if "network" in self.kind or "disk" in self.kind:
-            change = machines.cut if "network" in self.kind else machines.fill
+        if "memory" in self.kind:
+            machines.exhaust(self.where)
+        elif "certificate in" in self.kind:
+            machines.stop(self.where)
+            machines.damage(self.where, True)
+            machines.boot(self.where)
+            time.sleep(self.seconds)
+            machines.stop(self.where)
+            machines.damage(self.where, False)
+            machines.boot(self.where)
+        elif any(word in self.kind for word in ("network", "disk", "list")):
+            changes = {"network": machines.cut, "disk": machines.fill, "list": machines.damage}
+            change = next(change for word, change in changes.items() if word in self.kind)
             change(self.where, True)
             time.sleep(self.seconds)
             change(self.where, False)
@@ -81,11 +102,17 @@ def _send(family: Sequence[psutil.Process], what: signal.Signals) -> None:
             continue
 
 
-def draw_faults(seed: int, count: int, rounds: int, sites: Sequence[str], longest: float) -> list[Fault]:
-    """``count`` faults after different rounds of ``rounds``; of the first of them each kind comes once."""
+def draw_faults(
+    seed: int, count: int, rounds: int, sites: Sequence[str], longest: float, words: Sequence[str] = ()
+) -> list[Fault]:
+    """``count`` faults after different rounds of ``rounds``; of the first of them each kind comes once.
+
+    ``words``: only kinds that have one of them.
+    """
+    wanted = [kind for kind in KINDS if not words or any(word in kind for word in words)]
     draws = random.Random(seed)
     when = sorted(draws.sample(range(1, rounds - 1), min(count, rounds - 2)))
-    kinds = [kind for _ in range(-(-len(when) // len(KINDS))) for kind in draws.sample(KINDS, len(KINDS))]
+    kinds = [kind for _ in range(-(-len(when) // len(wanted))) for kind in draws.sample(wanted, len(wanted))]
     return [
         Fault(
             round,

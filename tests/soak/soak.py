@@ -46,8 +46,10 @@ from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
 from fedmerit_deploy import kits, session
 from fedmerit_deploy.processes import running_processes
-from fedmerit_deploy.provisioning import init, make_project, organisations
+from fedmerit_deploy.provisioning import init, make_project, organisations, revoke
+from fedmerit_deploy.revocation import REVOKED
 
+GONE = "gone"  # a site that never comes, whose certificate is revoked
 ORG, ADMIN = "fedmerit", "admin@fedmerit.org"
 STARTING = 900.0  # seconds for server and sites to start
 PATIENTS = 6  # of a site: 8 sites then train on the 8 images or more that sites ask for in a job
@@ -61,6 +63,12 @@ def fsync(file):
     time.sleep({pace!r})
     if os.path.exists({flag!r}):
         raise OSError(errno.ENOSPC, "No space left on device")
+    try:
+        os.unlink({memory!r})
+    except FileNotFoundError:
+        pass
+    else:
+        raise MemoryError
     flush(file)
 os.fsync = fsync
 if "FAKETIME" in os.environ:  # faketime 0.9.10 and Python's own sleep: Invalid argument
@@ -83,7 +91,11 @@ class Hospitals:
         self.names, port = [folder.name for folder in self.folders], find_free_port()
         self.lines = {name: Proxy(port) for name in self.names}
         project = make_project(
-            organisations(dict.fromkeys(self.names, "")), HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port)
+            organisations(dict.fromkeys([*self.names, GONE], "")),
+            HOST,
+            ORG,
+            {ADMIN: "project_admin"},
+            ports=(port, port),
         )
         for one in project["participants"]:
             if one["name"] in self.lines:
@@ -94,10 +106,14 @@ class Hospitals:
         for folder in self.folders:
             kits.prepare_site(self.kits[folder.name], folder.path)
             kits.set_rules(self.kits[folder.name], RULES, accept=True)
-        self.disks = {name: root / "disks" / name for name in self.names}
-        for disk in self.disks.values():
+        self.disks = {name: root / "disks" / name for name in ("server", *self.names)}
+        for name, disk in self.disks.items():
             disk.mkdir(parents=True)
-            (disk / "sitecustomize.py").write_text(MACHINE.format(flag=str(disk.resolve() / "full"), pace=pace))
+            flags = {name: str(disk.resolve() / name) for name in ("full", "memory")}
+            machine = MACHINE.format(flag=flags["full"], memory=flags["memory"], pace=pace if name != "server" else 0.0)
+            (disk / "sitecustomize.py").write_text(machine)
+        revoke(root / "federation", [GONE])
+        shutil.copy(root / "federation" / "fedmerit" / "state" / REVOKED, self.kits["server"] / "local")
         if patients >= TRAINED:
             spoilt = self.folders[0].splits["training"][0]
             print(f"{self.folders[0].name}: {spoilt.name} cannot be read", flush=True)
@@ -113,7 +129,7 @@ class Hospitals:
 
     def boot(self, name: str, ahead: bool = False) -> None:
         """As a service that starts with the machine."""
-        path = [str(self.disks[name])] if name in self.disks else []
+        path = [str(self.disks[name])]
         variables = {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
         kit_processes.start(self.kits[name], variables | (AHEAD if ahead else {}))
 
@@ -121,6 +137,21 @@ class Hospitals:
         """Where files are flushed: a fixture, as a quota needs rights on the machine."""
         flag = self.disks[name] / "full"
         flag.touch() if full else flag.unlink(missing_ok=True)
+
+    def exhaust(self, name: str) -> None:
+        """Once."""
+        (self.disks[name] / "memory").touch()
+
+    def damage(self, name: str, damaged: bool) -> None:
+        """By cutting a file in half; its content is kept beside it."""
+        kit = self.kits[name]
+        file = kit / "local" / REVOKED if name == "server" else kit / "startup" / "client.crt"
+        kept = file.with_suffix(".kept")
+        if damaged:
+            shutil.copy(file, kept)
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        else:
+            os.replace(kept, file)
 
     def cut(self, name: str, cut: bool) -> None:
         """Or mend."""
@@ -180,6 +211,7 @@ def main() -> int:
         help="seconds in which a site's disk flushes a file: rounds last longer than some faults",
     )
     parser.add_argument("--faults", type=int, default=18)
+    parser.add_argument("--kinds", default="", help="only faults with one of these words, joined by commas")
     parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
     parser.add_argument(
         "--timeout",
@@ -238,7 +270,8 @@ def main() -> int:
             return done
 
         struck = [name for name in first if not leave or name != leaving]
-        faults = draw_faults(asked.seed, asked.faults, asked.rounds, struck, asked.longest)
+        words = [word for word in asked.kinds.split(",") if word]
+        faults = draw_faults(asked.seed, asked.faults, asked.rounds, struck, asked.longest, words)
         costs = strike_all(faults, hospitals, complete, lambda: watching.poll() is not None)
         while watching.poll() is None:
             complete()
