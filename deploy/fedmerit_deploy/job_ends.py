@@ -3,6 +3,7 @@
 NVFlare's own status names no site and no reason, and after a restart of the server it calls jobs running that are not.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -25,6 +26,7 @@ from fedmerit_deploy.revocation import Revocations
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # in NVFlare's description of a job
 OUTCOME_SECONDS = 60.0  # for the sites' reports on a job that is over at the server
+ROOM_SECONDS, ROOM_PAUSE = 86_400.0, 5.0  # to wait for room on the server's disk; between tries
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
 
@@ -127,8 +129,15 @@ class JobEvents:
         return self._revocations.explain(site)
 
     def ended(self, job: str, records: Sequence[Mapping[str, Any]], error: BaseException | str, finished: bool) -> None:
-        """Keep how a job ended, for `JobEnds`."""
-        JobEnd.after(records, error, finished).write(self.kit, job)
+        """Keep how a job ended, for `JobEnds`; wait for room on a full disk, so that the cause is known afterwards."""
+        end, deadline = JobEnd.after(records, error, finished), time.monotonic() + ROOM_SECONDS
+        while True:
+            try:
+                return end.write(self.kit, job)
+            except OSError as failure:
+                if not is_full(failure) or time.monotonic() > deadline:
+                    raise
+            time.sleep(ROOM_PAUSE)
 
 
 class JobEnds(FLComponent):

@@ -10,8 +10,10 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import read_json
 from fedmerit.reasons import DISK_FULL
-from fedmerit_deploy.job_ends import META, Cause, JobEnd, JobEnds, explain_end
+from fedmerit_deploy import job_ends
+from fedmerit_deploy.job_ends import META, Cause, JobEnd, JobEnds, JobEvents, explain_end
 
 
 def records(*rejected):
@@ -79,6 +81,26 @@ def test_server_keeps_end_with_job(tmp_path):
         JobEnds().handle_event(EventType.JOB_COMPLETED, context)
     assert {job: JobEnd.of(meta) for job, meta in kept.items()} == {"job1": end}
     assert list((tmp_path / "ended").iterdir()) == []
+
+
+def test_end_on_a_full_disk_is_written_when_there_is_room(tmp_path, monkeypatch):
+    full, waited = OSError(errno.ENOSPC, "No space left on device"), []
+    write = JobEnd.write
+
+    def write_later(self, kit, job):
+        if len(waited) < 2:
+            raise full
+        write(self, kit, job)
+
+    monkeypatch.setattr(JobEnd, "write", write_later)
+    monkeypatch.setattr(job_ends.time, "sleep", waited.append)
+    JobEvents(tmp_path).ended("job", [], full, False)
+    kept = read_json(tmp_path / job_ends.FOLDER / "job.json")
+    assert (kept["cause"], len(waited)) == ("passing", 2)
+    waited.clear()
+    full.errno = errno.EACCES
+    with pytest.raises(OSError, match="No space"):
+        JobEvents(tmp_path).ended("job", [], full, False)
 
 
 def test_server_ends_jobs_of_earlier_process():
