@@ -23,7 +23,8 @@ class FedFVState:
 
     model: Tensor  # (d,)
     last_updates: Tensor  # (n, d) of each site; 0: none yet
-    rounds_ago: Tensor  # (n,) when it sent that, 1: in the round before; infinity: never
+    last_rounds: Tensor  # (n,) in which it sent that, from 0; -infinity: none
+    round: Tensor  # () number of the current round, from 0
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class FedFV(AsksLosses):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedFVState:
         """Return the state before round 0; ``model`` is (d,)."""
-        never = torch.full((num_sites,), torch.inf, dtype=torch.float64)
-        return FedFVState(model, model.new_zeros(num_sites, len(model)), never)
+        never = torch.full((num_sites,), -torch.inf, dtype=torch.float64)
+        return FedFVState(model, model.new_zeros(num_sites, len(model)), never, torch.zeros((), dtype=torch.float64))
 
     def round(self, state: FedFVState, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """Return w plus the mean of ``updates`` (n, d) without internal and external conflicts."""
@@ -59,16 +60,16 @@ class FedFV(AsksLosses):
         plain = torch.cat([equal, torch.zeros_like(equal)])
 
         without = self.mitigate_internal_conflicts(products, losses, present)
-        step = self.mitigate_external_conflicts(equal @ without, products, state.rounds_ago)
+        step = self.mitigate_external_conflicts(equal @ without, products, state.round - state.last_rounds)
         length, was = ((x @ products @ x).clamp(min=0).sqrt() for x in (step, plain))
         step = step * (was / length) if length > 0 else step
 
         model = aggregate(state.model, step, vectors)
-        ago = torch.where(present, 1.0, state.rounds_ago + 1)
+        last_rounds = state.round.where(present, state.last_rounds)
         kept = updates.where(present[:, None], state.last_updates)
-        outcome = Outcome.without_credit(reports, model)
         quantities = {"loss": reports.values["loss"].where(present, torch.nan)}
-        return FedFVState(model, kept, ago), replace(outcome, weights=equal, quantities=quantities)
+        outcome = replace(Outcome.without_credit(reports, model), weights=equal, quantities=quantities)
+        return FedFVState(model, kept, last_rounds, state.round + 1), outcome
 
     def mitigate_internal_conflicts(self, products: Tensor, losses: Tensor, present: Tensor) -> Tensor:
         """Return (n, 2n) coefficients of each site's update, projected off those it conflicts with (Algorithm 2)."""
