@@ -31,7 +31,7 @@ def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
     preparation.
     """
     voxels = np.asarray(image)
-    low, high = (_percentile(voxels, percent) for percent in CLIPPED)
+    low, high = _percentiles(voxels, CLIPPED)
     if low == high:  # all but a small part is of one value: that part is not clipped
         chained: Tensor = NormalizeIntensity()(image - low)
         return chained
@@ -264,14 +264,17 @@ def _without_records() -> Iterator[None]:
         set_track_meta(before)
 
 
-def _percentile(values: NDArray[np.float32], percent: float) -> float:
-    """Return one percentile, interpolated between its two neighbours, found without sorting all values."""
+def _percentiles(values: NDArray[np.float32], percents: Sequence[float]) -> list[float]:
+    """Return percentiles, interpolated between their two neighbours, found without sorting all values."""
     if values.size > EXACT:
-        return float(np.float32(np.percentile(values, percent)))
-    rank = torch.tensor(percent / 100, dtype=torch.float32) * (values.size - 1)
-    below, above = int(rank), int(rank.ceil())
-    ordered = np.partition(values, (below, above), axis=None)
-    return float(torch.tensor(ordered[below]).lerp(torch.tensor(ordered[above]), rank - below))
+        return [float(np.float32(value)) for value in np.percentile(values, percents)]
+    ranks = [torch.tensor(percent / 100, dtype=torch.float32) * (values.size - 1) for percent in percents]
+    ends = [(int(rank), int(rank.ceil())) for rank in ranks]
+    ordered = np.partition(values, sorted({end for pair in ends for end in pair}), axis=None)
+    return [
+        float(torch.tensor(ordered[below]).lerp(torch.tensor(ordered[above]), rank - below))
+        for rank, (below, above) in zip(ranks, ends, strict=True)
+    ]
 
 
 def _planes(stack: NDArray[Any]) -> NDArray[Any]:
