@@ -122,9 +122,6 @@ def _solve(gram: Tensor, onto: Tensor) -> Tensor:
     return found
 
 
-SHOWN = 2.0  # standard errors of a value, below which it is not shown
-
-
 @dataclass(frozen=True)
 class Innovations:
     """The values of n sites' rests, by round and patient.

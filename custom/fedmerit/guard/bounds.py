@@ -91,19 +91,26 @@ def shown_factors(shared: Tensor, known: Tensor) -> Tensor:
 
 
 def bound_counts(
-    counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor, times: float | Tensor = COUNT_FACTOR
+    counts: Tensor,
+    first: Tensor,
+    parts: Tensor,
+    copies: Tensor,
+    times: float | Tensor = COUNT_FACTOR,
+    held: Tensor | None = None,
 ) -> Tensor:
     """Return (n,) how many images of each site count, float64.
 
     Args:
-        counts: (n,) as enrolled; 0: not known.
+        counts: (n,) as enrolled, each image once among all sites; 0: not known.
         first: (n,) row of the first site of each site's reward group.
         parts: (n,) share of each site in its group.
         copies: (n,) bool: the group's sites are copies of each other, whose images count once.
         times: the median of the others is the most, by group in the row of its first site.
+        held: (n,) images, counted in full at each site; None: ``counts``.
     """
     total = torch.zeros_like(counts).index_add_(0, first, counts)
-    largest = torch.zeros_like(counts).scatter_reduce_(0, first, counts, "amax")
+    full = counts if held is None else torch.where(counts > 0, held.maximum(counts), 0.0)
+    largest = torch.zeros_like(counts).scatter_reduce_(0, first, full, "amax").minimum(total)  # the union at most
     of_group = torch.where(copies[first], largest[first], total[first])
     is_first = first == torch.arange(len(counts))
     bounded = of_group * shrink_factors(of_group, is_first & (total > 0), times)[first]

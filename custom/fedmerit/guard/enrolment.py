@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-SHARED_CASES = 0.5  # of the training cases of either site
+SHARED_CASES = 0.75  # of the training cases of either site: with more of its own it is no second name of the other
 MOST_MISSING = 0.1  # share of a site's first training images that may be missing later
 
 
 def find_shared_cases(fingerprints: Sequence[frozenset[str]]) -> list[list[bool]]:
     """Return (n, n) whether two sites hold at least `SHARED_CASES` of each other's cases.
 
-    The larger site counts, too: copies divide equally, and one case of a hospital must not earn half of its reward.
+    The larger site counts, too: one case of a hospital must not earn a part of its reward. Sites that share fewer, such
+    as hospitals that all train on one public set, are no pair: `count_once` counts what they share once.
     """
     return [
         [
@@ -21,6 +22,15 @@ def find_shared_cases(fingerprints: Sequence[frozenset[str]]) -> list[list[bool]
         ]
         for site in fingerprints
     ]
+
+
+def count_once(fingerprints: Sequence[frozenset[str]]) -> list[float]:
+    """Return (n,) the share of each site's cases that count, 0 to 1: a case that k sites hold counts 1 / k at each.
+
+    So all sites together are counted for the union of their cases. 1 for a site without cases.
+    """
+    holders = Counter(case for site in fingerprints for case in site)
+    return [sum(1 / holders[case] for case in site) / len(site) if site else 1.0 for site in fingerprints]
 
 
 def find_unlike(stated: Mapping[str, str], before: Iterable[str] = ()) -> list[str]:

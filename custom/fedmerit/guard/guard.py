@@ -33,11 +33,12 @@ ALL_EXCLUDED = (
 class Enrolled:
     """The commitments of n sites before round 0."""
 
-    counts: Tensor  # (n,) training images, float64; 0: not known
+    counts: Tensor  # (n,) training images, each once among all sites, float64; 0: not known
     organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
     shared: Tensor  # (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`
     filtered: Tensor = field(default_factory=lambda: torch.tensor(False))  # (n,) bool: the site declares a privacy
     # filter, under which work does not show; (): no site does
+    held: Tensor | None = None  # (n,) training images, counted in full at each site; None: `counts`
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":
@@ -53,6 +54,7 @@ class Enrolled:
         organisations: Mapping[str, str],
         shared: Tensor,
         filtered: Collection[str] = (),
+        held: Mapping[str, float] | None = None,
     ) -> "Enrolled":
         """Return the commitments of ``sites``, in order.
 
@@ -60,16 +62,18 @@ class Enrolled:
 
         Args:
             sites: names; those without an enrolment included.
-            counts: training images by enrolled site.
+            counts: training images by enrolled site, each once among all sites.
             organisations: by enrolled site.
             shared: (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`.
             filtered: the sites that declare a privacy filter.
+            held: training images by enrolled site, counted in full at each site; None: ``counts``.
         """
         differ = len(set(organisations.values())) > 1
         names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
         images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
+        whole = torch.tensor([(held or counts).get(site, 0.0) for site in sites], dtype=torch.float64)
         numbers = torch.tensor([names.index(name) for name in names])
-        return cls(images, numbers, shared, torch.tensor([site in filtered for site in sites]))
+        return cls(images, numbers, shared, torch.tensor([site in filtered for site in sites]), whole)
 
 
 @dataclass(frozen=True)
@@ -132,11 +136,11 @@ class Guard:
         counted = present & ~withheld
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
         if self.merges:
-            groups = find_reward_groups(counted, counts, history.copied | enrolled.shared, enrolled.organisations)
+            groups = find_reward_groups(counted, counts, history.copied, enrolled.organisations, enrolled.shared)
         shown = self.settings.counts == "shown"
         times = bounds.shown_factors(history.shared, counted) if shown else COUNT_FACTOR
         images = bounds.bound_counts(
-            counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies, times
+            counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies, times, enrolled.held
         )
         if self.settings.on_verdict != "show":
             images = images * history.credit

@@ -44,7 +44,9 @@ class RewardGroups:
         return averaging_matrix
 
 
-def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> RewardGroups:
+def find_reward_groups(
+    counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor, shared: Tensor | None = None
+) -> RewardGroups:
     """Return the groups of n sites.
 
     The first site of a group stays its first if it is absent: the method remembers in its row what the group earned.
@@ -54,9 +56,11 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
         counts: (n,) images.
         copied: (n, n) bool, symmetric: near copies.
         organisations: (n,) numbers of organisations; equal ones are one.
+        shared: (n, n) bool, symmetric: sites that hold each other's cases; None: none.
     """
     places = torch.arange(len(counted))
     linked = copied | (organisations[:, None] == organisations)
+    linked = linked if shared is None else linked | shared
     if int(linked.sum()) == len(linked):  # each only to itself
         return RewardGroups.singles(len(linked))
     from scipy.sparse import csr_array  # slow to import

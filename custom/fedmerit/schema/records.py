@@ -94,9 +94,9 @@ class EnrolmentRecord(Record):
     slices: dict[str, Whole] = Field({}, description="Slices by split; of training, those that are trained on.")
     fingerprint: str = Field("", description="SHA-256 over the sealed digests of the training cases.")
     certificate: str = Field("", description="The site's certificate (PEM), if the run has certificates.")
-    shares_with: list[str] = Field(description="Sites that hold half of its training cases or more, and it theirs.")
+    shares_with: list[str] = Field(description="Sites that hold three quarters of its training cases, and it theirs.")
     organisation: str = Field(description="Organisation in the certificate, else the site.")
-    images: Number = Field(description="Training images of distinct cases.")
+    images: Number = Field(description="Training images; of cases that k sites enrolled, one k-th at each.")
     filters: list[str] = Field([], description="Privacy filters that the site declares.")
 
 

@@ -18,7 +18,7 @@ from fedmerit.evidence.signatures import certificate_name, is_signed_by_any, org
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
-from fedmerit.guard.enrolment import find_shared_cases, find_unlike, may_train_on
+from fedmerit.guard.enrolment import count_once, find_shared_cases, find_unlike, may_train_on
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.work import Measurements
@@ -71,6 +71,7 @@ class RunGuard:
         self.enrolments: dict[str, Enrolment] = {}  # `Enrolment.sealed`, by site
         self._digests: dict[str, frozenset[str]] = {}  # of images, by site; never on disk
         self._shared = torch.zeros(len(sites), len(sites), dtype=torch.bool)
+        self._counted: dict[str, float] = {}  # by site, `count_once` as it first enrolled
         self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
         self.has_asked = not self.enrols  # for enrolments
         self.history = History.empty(len(sites))
@@ -101,7 +102,9 @@ class RunGuard:
                 self.enrolments[site] = one.sealed()
         self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
         known = torch.tensor([site in self._digests for site in self.sites])
-        shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
+        cases = [self._digests.get(site, frozenset()) for site in self.sites]
+        shared, once = find_shared_cases(cases), dict(zip(self.sites, count_once(cases), strict=True))
+        self._counted = {site: once[site] for site in enrolled} | self._counted
         self._shared = torch.where(torch.outer(known, known), torch.tensor(shared), self._shared)
         self.not_enrolled |= exchange.faults() | unlike
         self.has_asked = True
@@ -161,7 +164,7 @@ class RunGuard:
         return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
 
     def _guard(self) -> Guard:
-        enrolled = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
+        enrolled = collect_enrolments(self.sites, self.enrolments, self.root, self._shared, self._counted)
         seed = random_seed(self.config.seed, "guard")
         settings = self.merges, self.measures, seed, self.config.rounds, self.tensor_sizes
         return Guard(self.config.guard, enrolled, *settings)
@@ -330,7 +333,7 @@ class RunGuard:
             **({"certificate": enrolment.certificate} if self.root else {}),
             "shares_with": [other for other, both in zip(self.sites, shared, strict=True) if both],
             "organisation": read_organisation(enrolment, site, self.root),
-            "images": distinct_images(enrolment),
+            "images": distinct_images(enrolment) * self._counted.get(site, 1.0),
         }
 
     def content(self) -> dict[str, Any]:
@@ -338,13 +341,15 @@ class RunGuard:
         if not self.enrols:
             return {}
         enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
-        return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
+        kept = {"history": self.history.content(), "shared": self._shared, "counted": dict(self._counted)}
+        return {"guard": {**kept, "enrolments": enrolments}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Take over the state in a checkpoint."""
         if self.enrols:
             kept = content["guard"]
             self.history, self._shared = History.restore(kept["history"]), kept["shared"]
+            self._counted = dict(kept["counted"])
             self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}
             self.guard = self._guard()
 
@@ -356,7 +361,11 @@ def _by_site(sites: Sequence[str], values: Tensor, chosen: Tensor) -> dict[str, 
 
 
 def collect_enrolments(
-    sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None, shared: Tensor
+    sites: Sequence[str],
+    enrolments: Mapping[str, Enrolment],
+    root: Certificate | None,
+    shared: Tensor,
+    counted: Mapping[str, float],
 ) -> Enrolled:
     """Return what the guard knows of ``sites``, those without an enrolment included.
 
@@ -365,11 +374,13 @@ def collect_enrolments(
         enrolments: `Enrolment.sealed`, by site.
         root: certificate of the federation's root; None: there is none.
         shared: (n, n) bool, of `find_shared_cases`.
+        counted: by site, of `count_once`.
     """
-    counts = {site: distinct_images(enrolment) for site, enrolment in enrolments.items()}
+    held = {site: distinct_images(enrolment) for site, enrolment in enrolments.items()}
+    counts = {site: images * counted.get(site, 1.0) for site, images in held.items()}
     organisations = {site: read_organisation(enrolment, site, root) for site, enrolment in enrolments.items()}
     filtered = [site for site, enrolment in enrolments.items() if enrolment.filters]
-    return Enrolled.of_sites(sites, counts, organisations, shared, filtered)
+    return Enrolled.of_sites(sites, counts, organisations, shared, filtered, held)
 
 
 def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:

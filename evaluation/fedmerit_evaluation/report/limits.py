@@ -13,6 +13,7 @@ from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
+SHOWN = 2.0  # standard errors of a value of innovation: below them it is not shown
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
 
 
@@ -154,6 +155,17 @@ def _counts(numbers: "pd.Series[Any]", least: int = 0) -> dict[str, int]:
     return {str(site): int(number) for site, number in numbers.items() if number >= least}
 
 
+def _count_unshown(rows: pd.DataFrame) -> dict[str, int]:
+    """Return by site the number of runs whose value of innovation is below `SHOWN` standard errors at the end."""
+    measured = rows[(rows["split"] == "") & rows["quantity"].isin(["innovation", "standard_error"])]
+    if not (measured["quantity"] == "innovation").any():
+        return {}
+    last = measured.sort_values("round", kind="stable").groupby(["method", "seed", "fold", "site", "quantity"]).last()
+    values = last["value"].unstack("quantity")
+    unshown = values["innovation"] < SHOWN * values["standard_error"]
+    return _counts(unshown.groupby(level="site").sum(), least=1)
+
+
 def _count_false_positives(rows: pd.DataFrame) -> dict[str, int]:
     """Return by site how many cases and labels of final models have an empty reference and a prediction."""
     keys = ["method", "seed", "site", "case", "label"]
@@ -168,7 +180,9 @@ def _count_false_positives(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def list_contribution_limits(results: Results) -> Iterator[Limit]:
-    """Return limits of contributions that sum to 0 or less, or are negative."""
+    """Return limits of contributions that sum to 0 or less, are negative, or no more than their errors."""
+    if counts := _count_unshown(results.rows):
+        yield Limit("unshown", counts=counts)
     table = results.rounds.contributions
     if results.rounds.intervals.empty:
         return

@@ -29,7 +29,7 @@ from fedmerit_evaluation.statistics.resampling import Clusters, CrossedEffects, 
 
 
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return by site the sites that share at least half of each other's training cases; none if nothing is known.
+    """Return by site the sites that share three quarters of each other's training cases; none if nothing is known.
 
     Raises:
         BadInput: the run's ledger is not readable.

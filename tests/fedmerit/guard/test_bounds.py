@@ -16,7 +16,7 @@ from fedmerit.guard.bounds import (
     shown_factors,
     shrink_factors,
 )
-from fedmerit.guard.enrolment import find_shared_cases
+from fedmerit.guard.enrolment import count_once, find_shared_cases
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.reward_groups import find_reward_groups
@@ -224,11 +224,37 @@ def test_a_site_that_claims_a_thousand_times_its_images(counts, most):
 ORGANISATIONS = torch.tensor([0, 1, 1, 1])
 
 
-def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
-    hospital = [f"{number:032x}" for number in range(10)]
-    sites = [frozenset(hospital), frozenset(hospital[:1]), frozenset(hospital[:5]), frozenset()]
+def test_find_shared_cases_pairs_sites_with_hardly_any_cases_of_their_own():
+    hospital = [f"{number:032x}" for number in range(20)]
+    sites = [
+        frozenset(hospital),
+        frozenset(hospital[:1]),
+        frozenset(hospital[:15]),
+        frozenset(hospital[:12]),
+        frozenset(),
+    ]
     shared = torch.tensor(find_shared_cases(sites))
-    assert shared.nonzero().tolist() == [[0, 2], [2, 0]]  # one image of ten, and all that a site has, is not enough
+    assert shared.nonzero().tolist() == [[0, 2], [2, 0], [2, 3], [3, 2]]
+
+
+def test_count_once_counts_the_union_of_cases():
+    """Two hospitals with the same public set and images of their own; a third, and one under two names."""
+    public = {f"public {number}" for number in range(60)}
+    sites = [frozenset(public | {f"{site} {number}" for number in range(40)}) for site in "ab"]
+    sites += [frozenset({f"c {number}" for number in range(50)}) for _ in range(2)] + [frozenset()]
+    shares = count_once(sites)
+    assert shares == pytest.approx([0.7, 0.7, 0.5, 0.5, 1.0])
+    assert sum(share * len(site) for share, site in zip(shares, sites, strict=True)) == len(frozenset().union(*sites))
+    assert torch.tensor(find_shared_cases(sites)).nonzero().tolist() == [[2, 3], [3, 2]]
+
+
+def test_near_copies_of_the_same_cases_count_for_the_union_and_no_less():
+    """50 images under two names with equal updates: 25 each of the union, and the larger of 50 as copies."""
+    first, parts = torch.tensor([0, 0, 2, 3]), torch.tensor([0.5, 0.5, 1, 1]).double()
+    copies, held = torch.tensor([True, True, False, False]), torch.tensor([50.0, 50, 60, 70]).double()
+    counts = torch.tensor([25.0, 25, 60, 70]).double()
+    assert bound_counts(counts, first, parts, copies, held=held).tolist() == [25, 25, 60, 70]
+    assert bound_counts(held, first, parts, copies, held=held).tolist() == [25, 25, 60, 70]  # of changed images
 
 
 @pytest.mark.parametrize(

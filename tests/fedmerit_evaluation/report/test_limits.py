@@ -12,6 +12,7 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.report.limits import (
     Limit,
+    _count_unshown,
     list_attack_limits,
     list_case_limits,
     list_contribution_limits,
@@ -149,3 +150,16 @@ def test_self_reported_errors_and_shared_models_are_limits(
     values = {"minus_error": 0.4, "measured_error": measured}
     add_rows(run, [Row("run", "fedce", 0, 1, "Alder", *one) for one in values.items()])
     assert set(_codes(_of_runs(run))) & {"self_reported", "shared_models"} == codes
+
+
+def test_innovation_below_two_standard_errors_is_a_limit() -> None:
+    """Of the last round, in any run; others' quantities have no such limit."""
+    made = []
+    for seed, value in ((0, 3.9), (1, 4.1)):
+        for round, factor in ((0, 100.0), (1, 1.0)):
+            made += [(seed, round, "a", "innovation", value * factor), (seed, round, "a", "standard_error", 2.0)]
+            made += [(seed, round, "b", "innovation", 9.0), (seed, round, "b", "standard_error", 2.0)]
+    rows = pd.DataFrame(made, columns=["seed", "round", "site", "quantity", "value"])
+    rows = rows.assign(method="innovation", fold="", split="")
+    assert _count_unshown(rows) == {"a": 1}
+    assert _count_unshown(rows[rows["quantity"] == "standard_error"]) == {}

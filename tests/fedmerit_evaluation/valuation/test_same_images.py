@@ -52,7 +52,7 @@ def test_local_only_divides_value_of_shared_images(run):
 
 
 def test_holders_tolerate_a_missing_case(run, sites, tmp_path):
-    """Half of each other's cases are enough."""
+    """Three of four are enough."""
     lesser = shutil.copytree(sites, tmp_path / "sites")
     lists = read_json(lesser / "Dogwood/datalist.json")
     lists["training"] = lists["training"][:-1]

@@ -43,7 +43,7 @@ CONTRADICTIONS: Mapping[str, str] = {
     ),
     "organisation": "{where}: says that {site} is of {found}; its certificate in the same record says {expected}",
     "impossible sharing": (
-        "{where}: says that {site} share half of their cases; the record has {found} distinct training cases of them"
+        "{where}: says that {site} share three quarters of their cases; the record has {found} training cases of them"
     ),
     "server images": (
         "{where}: has ratings by the server on images of its own; the plan, whose digest every site's log has, names "
@@ -148,7 +148,10 @@ CONTRADICTIONS: Mapping[str, str] = {
 
 QUESTIONS: Mapping[str, str] = {
     "sharing unproven": "which sites hold the same cases: only the server compared them, and it says: {found}",
-    "duplicates unproven": "that {site} enrolled cases twice, so fewer images count: only the server compared them",
+    "duplicates unproven": (
+        "that cases of {site} were enrolled twice, there or elsewhere, so that fewer images count: only the server "
+        "compared them"
+    ),
     "server ratings": (
         "the ratings by the server on images of its own: of these the plan has a digest, and nobody else has seen them"
     ),

@@ -213,7 +213,7 @@ def rest_on_server(
     replayed = Sensitivity(_player(info, records, sites), records, played)
     enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
     pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
-    if pairs:
+    if len(enrolled) > 1:
         sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
         text = "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"
         yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))

@@ -200,7 +200,8 @@ class Replay:
         counts = {site: enrolment.images for site, enrolment in present.items()}
         organisations = {site: certified_organisation(enrolment, site) for site, enrolment in present.items()}
         filtered = [site for site, enrolment in present.items() if enrolment.filters]
-        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared, filtered)
+        held = {site: float(enrolment.slices.get("training", enrolment.images)) for site, enrolment in present.items()}
+        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared, filtered, held)
         self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
 
     def _allocate(self, inputs: RoundInputs) -> None:

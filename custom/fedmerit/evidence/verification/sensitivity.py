@@ -86,14 +86,19 @@ class Sensitivity:
         return largest_movement(movements)
 
     def by_sharing(self, pairs: Sequence[tuple[str, str]]) -> Movement:
-        """Return how far it moves weights which of the ``pairs`` of sites hold the same cases."""
+        """Return how far it moves weights which sites hold the same cases.
+
+        One of the ``pairs`` of sites is a reward group or none, or all cases of the heaviest site count half.
+        """
         recorded = {pair for pair in pairs if self._shares(*pair)}
         taken_back = [recorded - {pair} for pair in recorded] + ([set[tuple[str, str]]()] if len(recorded) > 1 else [])
         put_in = [recorded | {pair} for pair in pairs if self.heaviest in pair and pair not in recorded]
-        return largest_movement(
+        by_pairs = [
             self.largest((self._with_enrolments(partial(_shared, pairs, one)) for one in variants), limit)
             for variants, limit in ((taken_back, None), (put_in, self.limit))
-        )
+        ]
+        halved = self._with_enrolments(partial(_held_by_two, self.heaviest))
+        return largest_movement([*by_pairs, self.largest([halved], self.limit)])
 
     def _shares(self, site: str, other: str) -> bool:
         enrolled = {name: one for record in self.records for name, one in record.guard.enrolled.items()}
@@ -145,9 +150,8 @@ def open_pairs(records: Records, organisations: Mapping[str, str]) -> Iterator[t
 
 
 def distinct_cases(enrolment: EnrolmentRecord) -> int:
-    """Return the distinct training cases of an enrolment, by the images of these that the record states."""
-    cases, images = enrolment.cases.get("training", 0), _all_images(enrolment)
-    return round(cases * enrolment.images / images) if images else cases
+    """Return the most distinct training cases that an enrolment can have."""
+    return enrolment.cases.get("training", 0)
 
 
 def has_duplicates(enrolment: EnrolmentRecord) -> bool:
@@ -165,6 +169,11 @@ def _shared(
     others = {other for pair in pairs if site in pair for other in pair if other != site}
     sharing = {other for pair in chosen if site in pair for other in pair if other != site}
     return one.model_copy(update={"shares_with": sorted(({*one.shares_with} - others) | sharing)})
+
+
+def _held_by_two(holder: str, site: str, one: EnrolmentRecord) -> EnrolmentRecord:
+    """Return an enrolment whose cases a second site holds, if it is that of ``holder``."""
+    return one.model_copy(update={"images": _all_images(one) / 2}) if site == holder else one
 
 
 def _rated_for(favoured: str, inputs: InputsRecord) -> InputsRecord:
