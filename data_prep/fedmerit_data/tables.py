@@ -68,7 +68,7 @@ def _read_sheet(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str,
         sheet.columns = [str(name).strip() for name in sheet.columns]
         if set(columns) <= set(sheet.columns):
             rows = [
-                (line, {name: str(value).strip() for name, value in row.items()})
+                (line, {str(name): str(value).strip() for name, value in row.items()})
                 for line, row in enumerate(sheet.to_dict("records"), 2)
             ]
             return [(line, row) for line, row in rows if any(row.values())]
