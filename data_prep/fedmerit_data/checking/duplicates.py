@@ -40,7 +40,12 @@ class Fingerprint:
 
 
 def make_fingerprint(plane: NDArray[Any]) -> Fingerprint | None:
-    """Return the fingerprint of one slice (height, width); `None` if its pixels have one value."""
+    """Return the fingerprint of one slice (height, width).
+
+    `None` if its pixels have one value, or it has fewer than `FINE` on a side: patients then look too much alike.
+    """
+    if min(plane.shape) < FINE:
+        return None
     low, high = np.percentile(plane, (1, 99))
     if not high > low:
         return None

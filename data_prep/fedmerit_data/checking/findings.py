@@ -52,6 +52,7 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
     "copy": (Severity.error, "two cases have the same image"),
     "leak": (Severity.error, "two splits or sites hold nearly the same image: test results would be too good"),
     "near-duplicate": (Severity.warning, "two cases of one split show nearly the same image"),
+    "not compared": (Severity.note, "images of so few pixels that nearly the same ones are not looked for"),
     "label convention": (Severity.error, "the site's labels seem to mean something else than agreed, or are swapped"),
     "label order": (Severity.warning, "one label should be within another, and is not in this case"),
     "implausible size": (Severity.warning, "the label is larger or smaller than the organ can be"),

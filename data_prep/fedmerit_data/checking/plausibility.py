@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import SiteFolder
-from fedmerit_data.checking.duplicates import Fingerprint, find_duplicates, make_fingerprint
+from fedmerit_data.checking.duplicates import FINE, Fingerprint, find_duplicates, make_fingerprint
 from fedmerit_data.checking.findings import Finding, LocatedCase
 
 MIN_COMPARABLE = 5  # cases; fewer are not compared with each other
@@ -45,7 +45,7 @@ class CaseMeasurement:
     """A case's measurements for the checks; sizes are per label."""
 
     where: LocatedCase
-    fingerprint: Fingerprint | None  # None: a flat image
+    fingerprint: Fingerprint | None  # None: a flat or small image
     sizes: NDArray[np.float64]  # largest cross-section, as a share of the frame
     volumes: NDArray[np.float64] | None  # ml; None if the file does not state the distance of its slices
     touches_border: NDArray[np.bool_]
@@ -249,6 +249,7 @@ def check_plausibility(
     """Check ``cases`` whose arrays are valid, and the number of patients of their ``sites``."""
     measured = [measure_case(case) for case in cases]
     yield from _few_patients(sites)
+    yield from _small_images(sites)
     seen = [(case.where, case.fingerprint) for case in measured if case.fingerprint is not None]
     yield from find_duplicates(seen, checksums)
     yield from check_sizes(measured)
@@ -261,6 +262,15 @@ def check_plausibility(
         if len(site) >= MIN_COMPARABLE:
             yield from check_flips(site)
             yield from check_intensities(site)
+
+
+def _small_images(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
+    """Yield the sites whose images are too small to be compared with each other."""
+    for site in sites:
+        if min(site.image_size) < FINE:
+            detail = f"{site.image_size[0]} x {site.image_size[1]} pixels"
+            message = f"images of {detail}: duplicates not looked for below {FINE}; prepare at a larger --size"
+            yield Finding("not compared", site.name, site.path / "site.json", message, detail=detail)
 
 
 def _few_patients(sites: Sequence[SiteFolder]) -> Iterator[Finding]:

@@ -119,7 +119,8 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
 def _heading(state: "FederationState", problem: str) -> str:
     if problem:
         return "The server does not answer"
-    run = "A run is at work" if state.progress else "No run is at work"
+    is_active = any(_job_row(job).kind == "on" for job in state.jobs)  # without a round, it begins or ends
+    run = "A run is at work" if state.progress else "A job begins or ends" if is_active else "No run is at work"
     lacking = [name for name, site in state.sites.items() if site.connection != "connected"]
     if not lacking:
         return f"{run}; all sites are connected" if state.sites else f"{run}; no site is connected"

@@ -1,6 +1,7 @@
 """Common parts of all figures: style, one colour per site, panels, axes, files."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,17 +55,18 @@ def webp(figure: Figure) -> bytes:
     """Return the figure as WebP, by its own dots per inch: a fifth of the bytes of a PNG, for images in a page."""
     file = io.BytesIO()
     _finish_texts(figure)
-    figure.savefig(file, format="webp", pil_kwargs={"quality": 90})
+    figure.savefig(file, format="webp", pil_kwargs={"quality": 80})
     return file.getvalue()
 
 
 def svg(figure: Figure) -> bytes:
-    """Return the figure as SVG with text as text, the same bytes each time."""
+    """Return the figure as SVG with text as text and places to a hundredth of a point, the same bytes each time."""
     file = io.BytesIO()
     _finish_texts(figure)
     with style.context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
+    tags = re.sub(rb">\s+<", b"><", file.getvalue())
+    return re.sub(rb"<[^>]+>", lambda tag: re.sub(rb"(\.\d\d)\d+", rb"\1", tag.group()), tags)
 
 
 def _finish_texts(figure: Figure) -> None:

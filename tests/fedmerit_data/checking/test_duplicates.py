@@ -1,4 +1,6 @@
 import io
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +9,9 @@ from PIL import Image
 from site_folders import SIZE, TASKS, brighter, load, store
 
 from fedmerit_data.check import check, examine
+from fedmerit_data.checking.duplicates import make_fingerprint
+from fedmerit_data.checking.findings import Severity
+from fedmerit_data.checking.plausibility import _small_images
 
 
 def cropped(image, top, bottom, left, right):
@@ -63,3 +68,13 @@ def test_copies_are_found(sites, copy):
     (finding,) = leaks
     assert (finding.site, finding.split, finding.position) == ("UCL", "validation", "001")
     assert finding.detail.startswith(f"as HK training 001; {how + ', ' if how else ''}agreement ")
+
+
+def test_images_below_48_pixels_are_not_compared_which_check_notes():
+    assert make_fingerprint(np.random.default_rng(0).random((48, 48))) is not None
+    assert make_fingerprint(np.random.default_rng(0).random((47, 64))) is None
+    small = SimpleNamespace(name="HK", path=Path("HK"), image_size=(32, 32))
+    large = SimpleNamespace(name="UCL", path=Path("UCL"), image_size=(48, 48))
+    (finding,) = _small_images([small, large])
+    assert (finding.kind, finding.site, finding.severity) == ("not compared", "HK", Severity.note)
+    assert "images of 32 x 32 pixels" in finding.message

@@ -9,6 +9,7 @@ import pytest
 
 from fedmerit.errors import RunFailed
 from fedmerit_deploy.commands.status_output import METRICS, describe_progress, print_jobs
+from fedmerit_deploy.commands.status_page import write_status_page
 from fedmerit_deploy.status import FederationState, judge_sites
 
 NOW = 1.8e9
@@ -116,6 +117,15 @@ def test_status_page_shows_course_of_sites_and_facts_once(status, tmp_path):
     assert "As of 2027-01-15 08:00 UTC" in text
     for words in ("0.2 GiB of disk free", "its clock is +90 s", "round 5 of 40: answered, batch 3 of 80"):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("job", "heading"), [("RUNNING", "A job begins or ends; "), ("FINISHED:COMPLETED", "No run is at work; ")]
+)
+def test_status_page_of_a_job_without_a_round_says_whether_it_is_active(state, tmp_path, job, heading):
+    jobs = [JOB | {"status": job}]
+    write_status_page(tmp_path / "status.html", replace(state, progress={}, jobs=jobs), 0)
+    assert heading in (tmp_path / "status.html").read_text()
 
 
 def test_status_page_says_since_when_it_is_out_of_date(status, tmp_path):
