@@ -15,12 +15,12 @@ from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.statistics.intervals import select_sites
 
 ROUNDS = {  # by quantity: the name of its figure, and the caption
-    "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
+    "weight": ("weights", "Aggregation weight of {} over the rounds, in percent of the whole."),
     "contribution": (
         "contributions",
-        "Contribution of each site as the method estimates it, round by round, in the method's own unit.",
+        "Contribution of {} as the method estimates it, round by round, in the method's own unit.",
     ),
-    "reputation": ("reputation", "Reputation of each site: running average of its contribution, in its own unit."),
+    "reputation": ("reputation", "Reputation of {}: running average of its contribution, in its own unit."),
 }
 FIGURES = ("dice", "gains", "convergence", "shares", "values", "weights", "contributions", "reputation", "overlays",
            "agreement-leave-one-out", "agreement-shapley")  # fmt: skip
@@ -63,7 +63,7 @@ def _draw_dice(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
     sites = sorted(map(str, cases.index.unique("site")))
     means = model.tested["dice"].unstack("site").dropna(how="all")
     rows = [(method, means.loc[method]) for method in shown if method in means.index]
-    text = f"Test Dice of each hospital, a colour per method: bars are means, dots cases.{elsewhere}"
+    text = f"Test Dice of {_whose(model)}, a colour per method: bars are means, dots cases.{elsewhere}"
     yield "dice", Drawing(text, dots_and_bars.dice_bars(cases, sites), say("seen_dice", rows))
 
 
@@ -81,6 +81,10 @@ def _draw_gains(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
     yield "gains", Drawing(text, dots_and_bars.gain_ranges(gains.loc[shown], sites), say("seen_gains", rows))
 
 
+def _whose(model: ReportModel) -> str:
+    return "this hospital" if model.site else "each hospital"
+
+
 def _choose_methods(model: ReportModel, methods: Sequence[str], most: int) -> tuple[list[str], str]:
     """Return all methods, or of more than ``most`` the report's and local training; and words on the others."""
     if len(methods) <= most:
@@ -93,8 +97,8 @@ def _draw_rounds(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
     if not model.curves.empty:
         over = "" if model.site else " Mean over hospitals:"
         text = (
-            f"Validation Dice over the rounds, of the model each hospital receives.{over} thin as measured, thick "
-            "smoothed (Savitzky-Golay); lines of single hospitals are smoothed."
+            f"Validation Dice over the rounds, of the model that {_whose(model)} receives.{over} thin as measured, "
+            "thick smoothed (Savitzky-Golay); lines of single hospitals are smoothed."
         )
         means = 100 * model.curves.groupby(level=["method", "round"], observed=True).mean().mean(axis=1)
         lines = [(str(name), line.dropna()) for name, line in means.unstack("method").items() if line.notna().any()]
@@ -105,7 +109,7 @@ def _draw_rounds(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
         if not (methods := curves.moving(table)):
             continue
         name, caption = ROUNDS[quantity]
-        caption += "".join(f" Here the {other} is the same number." for other in same)
+        caption = caption.format(_whose(model)) + "".join(f" Here the {other} is the same number." for other in same)
         if still := [one for one in model.methods if one not in methods and one in table.index.unique("method")]:
             caption += f" Not shown, as it never changes: {', '.join(still)}."
         title = "Weight [%]" if is_weight else f"{quantity.title()} [own unit]"

@@ -62,6 +62,7 @@ def test_figures_for_one_hospital_have_only_its_line(tmp_path: Path) -> None:
     drawn = draw_figures(model)
     assert drawn.keys() == {"dice", "gains", "convergence", "weights"}
     assert not any(site in one.seen + one.caption for site in SITES if site != "Birch" for one in drawn.values())
+    assert not any("each" in one.caption for one in drawn.values())
     for panel in drawn["weights"].figure.axes:
         assert [text.get_text() for text in panel.texts] == ["Birch"]
     (panel,) = drawn["dice"].figure.axes
