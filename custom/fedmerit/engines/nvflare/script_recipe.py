@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
@@ -15,15 +15,18 @@ from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 from nvflare.tool.poc.poc_commands import get_poc_workspace
+from pydantic import BaseModel, ConfigDict
 
 from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors
-from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
+from fedmerit.engines.nvflare.recipe import JOB_NAME, MeritRecipe, build_site_policy
 from fedmerit.errors import BadInput, RunFailed, suggest
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.requirements import require_privacy
 from fedmerit.schema.configuration.run import configure_script
 from fedmerit.schema.configuration.settings import guarded
+from fedmerit.schema.declarations import read
+from fedmerit.schema.rules import Count, Number
 from fedmerit.server.requirements import require_consistent
 from fedmerit.trainers.factory import FIRST_MODEL
 from fedmerit.trainers.script.description import describe_script, plain_weights, require_args
@@ -54,6 +57,32 @@ NOT_HERE: Mapping[str, str] = {
     "client_memory_gc_rounds": "memory is given back after every task",
     "cuda_empty_cache": "the script calls torch.cuda.empty_cache() itself",
 }
+
+
+NUMBER_PAIRS = [[one, other] for one in (int, float) for other in (int, float)]
+
+
+class Arguments(BaseModel):
+    """Types and bounds of a recipe's arguments that no declaration of the configuration has."""
+
+    model_config = ConfigDict(strict=True)
+    method: str
+    train_script: str | Path
+    min_clients: Annotated[int, Count(1)]
+    train_args: str
+    name: str
+    key_metric: str | None
+    key_metric_mode: str | None
+    evaluates: bool | None
+    settings: Mapping[str, Any] | None
+    values: Sequence[str]
+    privacy: Sequence[str]
+    track: Sequence[str]
+    round_timeout: Annotated[float, Number(0)]
+    script_timeout: Annotated[float, Number(0)]
+    launch_external_process: bool
+    command: str
+    initial_ckpt: str | Path | None
 
 
 def require_known(arguments: Mapping[str, Any]) -> None:
@@ -171,6 +200,14 @@ class FedMeritRecipe(MeritRecipe):
         **further: Any,
     ):
         require_known(further)
+        given = locals()
+        read(Arguments, {name: given[name] for name in Arguments.model_fields}, "FedMeritRecipe")
+        if not JOB_NAME.fullmatch(name):
+            raise BadInput(f"name={name!r}: expected letters, digits, '.', '_' and '-', first a letter or digit")
+        if not (isinstance(key_metric_range, Sequence) and list(map(type, key_metric_range)) in NUMBER_PAIRS):
+            raise BadInput(f"key_metric_range={key_metric_range!r}: expected (LOWEST, HIGHEST)")
+        if str(getattr(params_transfer_type, "value", params_transfer_type)) not in list(TransferType):
+            raise BadInput(f"params_transfer_type={params_transfer_type!r}: expected FULL or DIFF")
         if model is not None or not initial_ckpt:
             model = to_model(model)
         model = load_checkpoint(model, initial_ckpt) if initial_ckpt else model

@@ -60,7 +60,7 @@ def unwrap(module: nn.Module) -> nn.Module:
     Its parts that are wrapped are unwrapped, too, so that tensors have the names that a script sends.
     """
     while True:
-        if isinstance(inner := module._modules.get(COMPILED), nn.Module):
+        if isinstance(inner := getattr(module, COMPILED, None), nn.Module):
             module = inner
         elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module

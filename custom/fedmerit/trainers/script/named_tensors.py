@@ -82,6 +82,8 @@ def describe(model: Model) -> tuple[tuple[NamedTensor, ...], str]:
     for name, value in to_state(model).items():
         if not isinstance(value, Tensor):
             raise BadInput(f"model: {name} is {type(value).__name__}; expected tensors, or NumPy's arrays of numbers")
+        if value.layout is not torch.strided:
+            raise BadInput(f"model: {name} is sparse; expected a dense tensor, such as {name}.to_dense()")
         kind = str(value.dtype).removeprefix("torch.")
         norm = isinstance(modules.get(name.rpartition(".")[0]), NORMS)
         try:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 from nvflare.recipe import add_cross_site_evaluation, set_per_site_config
 from torch import nn
 
@@ -184,6 +185,15 @@ def make_recipe(folder, **more):
             "argument framework: .*; argument exclude_vars: leave the tensors",
         ),
         ({"launch_once": False, "num_round": 2}, "argument launch_once: .*; argument num_round: unknown.*num_rounds"),
+        ({"min_clients": 0}, "^FedMeritRecipe: min_clients=0: expected a whole number, 1 or more"),
+        ({"train_args": ["--epochs", "1"]}, "^FedMeritRecipe: train_args=.*expected"),
+        ({"key_metric_range": 5}, r"^key_metric_range=5: expected \(LOWEST, HIGHEST\)"),
+        ({"name": "a b"}, "^name='a b': expected letters"),
+        ({"script_timeout": -1}, "^FedMeritRecipe: script_timeout=-1: expected"),
+        ({"params_transfer_type": "HALF"}, "^params_transfer_type='HALF': expected FULL or DIFF"),
+        ({"values": "multi_round"}, "^FedMeritRecipe: values='multi_round': "),
+        ({"settings": [1]}, r"^FedMeritRecipe: settings=\[1\]: expected"),
+        ({"model": {"w": torch.ones(2, 2).to_sparse()}}, "^model: w is sparse; expected a dense tensor"),
         ({"fedprox_mu": 0.1}, 'μ of method="fedprox"'),
         ({"model": None}, "^model: is None; expected"),
         ({"model": None, "initial_ckpt": "absent.npy"}, "^initial_ckpt absent.npy: file not found"),
