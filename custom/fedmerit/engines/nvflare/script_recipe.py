@@ -63,7 +63,7 @@ NUMBER_PAIRS = [[one, other] for one in (int, float) for other in (int, float)]
 
 
 class Arguments(BaseModel):
-    """Types and bounds of a recipe's arguments that no declaration of the configuration has."""
+    """A declaration of those arguments of a recipe that the configuration does not declare."""
 
     model_config = ConfigDict(strict=True)
     method: str
