@@ -186,10 +186,10 @@ def test_partition_with_folds_keeps_each_patient_at_one_site_and_in_its_fold(fol
                     assert home.setdefault(case.patient, site.name) == site.name
     assert len(home) == 21
     if scheme.outlier:
-        assert {site for patient, site in home.items() if patient in tested_of(folded, "UCL")} == {"site-2"}
+        assert {site for patient, site in home.items() if patient in find_tested(folded, "UCL")} == {"site-2"}
 
 
-def tested_of(folder, site):
+def find_tested(folder, site):
     return {case.patient for one in open_sites(folder) if one.name == site for cases in one.splits.values()
             for case in cases}  # fmt: skip
 
