@@ -68,7 +68,7 @@ class Valued:
         """(n,) factor of each site's pay, 0 to 1: mean `repeated_shares` of the runs; 1 if nobody asked for audits."""
         if not self.is_audited:
             return np.ones(len(self.sites))
-        return np.mean([repeated_shares(run.path, self.sites) for run in self.runs], axis=0)
+        return np.asarray(np.mean([repeated_shares(run.path, self.sites) for run in self.runs], axis=0))
 
     @property
     def folds(self) -> int:

@@ -150,11 +150,11 @@ def train(
         if private:
             private.add_gradients(step, optimizer, batch_loss, images, masks)
             if penalty:  # it depends on no image
-                penalty(_vector(parameters)).backward()
+                torch.autograd.backward(penalty(_vector(parameters)))
         else:
             loss = batch_loss(images, masks)
             whole = loss + penalty(_vector(parameters)) if penalty else loss
-            scaler.scale(whole).backward()
+            torch.autograd.backward(scaler.scale(whole))
             total += loss.detach()
         if shift is not None or training.clip_norm:
             scaler.unscale_(optimizer)

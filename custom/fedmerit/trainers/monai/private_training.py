@@ -120,7 +120,7 @@ class PrivateTraining:
         pairs = zip(torch.split(images, self._drawn), torch.split(masks, self._drawn), strict=True)
         for of_patient in pairs if self._drawn else ():
             optimizer.zero_grad(set_to_none=True)
-            loss(*of_patient).backward()
+            torch.autograd.backward(loss(*of_patient))
             gradients.append([_finite_gradient(parameter) for parameter in parameters])
         for place, parameter in enumerate(parameters):
             rows = [of_patient[place] for of_patient in gradients]
