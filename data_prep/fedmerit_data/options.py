@@ -68,10 +68,7 @@ class PreparationOptions:
         Path | None, About("CSV of site,case,patient; FILE.csv:COLUMN; or a name PATTERN."), Shown("TABLE")
     ] = None
     groups: Annotated[
-        str | None,
-        Text(),
-        About("Columns for Dice by group of patients: of the patient table, or FILE.csv:sex,age."),
-        Shown("COLUMNS"),
+        str | None, Text(), About("Dice by group: columns of that table, or FILE.csv:sex,age."), Shown("COLUMNS")
     ] = None
     skip_unreadable: Annotated[bool, Switch(), About("Leave unreadable cases out and count them.")] = False
     slices: Annotated[

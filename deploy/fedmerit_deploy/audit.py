@@ -19,7 +19,8 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.order_secret import secret_arguments
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.factory import build_trainer
-from fedmerit.trainers.step_commitments import RepeatingTrainer, RoundStart, make_leaf
+from fedmerit.trainers.step_commitments import RoundStart, make_leaf
+from fedmerit.trainers.trainer import RepeatingTrainer
 from fedmerit_deploy.kit_files import CERTIFICATES, read_kind, read_name
 from fedmerit_deploy.kits import read_manifest
 

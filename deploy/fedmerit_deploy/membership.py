@@ -52,7 +52,7 @@ class Membership:
             content: Mapping[str, Any] = json.loads(text)
             flags = (content["is_revoked"] is True, content["is_disabled"] is True, content["is_newest"] is True)
             return cls(*flags, clock=float(content["clock"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def find_faults(self, now: float) -> Iterator[str]:

@@ -532,9 +532,9 @@ def _groups(file: DossierSources) -> str:
     if table.empty:
         return "Groups of patients by age, sex or the like were not compared."
     shown = [
-        f"{column} {group} {_with_ends(row)}, gap {points(row['gap'])} points [{points(row['gap_low'])}, "
+        f"{' '.join(table.index[place])} {_with_ends(row)}, gap {points(row['gap'])} points [{points(row['gap_low'])}, "
         f"{points(row['gap_high'])}], {row['patients']:.0f} patients"
-        for (column, group), row in table.iterrows()
+        for place, (_, row) in enumerate(table.iterrows())
     ]
     return (
         "Dice of groups of patients [95 % confidence interval, no test], and the gap to the other groups of a column: "

@@ -26,7 +26,7 @@ GROUPS = {
         "audit",
     ],
     "model": ["export"],
-    "lab": ["paper", "run", "attacks", "protocols", "leaderboard", "inversion", "bench"],
+    "lab": ["paper", "run", "attacks", "protocols", "contrasts", "leaderboard", "inversion", "bench"],
 }
 MOST_LINES, WIDTH = 50, 100  # of a help text
 

@@ -203,11 +203,12 @@ def test_raising_the_own_value_never_lowers_the_own_pay():
         assert share(higher, noise)[site] >= share(values, noise)[site] - 1e-6
 
 
-def recorded(contributions, images=(78, 96, 78, 97)):
-    """A run of one round, of which only that is known, by seeds."""
+def recorded(contributions, images=(78, 96, 78, 97), estimates=False):
+    """A run of one round, of which only that is known, by seeds; ``estimates``: whether its method declares any."""
     of = {"contribution": contributions, "num_samples": images}
     rounds = SimpleNamespace(of=lambda quantity: pd.DataFrame([of[quantity]], columns=SITES, dtype=float))
-    return lambda seed: SimpleNamespace(sites=list(SITES), info={"seed": seed}, results=SimpleNamespace(rounds=rounds))
+    results = SimpleNamespace(rounds=rounds)
+    return lambda seed: SimpleNamespace(sites=list(SITES), info={"seed": seed, "estimates": estimates}, results=results)
 
 
 def test_one_seed_never_pays_equal_hospitals_differently():
@@ -216,11 +217,11 @@ def test_one_seed_never_pays_equal_hospitals_differently():
     for _ in range(10):
         luck = random.normal(1, 0.05, 4)
         draws = luck[None, :, None] + random.normal(0, 0.005, (1, 4, 201))
-        paid = pay(Valued([recorded(luck)(0)], {"contribution": draws}), "contribution", Rule(1000))
+        paid = pay(Valued([recorded(luck, estimates=True)(0)], {"contribution": draws}), "contribution", Rule(1000))
         assert paid.amounts.tolist() == [250] * 4
         assert "reliability of the values is 0 (only one seed)" in paid.sentence
         assert len(set(paid.alternatives[IN_PROPORTION])) > 1
-    several = [recorded(luck)(seed) for seed in range(5)]
+    several = [recorded(luck, estimates=True)(seed) for seed in range(5)]
     values = np.array([3.0, 3.0, 1.0, 1.0])[None, :, None] + random.normal(0, 0.05, (5, 4, 1))
     assert pay(Valued(several, {"contribution": values}), "contribution", Rule(1000)).reliability > 0.99
 

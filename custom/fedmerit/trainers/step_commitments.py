@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,7 +22,6 @@ from fedmerit.files import write_atomically
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.tensor_files import load_tensors
 from fedmerit.trainers.memory import Learned, Memory
-from fedmerit.trainers.trainer import Trainer
 from fedmerit.trainers.training_checkpoint import Restorable
 
 EVERY = 10  # steps between two leaves, at least
@@ -276,19 +275,6 @@ class WorkFolder:
                 return
             size -= file.stat().st_size
             file.unlink()
-
-
-class RepeatingTrainer(Trainer, Protocol):
-    """A trainer that commits to the steps of its rounds, and repeats them."""
-
-    work: WorkFolder | None
-
-    @property
-    def device(self) -> torch.device:
-        """The device that it trains on."""
-
-    def repeat(self, start: RoundStart, leaves: int | None) -> tuple[RoundCommitments, Learned | None]:
-        """Train a round again from its start, up to a number of leaves; None: to its end."""
 
 
 def _plain_task(task: Task, received: Tensor) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedmerit.contract.flat import Buffers
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Task
-from fedmerit.trainers.memory import Memory, Trained
+from fedmerit.trainers.memory import Learned, Memory, Trained
+from fedmerit.trainers.step_commitments import RoundCommitments, RoundStart, WorkFolder
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 
@@ -100,3 +102,16 @@ class Trainer(Evaluator, Protocol):
 
     def save(self, folder: Path, name: str, model: Model) -> None:
         """Save a model as ``name``.pt in a folder."""
+
+
+class RepeatingTrainer(Trainer, Protocol):
+    """A trainer that commits to the steps of its rounds, and repeats them."""
+
+    work: WorkFolder | None
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it trains on."""
+
+    def repeat(self, start: RoundStart, leaves: int | None) -> tuple[RoundCommitments, Learned | None]:
+        """Train a round again from its start, up to a number of leaves; None: to its end."""

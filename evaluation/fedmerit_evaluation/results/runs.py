@@ -14,7 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_object
-from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit.schema.results import COLUMNS, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
@@ -102,7 +101,11 @@ def declares_estimates(info: Mapping[str, Any]) -> bool:
 
     The method known here by that name declares it if run.json does not hold it.
     """
-    return bool(info.get("estimates", estimates_contributions(str(info["method"]))))
+    if "estimates" in info:
+        return bool(info["estimates"])
+    from fedmerit.methods.registry import estimates_contributions  # loads PyTorch
+
+    return estimates_contributions(str(info["method"]))
 
 
 def open_run(path: Path) -> Run:

@@ -7,7 +7,6 @@ The step is the shortest vector among mixtures of the sites' normalised updates 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,27 +58,29 @@ def shortest_mixture(products: Tensor, prior: Tensor, epsilon: float) -> Tensor:
         prior: (k,) λ0, on the simplex.
         epsilon: ε.
     """
-    curvature, start = products.numpy() + RIDGE * np.eye(len(prior)), prior.numpy()
-    low, high = np.maximum(start - epsilon, 0), np.minimum(start + epsilon, 1)
-    weights, free = start.copy(), np.ones(len(start), dtype=bool)
+    curvature = products + RIDGE * torch.eye(len(prior), dtype=prior.dtype)
+    low, high = (prior - epsilon).clamp(min=0), (prior + epsilon).clamp(max=1)
+    weights, free = prior.clone(), torch.ones(len(prior), dtype=torch.bool)
     while free.any():
-        system = np.ones((free.sum() + 1, free.sum() + 1))  # the last column is of the multiplier of Σ λ = 1
-        system[:-1, :-1], system[-1, -1] = curvature[np.ix_(free, free)], 0.0
-        rest = curvature[np.ix_(free, ~free)] @ weights[~free]
-        *target, multiplier = np.linalg.solve(system, np.append(RIDGE * start[free] - rest, 1 - weights[~free].sum()))
-        step = np.zeros_like(weights)
-        step[free] = target - weights[free]
-        step[np.abs(step) < TINY] = 0.0
-        bound = np.where(step > 0, high, low)
-        longest = np.divide(bound - weights, step, out=np.full_like(step, np.inf), where=step != 0)
+        count = int(free.sum())
+        system = torch.ones(count + 1, count + 1, dtype=prior.dtype)  # last column: the multiplier of Σ λ = 1
+        system[:-1, :-1], system[-1, -1] = curvature[free][:, free], 0.0
+        rest = curvature[free][:, ~free] @ weights[~free]
+        right = torch.cat([RIDGE * prior[free] - rest, 1 - weights[~free].sum()[None]])
+        solution = torch.linalg.solve(system, right)
+        step = torch.zeros_like(weights)
+        step[free] = solution[:-1] - weights[free]
+        step[step.abs() < TINY] = 0.0
+        bound = torch.where(step > 0, high, low)
+        longest = torch.where(step != 0, (bound - weights) / step, torch.inf)
         first = int(longest.argmin())
-        weights = weights + min(longest[first], 1.0) * step
+        weights = weights + longest[first].clamp(max=1) * step
         if longest[first] < 1:
             weights[first], free[first] = bound[first], False
             continue
-        slope = curvature @ weights - RIDGE * start + multiplier  # 0 of the free ones
-        gain = np.where(weights == low, -slope, slope) * (~free & (low < high))
+        slope = curvature @ weights - RIDGE * prior + solution[-1]  # 0 of the free ones
+        gain = torch.where(weights == low, -slope, slope) * (~free & (low < high))
         if gain.max() <= TINY:
             break
         free[gain.argmax()] = True
-    return torch.from_numpy(weights)
+    return weights

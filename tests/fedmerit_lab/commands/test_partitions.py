@@ -46,6 +46,7 @@ def test_the_command(fedmerit, sites, tmp_path):
             {"outlier": ("site2", "site3")},
             {"inverted": ["site3"]},
         ),
+        (("--by", "uniform", "--folds"), {}, {"folds": True}),
         (
             ("--by", "uniform", "--duplicate", "site-1", "--duplicate", "site-2", "--split-site", "site-3"),
             {},
@@ -65,7 +66,7 @@ def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypat
     assert called == (sites, tmp_path / "out", Scheme(given[1], 4, **scheme))
     lists: dict[str, list[str]] = {"duplicate": [], "split_site": [], "inverted": []}
     more |= {name: list(more[name]) for name in lists}
-    assert more == {"label_noise": {}, "noise_rule": "shift", **lists} | options
+    assert more == {"label_noise": {}, "noise_rule": "shift", "folds": False, **lists} | options
 
 
 @pytest.mark.parametrize("noise", ["site-1", "=0.5", "site-1=2", "site-1=nan", "site-1=0.5,site-1=0.2"])
