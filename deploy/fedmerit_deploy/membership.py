@@ -120,23 +120,25 @@ def _open_cell(kit: Path) -> Iterator[Cell]:
     """Open a connection of NVFlare's to the server under a name of its own, so that a running site is not disturbed."""
     startup, (host, port) = kit / "startup", server_address(kit)
     quiet, silent = logging.NullHandler(), StringIO()
-    logging.getLogger().addHandler(quiet)
     flare_decomposers.register()
-    with redirect_stdout(silent), redirect_stderr(silent):
-        cell = Cell(
-            fqcn=FQCN.join([read_name(kit), f"check-{uuid.uuid4()}"]),  # below its own, which a certificate may claim
-            root_url=f"grpc://{host}:{port}",
-            secure=True,
-            credentials={
-                DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
-                DriverParams.CLIENT_CERT.value: str(startup / "client.crt"),
-                DriverParams.CLIENT_KEY.value: str(startup / "client.key"),
-            },
-            create_internal_listener=False,
-        )
-        cell.start()
-        try:
-            yield cell
-        finally:
-            cell.stop()
-            logging.getLogger().removeHandler(quiet)
+    logging.getLogger().addHandler(quiet)
+    try:
+        with redirect_stdout(silent), redirect_stderr(silent):
+            cell = Cell(
+                fqcn=FQCN.join([read_name(kit), f"check-{uuid.uuid4()}"]),  # below its own, as a certificate may claim
+                root_url=f"grpc://{host}:{port}",
+                secure=True,
+                credentials={
+                    DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
+                    DriverParams.CLIENT_CERT.value: str(startup / "client.crt"),
+                    DriverParams.CLIENT_KEY.value: str(startup / "client.key"),
+                },
+                create_internal_listener=False,
+            )
+            cell.start()
+            try:
+                yield cell
+            finally:
+                cell.stop()
+    finally:
+        logging.getLogger().removeHandler(quiet)

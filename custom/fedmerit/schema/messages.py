@@ -299,8 +299,8 @@ class Reply(Message):
         int, Count(0, 1000), About("Times that the site's script was started again since its last answer.")
     ] = 0
     epsilon: Annotated[
-        float, Number(0, LARGEST, or_nan=True), About("ε that training by DP-SGD has spent so far; NaN: without.")
-    ] = float("nan")
+        Annotated[float, Number(0, LARGEST)] | None, About("ε that training by DP-SGD has spent so far; none: without.")
+    ] = None
 
     def judge(self, expected: Expected) -> None:
         """Raise a `fault` if the results of both models are not of the same references."""

@@ -234,7 +234,7 @@ class Recorder:
                 lacking = {} if site in replies.left else {"rejected": 1.0, "weight": 0.0}
                 rows += [self._row(round, site, name, value) for name, value in lacking.items()]
                 continue
-            spent = {} if math.isnan(reply.epsilon) else {"epsilon": reply.epsilon}
+            spent = {} if reply.epsilon is None else {"epsilon": reply.epsilon}
             quantities = {name: float(values[row]) for name, values in per_site.items()} | spent
             quantities |= {
                 "repeated": float(site in repeated),

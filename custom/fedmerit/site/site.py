@@ -1,7 +1,6 @@
 """One site's round, wherever it runs: receive, report, train, reply."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -159,7 +158,7 @@ class Site:
             log=said,
             metric=trained.metric,
             restarts=trained.restarts,
-            epsilon=privacy.get("epsilon", math.nan),
+            epsilon=privacy.get("epsilon"),
         )
 
     def _spent(self, round: int, mechanism: Mapping[str, Any]) -> dict[str, Any]:

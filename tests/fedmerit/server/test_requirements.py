@@ -116,7 +116,7 @@ def enrolments(certificates):
 
 def collected(there, root):
     kept = {site: one.sealed() for site, one in there.items()}
-    return collect_enrolments(SITES, kept, root, torch.zeros(3, 3, dtype=torch.bool))
+    return collect_enrolments(SITES, kept, root, torch.zeros(3, 3, dtype=torch.bool), {})
 
 
 def test_sites_of_one_organisation_are_one(kits):
