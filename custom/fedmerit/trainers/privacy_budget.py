@@ -6,6 +6,7 @@ differ in one patient, with all its images. Accounting is by Rényi differential
 and Zhang 2019), whose sums over steps, rounds and jobs of different noise hold.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,16 @@ from functools import cache
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Privacy, Training
+
+
+@cache
+def load_opacus() -> None:
+    """Import Opacus, and put back the process's handlers and level of logging, which it sets as it is imported."""
+    handlers, level = list(logging.root.handlers), logging.root.level
+    import opacus  # noqa: F401
+
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ def plan_mechanism(config: RunConfiguration, images: int, patients: int, site: s
 @cache
 def _noise_for(privacy: Privacy, rate: float, steps: int) -> float:
     """Return σ for ``dp_epsilon`` after so many steps."""
+    load_opacus()
     from opacus.accountants.utils import get_noise_multiplier
 
     target = {"target_epsilon": privacy.dp_epsilon, "target_delta": privacy.dp_delta}
@@ -71,6 +83,7 @@ def _noise_for(privacy: Privacy, rate: float, steps: int) -> float:
 
 def spent_epsilon(mechanisms: Iterable[Mechanism], delta: float) -> float:
     """Return the ε at δ = ``delta`` of mechanisms one after the other, 0 of none."""
+    load_opacus()
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
 from fedmerit.schema.configuration.settings import Privacy
 from fedmerit.trainers.monai.samples import Samples
-from fedmerit.trainers.privacy_budget import Mechanism
+from fedmerit.trainers.privacy_budget import Mechanism, load_opacus
+
+load_opacus()
+from opacus.optimizers import DPOptimizer  # noqa: E402
 
 SUMMED = 4  # normal numbers in the noise of an entry
 

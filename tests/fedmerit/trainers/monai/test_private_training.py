@@ -1,6 +1,8 @@
 """DP-SGD at a site: what a patient can change, noise that repeats, and what it is accounted for."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -142,3 +144,9 @@ def test_site_refuses_privacy_with_batch_norm(sites, tmp_path):
     config = tiny_plan("fedavg", dp_noise=1.0, norm="batch")
     with pytest.raises(BadInput, match="the network has BatchNorm"):
         ImageTrainer(SiteFolder(sites / "site1"), config, tmp_path, "cpu")
+
+
+def test_load_opacus_leaves_the_logging_of_the_process_unchanged():
+    program = "import fedmerit.trainers.monai.private_training, logging; print(logging.root.handlers, logging.root.level)"
+    ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["[]", "30"]
