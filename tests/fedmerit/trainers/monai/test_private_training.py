@@ -147,6 +147,7 @@ def test_site_refuses_privacy_with_batch_norm(sites, tmp_path):
 
 
 def test_load_opacus_leaves_the_logging_of_the_process_unchanged():
-    program = "import logging, fedmerit.trainers.monai.private_training as _; r = logging.root; print(r.handlers, r.level)"
+    program = "import logging, fedmerit.trainers.monai.private_training as _; root = logging.root; "
+    program += "print(root.handlers, root.level)"
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["[]", "30"]
