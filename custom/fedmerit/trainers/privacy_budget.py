@@ -18,7 +18,7 @@ from fedmerit.schema.configuration.settings import Privacy, Training
 
 @cache
 def load_opacus() -> None:
-    """Import Opacus, and put back the process's handlers and level of logging, which it sets as it is imported."""
+    """Import Opacus, and put back the process's handlers and level of logging, which its import sets."""
     handlers, level = list(logging.root.handlers), logging.root.level
     import opacus  # noqa: F401
 
