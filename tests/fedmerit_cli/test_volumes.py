@@ -72,7 +72,7 @@ def test_one_plan_for_all_sites(fedmerit, sites, tmp_path):
     ]  # fmt: skip
     for place, command in enumerate(asked):
         result = fedmerit(*command)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == (3 if command[0] == "verify" else 0), result.output  # without logs of sites
         if place == 1:  # slices half as far apart as the files have them
             stated = read_json(plan)["data_plan"] | {"slice_distance": 3.5}
             write_json(plan, {"data_plan": stated})
