@@ -532,9 +532,9 @@ def _groups(file: DossierSources) -> str:
     if table.empty:
         return "Groups of patients by age, sex or the like were not compared."
     shown = [
-        f"{' '.join(table.index[place])} {_with_ends(row)}, gap {points(row['gap'])} points [{points(row['gap_low'])}, "
+        f"{' '.join(names)} {_with_ends(row)}, gap {points(row['gap'])} points [{points(row['gap_low'])}, "
         f"{points(row['gap_high'])}], {row['patients']:.0f} patients"
-        for place, (_, row) in enumerate(table.iterrows())
+        for names, (_, row) in zip(table.index, table.iterrows(), strict=True)
     ]
     return (
         "Dice of groups of patients [95 % confidence interval, no test], and the gap to the other groups of a column: "
