@@ -75,6 +75,16 @@ class Enrolled:
         numbers = torch.tensor([names.index(name) for name in names])
         return cls(images, numbers, shared, torch.tensor([site in filtered for site in sites]), whole)
 
+    def shares_once(self, groups: RewardGroups) -> Tensor:
+        """Return (n,) the share of each site's cases that count, of a reward group's sites together, 0 to 1.
+
+        A case that k sites enrolled counts one k-th at each: what sites share is paid once, whatever they are paid by.
+        """
+        if self.held is None:
+            return torch.ones_like(self.counts)
+        shares = torch.where(self.held > 0, self.counts / self.held, 1.0)
+        return torch.zeros_like(shares).index_add_(0, groups.first, shares)[groups.first].clamp(max=1.0)
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -145,7 +155,9 @@ class Guard:
         if self.settings.on_verdict != "show":
             images = images * history.credit
         rests = measured.rests if measured else None
-        rests = None if rests is None else rests * torch.outer(factors, factors)
+        if rests is not None:
+            paid = factors * self.enrolled.shares_once(groups)
+            rests = rests * torch.outer(paid, paid)
         merged, for_method = self._merge(
             own, replace(reports, rests=rests), products, groups, withheld, images, history
         )

@@ -376,8 +376,8 @@ def collect_enrolments(
         shared: (n, n) bool, of `find_shared_cases`.
         counted: by site, of `count_once`.
     """
-    held = {site: distinct_images(enrolment) for site, enrolment in enrolments.items()}
-    counts = {site: images * counted.get(site, 1.0) for site, images in held.items()}
+    held = {site: float(enrolment.slices["training"]) for site, enrolment in enrolments.items()}
+    counts = {site: distinct_images(one) * counted.get(site, 1.0) for site, one in enrolments.items()}
     organisations = {site: read_organisation(enrolment, site, root) for site, enrolment in enrolments.items()}
     filtered = [site for site, enrolment in enrolments.items() if enrolment.filters]
     return Enrolled.of_sites(sites, counts, organisations, shared, filtered, held)

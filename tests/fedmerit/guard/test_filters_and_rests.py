@@ -65,6 +65,35 @@ def test_admit_measures_the_rests_of_updates_as_they_came():
         history = History.restore(history.content())
 
 
+def rests_of(counts, shared=()):
+    """(n, n) rests for the method, of sites that hold 60 images each, ``counts`` of which count."""
+    pairs = torch.zeros(n, n, dtype=torch.bool)
+    for one, other in shared:
+        pairs[one, other] = pairs[other, one] = True
+    held = torch.full((n,), 60.0).double()
+    enrolled = Enrolled(torch.tensor(counts).double(), torch.arange(n), pairs, held=held)
+    guard = Guard(GuardSettings("on"), enrolled, rounds=2, tensor_sizes=(2000, 1000))
+    history, sent = History.empty(n), rounds(2)
+    for number in range(2):
+        model = torch.randn(d, generator=torch.Generator().manual_seed(number))
+        reports = Reports(held, torch.ones(n, dtype=torch.bool))
+        history, admission = guard.admit(history, sent[number], reports, models=model)
+    return admission.reports.rests
+
+
+def test_admit_pays_cases_that_two_sites_hold_once_whatever_they_are_paid_by():
+    factors = torch.tensor([0.7, 0.7, 1, 1, 1]).double()  # 36 of the first two sites' 60 images are those of the other
+    shared = rests_of([42.0, 42.0, 60.0, 60.0, 60.0])
+    torch.testing.assert_close(shared, rests_of([60.0] * n) * torch.outer(factors, factors))
+
+
+def test_admit_pays_a_pair_that_shares_all_cases_as_one_site():
+    alone, pair = rests_of([60.0] * n), rests_of([30.0, 30.0, 60.0, 60.0, 60.0], shared=[(0, 1)])
+    mean = (alone[0, 0] + alone[1, 1] + 2 * alone[0, 1]) / 4  # of both updates
+    assert pair[0, 0].item() == pytest.approx(mean.item())
+    assert pair[1, 1] == 0
+
+
 @pytest.mark.parametrize(("method", "kind"), [(CGSV(alpha=0.5), GuardedCGSV), (FedCE(combine="plus"), GuardedFedCE)])
 def test_guarded_form_keeps_the_parameters_and_uses_rests(method, kind):
     guarded = method.guarded_form
