@@ -9,7 +9,7 @@ import math
 from itertools import permutations
 
 
-def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, exact=False, unrewarded="nothing"):
+def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, exact=False):
     """Eqs. 1-5 of Xu et al. 2021; the first round by sample shares, the reputation floored before it is normalised."""
     count, size = len(samples), len(start)
     server, models, reputation, results = list(start), [list(start) for _ in samples], [0.0] * count, []
@@ -27,8 +27,7 @@ def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, e
 
         best = max(math.tanh(beta * reputation[i]) for i in sites)
         quota = [math.tanh(beta * reputation[i]) / best if i in sites else 0.0 for i in range(count)]
-        rest = [updates[i] if i in sites and unrewarded == "own" else [0.0] * size for i in range(count)]
-        models = [_plus_largest(models[i], total, quota[i], rest[i]) for i in range(count)]
+        models = [_plus_largest(models[i], total, quota[i]) for i in range(count)]
         server = _sum([server, total], size)
         results.append(
             {
@@ -209,10 +208,9 @@ def _fedavg(updates, samples, sites, size):
     return weights, _sum([_scaled(updates[i], weights[i]) for i in sites], size)
 
 
-def _plus_largest(model, update, quota, rest=None):
+def _plus_largest(model, update, quota):
     kept = largest(update, math.floor(len(update) * quota + 1e-9))
-    rest = rest or [0.0] * len(update)
-    return [value + (update if place in kept else rest)[place] for place, value in enumerate(model)]
+    return [value + (update[place] if place in kept else 0.0) for place, value in enumerate(model)]
 
 
 def _scaled(vector, factor):

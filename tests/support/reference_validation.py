@@ -23,7 +23,6 @@ def cffl(
     aggregation="share",
     keep_own=False,
     sparse=True,
-    unrewarded="nothing",
 ):
     """CFFL (Lyu et al. 2020): one dict per round of share, c, removed, weights and models; ``dice`` of a model."""
     n, d = len(samples), len(start)
@@ -70,7 +69,7 @@ def cffl(
                     models[i] = _plus(models[i], clipped[i])
                     continue
                 quota = c[i] / max(c[j] for j in stay) * samples[i] / most
-                reward = _rewarded(update, d * quota, clipped[i], unrewarded)
+                reward = _rewarded(update, d * quota, clipped[i], "nothing")
                 if keep_own:
                     kappa = samples[i] / most if aggregation == "mean" else amounts[i]
                     reward = [r + x - kappa * u for r, x, u in zip(reward, clipped[i], uploads[i], strict=True)]

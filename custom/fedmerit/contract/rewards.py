@@ -1,14 +1,9 @@
 """Rewards: a site's quota decides how many of the largest entries of the aggregate it downloads.
 
-What CGSV, CFFL, FedAVE and their baselines share, with two parameters:
-
-``contributions``: FedSAC's paper (Wang et al., KDD 2024, Sec. 5.1) compares methods by rewards that follow the
-contributions of local-only training. If given, rewards follow these instead of a method's own reputations.
-
-``unrewarded``: what a site has in the entries that it does not download. In the papers they stay what they were before
-it trained ("nothing"), so a site that earns nothing trains the same first step for ever. With "own" it keeps there what
-it trained: w_i ← w_i + M_i ⊙ u + (1 - M_i) ⊙ Δ_i, which is local-only training for a quota of 0, and the aggregate u
-for a quota of 1. The download is as large as the model then.
+In the papers of CGSV, CFFL, FedAVE and their baselines the entries that a site does not download stay what they were
+before it trained, so a site that earns nothing trains the same first step for ever. FedAVE and ECI have it keep there
+what it trained by default (``unrewarded="own"``): w_i ← w_i + M_i ⊙ u + (1 - M_i) ⊙ Δ_i, which is local-only training
+for a quota of 0, and the aggregate u for a quota of 1. The download is as large as the model then.
 """
 
 from collections.abc import Sequence
@@ -16,18 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
-from fedmerit.contract.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
-from fedmerit.schema.rules import About, Choice, Number
+from fedmerit.contract.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts
+from fedmerit.schema.rules import About, Choice
 
 UNREWARDED = ("nothing", "own")
-Contributions = Annotated[
-    tuple[float, ...],
-    Number(0, 1),
-    About("Contribution of each site, in the order of names: rewards follow them, not reputations."),
-]
 Unrewarded = Annotated[
     str,
     Choice(UNREWARDED),
@@ -63,26 +52,6 @@ def fractions_of_largest(amounts: Tensor, present: Tensor) -> Tensor:
     """
     amounts = amounts.where(present, 0.0)
     return amounts / amounts.max() if amounts.any() else amounts
-
-
-def require_sparse(reward: str, unrewarded: str, contributions: Sequence[float]) -> None:
-    """Raise `ValueError` if parameters of sparse rewards are given with one model for all sites."""
-    if reward == "global" and (unrewarded == "own" or contributions):
-        raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
-
-
-def require_one_each(contributions: Sequence[float], num_sites: int) -> None:
-    """Raise `ValueError` if some contributions are given, and not one per site."""
-    if contributions and len(contributions) != num_sites:
-        raise ValueError(f"contributions: {len(contributions)} of them for {num_sites} sites")
-
-
-def deserved(contributions: Sequence[float], reputation: Tensor, present: Tensor) -> Tensor:
-    """Return (n,) the present sites' shares of the given contributions.
-
-    ``reputation`` (n,) unchanged if none are given.
-    """
-    return share(torch.tensor(contributions, dtype=torch.float64), present) if contributions else reputation
 
 
 def kept(unrewarded: str, updates: Tensor) -> Tensor | None:

@@ -39,7 +39,7 @@ class CFFL(RemembersSites, EvaluatesCandidates):
     N, sums and maxima go over the sites present; absent ones keep reputation and model.
 
     Raises:
-        ValueError: a parameter does not follow its rule, or belongs to another reward.
+        ValueError: a parameter does not follow its rule.
     """
 
     theta: Annotated[
@@ -54,8 +54,6 @@ class CFFL(RemembersSites, EvaluatesCandidates):
     reward: Annotated[
         str, Choice(("sparse", "global")), About("the largest entries by reputation; global: one model, c its weights")
     ] = "sparse"
-    unrewarded: rewards.Unrewarded = "nothing"
-    contributions: rewards.Contributions = ()
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="server validation Dice of what it trained",
         weights="share of training images, among those not removed",
@@ -63,10 +61,6 @@ class CFFL(RemembersSites, EvaluatesCandidates):
         site_work="training, evaluation of the sites' models",
         paper="Lyu et al. 2020",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rewards.require_sparse(self.reward, self.unrewarded, self.contributions)
 
     @property
     def has_site_models(self) -> bool:
@@ -79,8 +73,7 @@ class CFFL(RemembersSites, EvaluatesCandidates):
         return self.reward == "global" and self.theta == 1 and self.clip is None
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
-        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        rewards.require_one_each(self.contributions, num_sites)
+        """Return the state before round 0; ``model`` is (d,)."""
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
@@ -113,7 +106,7 @@ class CFFL(RemembersSites, EvaluatesCandidates):
             models = aggregate(state.models, weights, uploads)
         else:
             images = share(reports.num_samples, remaining)
-            earned = rewards.fractions_of_largest(rewards.deserved(self.contributions, reputation, present), remaining)
+            earned = rewards.fractions_of_largest(reputation, remaining)
             quota = earned * images / images.max()
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)
@@ -150,10 +143,9 @@ class CFFL(RemembersSites, EvaluatesCandidates):
         """
         images = share(reports.num_samples, remaining)
         update = aggregate(torch.zeros_like(uploads[0]), images, uploads)
-        models = rewards.Reward(update, quota, own=rewards.kept(self.unrewarded, clipped)).add_to(models)
-        if self.unrewarded == "nothing":
-            left_out = reports.present & ~remaining
-            models[left_out] += clipped[left_out]
+        models = rewards.Reward(update, quota).add_to(models)
+        left_out = reports.present & ~remaining
+        models[left_out] += clipped[left_out]
         return models, share(images, remaining)
 
 

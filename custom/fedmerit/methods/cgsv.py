@@ -48,7 +48,7 @@ class CGSV(RemembersSites, HasGuardedForm):
     cosine 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
 
     Raises:
-        ValueError: a parameter does not follow its rule, or belongs to another reward.
+        ValueError: a parameter does not follow its rule.
     """
 
     alpha: Annotated[float, Number(0, 1), About("weight of the past in the reputation")] = 0.95
@@ -71,8 +71,7 @@ class CGSV(RemembersSites, HasGuardedForm):
         Choice(("global", "per_tensor")),
         About("the largest entries of all (Eq. 5); per_tensor: of each tensor, as released"),
     ] = "global"
-    unrewarded: rewards.Unrewarded = "nothing"
-    contributions: rewards.Contributions = ()
+    has_private_models: ClassVar[bool] = False  # they are entries of aggregates
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
@@ -80,19 +79,10 @@ class CGSV(RemembersSites, HasGuardedForm):
         paper="Xu et al. 2021",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rewards.require_sparse(self.reward, self.unrewarded, self.contributions)
-
     @property
     def has_site_models(self) -> bool:
         """Whether the reward is not one model for all."""
         return self.reward != "global"
-
-    @property
-    def has_private_models(self) -> bool:
-        """Whether sites keep what they trained; otherwise models are entries of aggregates."""
-        return self.has_site_models and self.unrewarded == "own"
 
     @property
     def sums_updates(self) -> bool:
@@ -100,8 +90,7 @@ class CGSV(RemembersSites, HasGuardedForm):
         return self.reward == "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
-        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        rewards.require_one_each(self.contributions, num_sites)
+        """Return the state before round 0; ``model`` is (d,)."""
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
@@ -130,9 +119,9 @@ class CGSV(RemembersSites, HasGuardedForm):
 
         models = server = state.server + u_N
         if self.reward == "sparse":
-            boosted = torch.tanh(self.beta * rewards.deserved(self.contributions, reputation, present))
+            boosted = torch.tanh(self.beta * reputation)
             quantities["quota"] = quota = rewards.fractions_of_largest(boosted, present)
-            reward = rewards.Reward(u_N, quota, state.tensor_sizes.tolist(), rewards.kept(self.unrewarded, updates))
+            reward = rewards.Reward(u_N, quota, state.tensor_sizes.tolist())
             models = reward.add_to(state.models)  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, reward.masks)
             quantities["model_distance"] = distances(models, server)

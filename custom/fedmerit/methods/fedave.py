@@ -84,7 +84,6 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         float | None, Number(above=0), About("bound on every entry of an update; the paper: 1e-3; None: none")
     ] = None
     unrewarded: rewards.Unrewarded = "own"
-    contributions: rewards.Contributions = ()
     ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
     has_site_models: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
@@ -110,8 +109,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
-        """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        rewards.require_one_each(self.contributions, num_sites)
+        """Return the state before round 0; ``model`` is (d,)."""
         reputation = torch.zeros(num_sites, dtype=torch.float64)
         sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
         return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
@@ -152,7 +150,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        boosted = torch.tanh(self.beta * rewards.deserved(self.contributions, reputation, present))
+        boosted = torch.tanh(self.beta * reputation)
         quota = rewards.fractions_of_largest(boosted, present)
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)

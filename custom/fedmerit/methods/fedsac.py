@@ -14,7 +14,6 @@ from torch import Tensor
 from fedmerit.contract.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.contract.games import trained_candidates
 from fedmerit.contract.method import Layout, Method, MethodSummary, Needs, Outcome, Reports
-from fedmerit.contract.rewards import require_one_each
 from fedmerit.contract.vectors import average_submodels, parameter_mask, share, to_sites
 from fedmerit.schema.rules import About, Choice, Count, Number
 
@@ -82,7 +81,8 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
         """Return the state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        require_one_each(self.contributions, num_sites)
+        if self.contributions and len(self.contributions) != num_sites:
+            raise ValueError(f"contributions: {len(self.contributions)} of them for {num_sites} sites")
         count = int(layout.owners.max()) + 1
         known = self.contributions or (torch.nan,) * num_sites
         return FedSACState(

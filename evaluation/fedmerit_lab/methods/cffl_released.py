@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Reports
-from fedmerit.contract.rewards import Reward, kept
+from fedmerit.contract.rewards import Reward
 from fedmerit.contract.vectors import aggregate, share
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.schema.rules import About, Choice, Count, Switch
@@ -20,7 +20,7 @@ class CFFLReleased(CFFL):
     """A method, CFFL with each of the released readings as a parameter.
 
     Raises:
-        ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
+        ValueError: a parameter does not follow its rule.
     """
 
     reward: Annotated[str, Choice(("sparse",)), About("the largest entries by reputation")] = "sparse"
@@ -32,11 +32,6 @@ class CFFLReleased(CFFL):
         str, Choice(("mean", "sum", "share")), About("weights n_i over those of all; sum: 1; share: over those of R")
     ] = "mean"
     keep_own: Annotated[bool, Switch(), About("own update kept, own upload taken off the download")] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep_own and self.unrewarded == "own":
-            raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
 
     def strength(self, state: CFFLState, reports: Reports) -> float:
         """Return α of the round."""
@@ -57,10 +52,9 @@ class CFFLReleased(CFFL):
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]
         update = aggregate(torch.zeros_like(uploads[0]), amounts, uploads)
-        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
-        if self.unrewarded == "nothing":
-            keeping = present if self.keep_own else present & ~remaining
-            models[keeping] += clipped[keeping]
+        models = Reward(update, quota).add_to(models)
+        keeping = present if self.keep_own else present & ~remaining
+        models[keeping] += clipped[keeping]
         if self.keep_own:  # κ; of "mean" n_i / max n, though n_i / Σ n is what was added
             taken_off = {"share": images, "mean": images / images.max(), "sum": ones}[self.aggregation]
             models -= taken_off.to(models.dtype)[:, None] * uploads

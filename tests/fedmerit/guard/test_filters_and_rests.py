@@ -88,8 +88,8 @@ def test_admit_pays_cases_that_two_sites_hold_once_whatever_they_are_paid_by():
 
 
 def test_admit_pays_a_pair_that_shares_all_cases_as_one_site():
-    alone, pair = rests_of([60.0] * n), rests_of([30.0, 30.0, 60.0, 60.0, 60.0], shared=[(0, 1)])
-    mean = (alone[0, 0] + alone[1, 1] + 2 * alone[0, 1]) / 4  # of both updates
+    separate, pair = rests_of([60.0] * n), rests_of([30.0, 30.0, 60.0, 60.0, 60.0], shared=[(0, 1)])
+    mean = (separate[0, 0] + separate[1, 1] + 2 * separate[0, 1]) / 4  # of both updates
     assert pair[0, 0].item() == pytest.approx(mean.item())
     assert pair[1, 1] == 0
 

@@ -22,8 +22,6 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "default": ({}, {}),
     "strict": ({"coef": 0.9}, {}),
     "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
-    "own kept where nothing comes": ({"coef": 0.9, "clip": 0.5, "unrewarded": "own"}, {}),
-    "likewise, released": (FIRST | {"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
     "own kept": (FIRST | {"coef": 0.8, "keep_own": True}, {}),
     "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
     "released": (RELEASED, {"released": True}),
@@ -58,13 +56,6 @@ def test_a_site_that_cffl_removed_trains_locally():
     assert outcome.weights.tolist() == [0.5, 0.5, 0]
     assert outcome.models[2].tolist() == [3, 3, 3, 3]
     assert outcome.quantities["quota"][2] == 0
-
-
-def test_nobody_earns_where_all_contribution_is_a_removed_sites():
-    method = CFFL(coef=0.5, contributions=(0.0, 0.0, 1.0))
-    _, outcome = with_dice(method, method.start(torch.zeros(4), 3, Layout.of(4)), [0.9, 0.8, 0.05], torch.ones(3, 4))
-    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
-    assert outcome.quantities["quota"].tolist() == [0, 0, 0]
 
 
 def test_cffl_removes_nobody_where_nobody_would_remain():
@@ -115,11 +106,6 @@ def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_r
             state, outcome = with_dice(method, state, dice, updates)
         remaining[name] = int(6 - outcome.quantities["expelled"].sum())
     assert remaining == {"released": 1, "tamed": 6, "resolved": 6}
-
-
-def test_own_updates_are_kept_once():
-    with pytest.raises(ValueError, match="keep_own=True: sites keep what they trained everywhere; leave unrewarded"):
-        CFFLReleased(unrewarded="own")
 
 
 def state_of(round, reputation=(0.2, 0.3, 0.5)):

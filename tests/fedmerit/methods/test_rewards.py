@@ -8,16 +8,9 @@ from hypothesis import given
 from rounds import Rounds, few, layout, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.contract import games
-from fedmerit.contract.rewards import UNREWARDED, Reward, deserved, fractions_of_largest, kept
-from fedmerit.methods.cffl import CFFL
+from fedmerit.contract.rewards import Reward, fractions_of_largest, kept
 from fedmerit.methods.cgsv import CGSV
-from fedmerit.methods.fedave import FedAVE
-from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.methods.rffl import RFFL
-from fedmerit.schema.declarations import parameters
-
-GIVEN = (0.2, 0.4, 0.8, 0.6)
-
 
 UPDATES = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 9.0, 9.0, 9.0]])
 
@@ -45,59 +38,16 @@ def test_fractions_of_the_largest_amount_of_a_present_site():
     assert fractions_of_largest(torch.tensor([0.0, 9.0, 0.0]), present).tolist() == [0, 0, 0]
 
 
-def test_methods_that_reward_by_entries_have_the_choice():
-    by_entries = {"cgsv", "cffl", "cffl_released", "fedave", "eci"}
-    assert {name for name, kind in METHODS.items() if "unrewarded" in parameters(kind)} == by_entries
-    for name in by_entries - {"cffl_released"}:  # which keeps own updates another way
-        assert [build_method(name, {"unrewarded": one}).unrewarded for one in UNREWARDED] == ["nothing", "own"]
-
-
-def first(method):
-    return outcomes(method, make_rounds(n=4, d=40, rounds=1))[0]
-
-
-def test_quotas_follow_what_is_given_and_reputations_stay_what_they_are():
-    shares = torch.tensor(GIVEN, dtype=torch.float64) / sum(GIVEN)
-    images = make_rounds(n=4, d=40, rounds=1).samples
-    expected = {
-        CGSV: torch.tanh(shares) / torch.tanh(shares).max(),
-        FedAVE: torch.tanh(1.5 * shares) / torch.tanh(1.5 * shares).max(),
-        CFFL: shares / shares.max() * images / images.max(),
-    }
-    for kind, quotas in expected.items():
-        options = {"distributions": "none"} if kind is FedAVE else {}
-        plain, given = first(kind(**options)), first(kind(**options, contributions=GIVEN))
-        assert torch.equal(plain.reputation, given.reputation)
-        assert torch.allclose(given.quantities["quota"], quotas)
-        assert not torch.allclose(plain.quantities["quota"], quotas)
-
-
-def test_absent_sites_have_no_share():
-    present = torch.tensor([True, False, True, True])
-    assert deserved(GIVEN, torch.zeros(4), present).tolist() == pytest.approx([0.125, 0, 0.5, 0.375])
-    reputation = torch.rand(4)
-    assert deserved((), reputation, present) is reputation
-
-
-@pytest.mark.parametrize("kind", [CGSV, CFFL, FedAVE])
-def test_what_does_not_fit_is_reported(kind):
-    with pytest.raises(ValueError, match="contributions: 4 of them for 3 sites"):
-        kind(contributions=GIVEN).start(torch.zeros(6), 3, layout(6))
-    if kind is not FedAVE:
-        with pytest.raises(ValueError, match="contributions belong to reward='sparse'"):
-            kind(contributions=GIVEN, reward="global")
-
-
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0}, {"beta": 1e7, "floor": 0.1}, {"unrewarded": "own"}],
-    ids=["default", "paper", "altruistic", "own kept"],
+    [{}, {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0}, {"beta": 1e7, "floor": 0.1}],
+    ids=["default", "paper", "altruistic"],
 )
 @given(rounds=random_rounds)
 @few
 def test_cgsv_is_the_reference(parameters, rounds):
     expected = expected_of(reference_rewards.cgsv, rounds, **parameters)
-    served = outcomes(CGSV(**{**parameters, "unrewarded": "nothing"}, reward="global"), rounds)
+    served = outcomes(CGSV(**parameters, reward="global"), rounds)
     for outcome, at_server, round in zip(outcomes(CGSV(**parameters), rounds), served, expected, strict=True):
         assert_equals(outcome, round)
         assert at_server.models.tolist() == pytest.approx(round["server"], abs=1e-9)

@@ -109,7 +109,7 @@ def test_a_join_is_not_forgotten_by_a_crash_before_its_round_ends(tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "settings", "why"),
-    [("cgsv", {"contributions": [0.5, 0.5]}, "contributions"), ("fedavg", {"keep": True}, "keeps the updates")],
+    [("fedsac", {"contributions": [0.5, 0.5]}, "contributions"), ("fedavg", {"keep": True}, "keeps the updates")],
 )
 def test_where_no_site_can_join_the_run_continues_without_and_says_why(tmp_path, method, settings, why):
     keep = settings.pop("keep", False)
