@@ -90,7 +90,7 @@ def record_table(*names: str) -> str:
 
 def reasons_table() -> str:
     """Return the reasons of `Failure`, and what the supervision of a run makes of each."""
-    from fedmerit.reasons import FAILED, LISTED, SCRIPT_ENDED, SCRIPT_RAISED, Remedy, remedy
+    from fedmerit.reasons import FORMS, LISTED, Remedy, remedy
     from fedmerit.schema.messages import REASONS
 
     words = {
@@ -99,7 +99,7 @@ def reasons_table() -> str:
         Remedy.hospital: "waits for the hospital",
     }
     others = [reason for reason in REASONS if reason not in LISTED]
-    reasons = [*LISTED, *(one.format("...") for one in (SCRIPT_ENDED, SCRIPT_RAISED, FAILED)), *others]
+    reasons = [*LISTED, *(one.format("...") for one in FORMS), *others]
     return _table(["reason", "`job watch`"], [[reason, words[remedy(reason)]] for reason in reasons])
 
 

@@ -6,7 +6,7 @@ that none depends on a log, which the disk may have no room for.
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from fedmerit.errors import BadInput, RunFailed
@@ -17,6 +17,8 @@ UNREADABLE = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
 KILLED = -9  # exit code of a process that the system ended, most often for memory
 CODE = r"-?[0-9]{1,5}"  # of a process, as a pattern
 KIND = "[A-Za-z]{1,60}"  # name of a class of errors, as a pattern
+MOST_RULES = 10  # names of a site's rules that a reason has
+RULES = f"[a-z_]{{1,40}}(, [a-z_]{{1,40}}){{0,{MOST_RULES - 1}}}"  # such names, as a pattern
 
 DISK_FULL = "its disk is full; the site continues when there is room"
 MEMORY_FULL = "its machine is out of memory; the site tries again"
@@ -30,6 +32,8 @@ SCRIPT_ANSWER = "its script's answer cannot be used; the site's own log says why
 BAD_DATA = "its images or settings cannot be used; the site's own log says which"
 OTHER_VERSION = "cannot read the run's plan, as if its FedMerit were of another version; the site's own log says more"
 REFUSED = "refuses the job; the site's own log says why"
+REFUSED_BY = "refuses the job by its rules ({}); the site's own log says why"
+DATA_CHANGED = "enrolment of other cases or images than before the run was resumed"  # the server's words
 CERTIFICATE = "its certificate has ended; it asks the coordinator to renew it"
 FAILED = "failed with {}; the site's own log says more"
 
@@ -48,13 +52,16 @@ REMEDIES = {
     GPU_FULL: Remedy.room,
     SCRIPT_KILLED: Remedy.room,
     REFUSED: Remedy.hospital,
+    REFUSED_BY: Remedy.hospital,
+    DATA_CHANGED: Remedy.hospital,
     OTHER_VERSION: Remedy.hospital,
     CERTIFICATE: Remedy.hospital,
     SCRIPT_ANSWER: Remedy.hospital,
     BAD_DATA: Remedy.hospital,
 }
-LISTED = (*REMEDIES, UNREADABLE_FILE, SCRIPT_LATE)
-PATTERNS = (SCRIPT_ENDED.replace("{}", CODE), SCRIPT_RAISED.replace("{}", KIND), FAILED.replace("{}", KIND))
+FORMS = {SCRIPT_ENDED: CODE, SCRIPT_RAISED: KIND, FAILED: KIND, REFUSED_BY: RULES}  # pattern of what is in the braces
+LISTED = (*(one for one in REMEDIES if one not in FORMS), UNREADABLE_FILE, SCRIPT_LATE)
+PATTERNS = tuple(re.escape(one).replace(r"\{\}", inside) for one, inside in FORMS.items())
 OF_KINDS = {  # by the name of an error's class; a script's own process says no more
     "MemoryError": MEMORY_FULL,
     "OutOfMemoryError": GPU_FULL,
@@ -87,6 +94,19 @@ class OtherVersion(SiteError):
     """A plan that the site's FedMerit cannot read."""
 
     reason = OTHER_VERSION
+
+
+class RefusedByRules(SiteError):
+    """A job that the rules of a site refuse.
+
+    Args:
+        rules: names of the rules, which the reason has.
+        sentences: on each, for the site.
+    """
+
+    def __init__(self, rules: Sequence[str], *sentences: str):
+        super().__init__("the rules of this site refuse the job", *sentences)
+        self.reason = REFUSED_BY.format(", ".join(list(dict.fromkeys(rules))[:MOST_RULES]))
 
 
 class ScriptAnswer(SiteError):
@@ -139,7 +159,7 @@ def script_reason(code: int | None = None, kind: str = "", number: int | None = 
 
 def remedy(text: str) -> Remedy:
     """Return what helps against the reason in a text, such as a run's error; a new try if it has none of the list."""
-    found = {one for reason, one in REMEDIES.items() if reason in text}
+    found = {one for reason, one in REMEDIES.items() if reason.partition("{")[0] in text}
     return next((one for one in (Remedy.hospital, Remedy.room) if one in found), Remedy.again)
 
 

@@ -23,6 +23,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
+from fedmerit.reasons import RefusedByRules
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
 from fedmerit.schema.scores import EVALUATED
 from fedmerit.site.evaluation_budget import most_evaluations
@@ -110,21 +111,20 @@ class SitePolicy:
         self.manifest, self.ledger = manifest, ledger
 
     def check(self, plan: RunConfiguration, sites: int, job: str = "") -> None:
-        """Raise `BadInput` with every reason if the site refuses a plan in which so many sites take part.
+        """Raise `RefusedByRules` if the site refuses a plan in which so many sites take part.
 
         ``job`` is the id of the job, the first one of a run that was resumed.
         """
         images = self._describe_images(plan)
         history = self.ledger.history() if self.ledger else None
-        if refused := refusals(self.manifest, plan, sites, images, history, job):
-            raise BadInput("the rules of this site refuse the job", *refused)
+        _require(check_rules(self.manifest, plan, sites, images, history, job))
 
     def note_training(self, plan: RunConfiguration, job: str, round: int, received: str) -> None:
         """Note in the ledger of jobs that a round is going to be trained from a model with this SHA-256.
 
         Raises:
-            BadInput: it is the job's first training, and a related job or too many of the study came in between; or
-                more ε is spent than the site allows.
+            RefusedByRules: it is the job's first training, and a related job or too many of the study came in
+                between; or more ε is spent than the site allows.
         """
         if self.ledger is None:
             return
@@ -137,14 +137,19 @@ class SitePolicy:
             is_new = history.find(job, plan.digest) is None
             checks = [_check_privacy(self.manifest, plan, shown, history, job)]
             checks += check_history(self.manifest.jobs, plan, history, job) if is_new else ()
-            if refused := [check.sentence for check in checks if not check.passes]:
-                raise BadInput("the rules of this site refuse the job", *refused)
+            _require(checks)
             if is_new:
                 self.ledger.began(job, plan)
             self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "", mechanism)
 
     def _describe_images(self, plan: RunConfiguration) -> TrainingImages | None:
         return None if plan.script else describe_images(site_folder(self.manifest.site), plan)
+
+
+def _require(checks: Sequence[RuleCheck]) -> None:
+    """Raise `RefusedByRules` if a rule is broken."""
+    if broken := [check for check in checks if not check.passes]:
+        raise RefusedByRules([check.rule for check in broken], *(check.sentence for check in broken))
 
 
 def refusals(

@@ -9,6 +9,7 @@ import torch
 from fedmerit.errors import BadInput, Refused
 from fedmerit.reasons import (
     BAD_DATA,
+    DATA_CHANGED,
     DISK_FULL,
     GPU_FULL,
     LISTED,
@@ -17,6 +18,7 @@ from fedmerit.reasons import (
     REFUSED,
     SCRIPT_ANSWER,
     UNREADABLE_FILE,
+    RefusedByRules,
     Remedy,
     ScriptAnswer,
     reason_of,
@@ -49,6 +51,10 @@ def raised_from(cause):
             "failed with UnicodeDecodeError; the site's own log says more",
         ),
         (ScriptAnswer("secret"), SCRIPT_ANSWER),
+        (
+            RefusedByRules(["repeated_jobs", "studies", "studies"], "secret"),
+            "refuses the job by its rules (repeated_jobs, studies); the site's own log says why",
+        ),
         (Refused("asked too much", "for 7"), "asked too much"),
         (BadInput("secret.nii.gz is broken"), BAD_DATA),
         (KeyError("secret"), "failed with KeyError; the site's own log says more"),
@@ -62,5 +68,7 @@ def test_reason_of_an_error_is_of_the_list_and_quotes_nothing(error, reason):
 
 def test_remedy_of_several_sites_waits_for_hospitals_first():
     assert remedy(f"round 3: 1 of 3 (A: {DISK_FULL}; B: {REFUSED})") is Remedy.hospital
+    assert remedy(f"round 3: 1 of 3 (B: {reason_of(RefusedByRules(['folds']))})") is Remedy.hospital
+    assert remedy(f"round 3: 1 of 3 (A: {DATA_CHANGED})") is Remedy.hospital
     assert remedy(f"round 3: 1 of 3 (A: {DISK_FULL}; B: no reply)") is Remedy.room
     assert remedy("the server's network broke") is Remedy.again

@@ -19,6 +19,7 @@ from nvflare.fuel.utils.config_service import ConfigService
 from fedmerit.engines.nvflare.poc import allow_plan
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput
+from fedmerit.reasons import REFUSED_BY, RefusedByRules, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.site_folder import SiteFolder
@@ -202,9 +203,10 @@ def test_second_of_two_jobs_that_differ_by_one_step_is_refused(policy):
     """Jobs of which the difference is the step of one image: all of N images, and N - 1 steps of one."""
     one = {"optimizer": "sgd", "batch_size": 1, "architecture": "unet", "norm": "group", "lr": 0.1}
     train(policy, plan(**one, epochs=1), "A")
-    with pytest.raises(BadInput, match="repeated_jobs") as reported:
+    with pytest.raises(RefusedByRules, match="repeated_jobs") as reported:
         policy.check(plan(**one, steps=14), 4, "B")
     assert "what job A trained here on" in str(reported.value)
+    assert reason_of(reported.value) == REFUSED_BY.format("repeated_jobs")
     assert "it differs from it only in steps (0, 14)" in str(reported.value)
     assert f"fedmerit deploy site allow {plan(**one, steps=14).digest}" in str(reported.value)
 

@@ -3,6 +3,7 @@
 Of a method that pools images (centralised training), the sites share one training a round.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from fedmerit.server.server import Federation
 from fedmerit.site.machine_settings import SERVER
 from fedmerit.site.site import Site
 from fedmerit.trainers.factory import build_network, pool_trainers
+
+log = logging.getLogger(__name__)
 
 
 def run_local(run: OpenRun) -> None:
@@ -65,11 +68,13 @@ def run_local(run: OpenRun) -> None:
             pooled = pool_trainers([site.trainer for site in sites.values()])
             for site, trainer in zip(sites.values(), pooled, strict=True):
                 site.trainer = trainer
+        failures = at_sites.failures
         try:
             carry_out(federation, answer, run.threads or at_sites.count_threads(config), run.on_exchange)
         except RunFailed as error:
-            failures = at_sites.failures
             raise RunFailed("\n".join([str(error), *(failures[name] for name in sorted(failures))])) from error
+        for name in sorted(failures):
+            log.warning("%s", failures[name])
 
 
 def carry_out(

@@ -22,6 +22,7 @@ from fedmerit.guard.enrolment import count_once, find_shared_cases, find_unlike,
 from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.work import Measurements
+from fedmerit.reasons import DATA_CHANGED
 from fedmerit.schema.configuration.data import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.expected import check_enrolment
@@ -86,7 +87,7 @@ class RunGuard:
                 return fault
             before = self.enrolments.get(site)
             if before and not is_kept(before, answer.sealed()):
-                return "enrolment of other cases or images than before the run was resumed"
+                return DATA_CHANGED
             if is_prepared_otherwise(self.config.preprocessing, answer.preparation):
                 return f"enrolment, whose {PREPARED_OTHERWISE}"
             return check_certificate(answer, site, self.root)

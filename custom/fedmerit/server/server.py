@@ -225,6 +225,8 @@ class Federation:
             raise RunFailed(f"round {self.round}: the sites' scripts measure different things ({found}); {NAME_ONE}")
         for self.metric in {*taken.values()}:
             self.take_note(f"scores are of {self.metric}, which the scripts report; no key_metric was named")
+            if silent := [site for site, reply in answers.items() if not reply.overlaps]:
+                self.take_note(f"{', '.join(silent)}: no score, as {self.metric} is not known or NaN")
             if (file := self.run / "run.json").exists():
                 write_json(file, read_object(file) | {"metric": self.metric})
             return {"metric": self.metric}

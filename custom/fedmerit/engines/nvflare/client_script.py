@@ -51,6 +51,7 @@ from fedmerit.trainers.script.trainer import Question, Said
 crashes: deque[BaseException] = deque(maxlen=1)  # the last error that ended a script in this process
 SCRIPT_THREAD = "client_api_in_process_trainer"  # NVFlare's name of its thread
 OUTPUT = get_module_logger(external_process_backend.__name__, external_process_backend.ExternalProcessBackend.__name__)
+BY_NVFLARE = re.compile(r"TASK_ABORTED|EXECUTION_EXCEPTION|trainer|timed out|Traceback")  # says nothing of the script
 MOST_LINES = 200  # of a script's output that are kept
 ENDING = 5.0  # seconds for a script's thread to end
 POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
@@ -102,21 +103,27 @@ class ClientScript(ClientAPIExecutor):
     def explain_end(self, code: str) -> ScriptEnded:
         """Return why the script gave no answer, NVFlare having said ``code``."""
         is_late = "timed out" in self.fault and "heartbeat" not in self.fault  # which a script that died lacks, too
+        is_apart = self.execution_mode == ExecutionMode.EXTERNAL_PROCESS
         found = re.search(r"rc=(-?\d+)", self.fault)
-        if self.execution_mode == ExecutionMode.EXTERNAL_PROCESS:
+        if is_apart:
             lines, reason = explain_output("\n".join(self.printed), int(found[1]) if found else None)
+        elif is_late:  # a thread cannot be ended
+            lines, reason = "it is still at work, or waits for something", ""
         else:
             for thread in threading.enumerate():  # its error comes after what it reports to NVFlare
-                if thread.name == SCRIPT_THREAD and not is_late:
+                if thread.name == SCRIPT_THREAD:
                     thread.join(ENDING)
             lines, reason = explain_crash(crashes[-1] if crashes else None)
-        is_stuck = is_late and self.execution_mode == ExecutionMode.IN_PROCESS  # a thread cannot be ended
+        cause = (self.fault or code).splitlines()[0]
+        what = "gave no answer in time" if is_late else "ended without an answer"
+        what += "" if BY_NVFLARE.search(cause) else f" ({cause:.200})"
+        what += f" (exit code {found[1]})" if found and int(found[1]) else ""
+        advice = "raise script_timeout if it takes longer, or mend it" if is_late else "mend that"
         return ScriptEnded(
-            f"the script gave no answer ({(self.fault or code).splitlines()[0]:.200}); mend that and start the job "
-            f"again, or raise script_timeout; min_clients lets the others go on:\n{lines}",
+            f"the script {what}; {advice} and start the job again; min_clients lets the others go on:\n{lines}",
             SCRIPT_LATE if is_late else reason,
             is_late,
-            can_start=not is_stuck,
+            can_start=is_apart or not is_late,
         )
 
 
@@ -243,7 +250,8 @@ def question_model(question: Question) -> FLModel:
 
 def read_answer(model: FLModel) -> Said:
     """Return what a script sent."""
-    return Said(model.params or {}, model.params_type == ParamsType.DIFF, model.metrics or {}, model.meta or {})
+    metrics = {str(name): value for name, value in (model.metrics or {}).items()}
+    return Said(model.params or {}, model.params_type == ParamsType.DIFF, metrics, model.meta or {})
 
 
 def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:

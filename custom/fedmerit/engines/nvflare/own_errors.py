@@ -1,5 +1,6 @@
 """The errors of sites: kept where only the site reads them, and shown to a caller whose own all sites are."""
 
+import logging
 import re
 import traceback
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ TRACEBACK = "Traceback (most recent call last):"
 CLASS = re.compile(r"^fedmerit[\w.]*: ")  # before a message
 MOST_LINES = 16  # of an error that are shown to the caller
 MOST_KEPT = 20  # errors that wait for room on the disk
+log = logging.getLogger(__name__)
 _waiting: dict[Path, list[str]] = {}  # by file, what could not be written
 
 
@@ -49,4 +51,13 @@ def describe_errors(errors: Mapping[str, str]) -> list[str]:
     sites: dict[str, list[str]] = {}
     for site, error in errors.items():
         sites.setdefault(error.replace(site, "SITE"), []).append(site)
-    return [f"{', '.join(those)}: {errors[those[0]]}" for those in sites.values()]
+    return [f"{', '.join(those)}: {errors[those[0]].removeprefix(f'site {those[0]}: ')}" for those in sites.values()]
+
+
+def warn_of_errors(folder: Path, since: float) -> None:
+    """Log the errors of sites below a folder as a warning: the run came to its end without some answers of theirs.
+
+    The arguments are those of `read_errors`.
+    """
+    if errors := describe_errors(read_errors(folder, since)):
+        log.warning("%s", "\n".join(["sites without some of their answers:", *errors]))

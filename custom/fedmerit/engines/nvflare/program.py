@@ -15,7 +15,7 @@ import psutil
 
 from fedmerit.child_processes import child_environment, python_command
 from fedmerit.engines.engine import OpenRun
-from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors
+from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.server.checkpoint import is_finished
@@ -65,6 +65,7 @@ def execute_program(run: OpenRun, module: str, arguments: Sequence[str], environ
             process.communicate()
         if not is_finished(folder, rounds):
             raise RunFailed(_explain_failure(log, begin, folder, began))
+        warn_of_errors(folder, began)
     follow()
 
 

@@ -17,7 +17,7 @@ from nvflare.recipe.spec import ExecEnv
 from nvflare.tool.poc.poc_commands import get_poc_workspace
 from pydantic import BaseModel, ConfigDict
 
-from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors
+from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.engines.nvflare.recipe import JOB_NAME, MeritRecipe, build_site_policy
 from fedmerit.errors import BadInput, RunFailed, suggest
 from fedmerit.files import write_json
@@ -119,6 +119,7 @@ class OwnRun(Run):
         try:
             if status and "COMPLETED" not in status:
                 raise_errors(workspace, self.began, f"the job ended as {status}")
+            warn_of_errors(workspace, self.began)
         finally:
             result: str | None = super().get_result(timeout, clean_up)
         return result
@@ -229,6 +230,7 @@ class FedMeritRecipe(MeritRecipe):
             "timeout": script_timeout,
         }
         waiting = Waiting(min_clients, round_timeout)
+        self.train_args, self.command = train_args, command  # in which NVFlare looks for secrets
         super().__init__(config, name, waiting, min_clients, filters, track, launch)
         self._first = plain_weights(model)
         if bring_code:
@@ -271,6 +273,8 @@ class FedMeritRecipe(MeritRecipe):
             if isinstance(env, SimEnv):
                 raise_errors(Path(env.workspace_root) / self.name, began, str(error))
             raise
+        if isinstance(env, SimEnv):
+            warn_of_errors(Path(env.workspace_root) / self.name, began)
         return OwnRun(env, run.get_job_id(), began) if isinstance(env, PocEnv) else run
 
     def process_env(self, env: ExecEnv) -> None:

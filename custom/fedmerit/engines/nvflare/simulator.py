@@ -44,6 +44,7 @@ from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.files import read_json, write_json
+from fedmerit.reasons import KILLED
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.trainers.factory import load_image_trainer
@@ -123,7 +124,8 @@ def watch_processes(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
             site, process = running.pop(sentinel)
             process.join()
             if process.exitcode:
-                yield f"the process of site {site} ended with exit code {process.exitcode}"
+                killed = ", killed as if out of memory" if process.exitcode == KILLED else ""
+                yield f"the process of site {site} ended with exit code {process.exitcode}{killed}"
 
 
 def _site(connection: Connection) -> None:

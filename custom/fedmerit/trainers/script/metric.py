@@ -31,7 +31,7 @@ def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
         metrics: of the first answer that has any.
 
     Raises:
-        BadInput: there is no such metric, or it is out of range, and the run needs it.
+        BadInput: dice or accuracy is out of range or no number, or there is no such metric and the run needs one.
     """
     numbers = {str(name): number for name, value in metrics.items() if (number := _as_number(value)) is not None}
     numbers |= {name[: -len(BY_CASE)]: math.nan for name in map(str, metrics) if name.endswith(BY_CASE)} | numbers
@@ -41,6 +41,8 @@ def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
         chosen = replace(script, metric=known, highest=PERCENT if is_percent else script.highest)
         require_in_range(chosen, numbers[known])
         return chosen
+    if unusable := next((name for name in PREFERRED if name in metrics), None):
+        raise BadInput(describe_unusable(unusable, metrics[unusable]))
     others = ", ".join(f"{name} {value!r:.20}" for name, value in metrics.items() if str(name) not in numbers)
     name, fault = (*numbers, "")[0], f"no metric that is a number ({others})" if others else "no metrics"
     if len(numbers) == 1 and METRIC.fullmatch(name):
@@ -65,12 +67,17 @@ def require_metric(script: Script, metrics: Mapping[str, Any]) -> None:
     if {script.metric, script.metric + BY_CASE} & {*names}:
         number = _as_number(metrics.get(script.metric))
         if number is None and script.metric + BY_CASE not in names:
-            raise BadInput(f"{script.metric} is {metrics[script.metric]!r:.30}; expected a number")
+            raise BadInput(describe_unusable(script.metric, metrics[script.metric]))
         if number is not None:
             require_in_range(script, number)
     elif names or not script.evaluates:
         there = ", ".join(names) or "no metrics"
         raise BadInput(f"the script's answer has no {script.metric!r}; it has {there:.200}; name one as key_metric")
+
+
+def describe_unusable(name: str, value: Any) -> str:
+    """Return a sentence on a metric that is no number."""
+    return f"{name} is {value!r:.30}; expected a number, or as {name}{BY_CASE} a list of numbers"
 
 
 def require_in_range(script: Script, value: float) -> None:

@@ -13,6 +13,7 @@ MOST_STARTS = 4  # starts in a row without an answer; then the script is not sta
 LAUNCHER = "ChildFailedError"  # of torchrun
 TRACEBACK = "Traceback (most recent call last):"
 FAULT = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?=: |$)", re.MULTILINE)  # how the last line of a traceback begins
+RUNPY = '"<frozen runpy>"'  # in the frames between what starts a script and the script's own
 LINES = 12  # of a script's output
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
     if kind == "SystemExit":
         kind = ""
     reason = script_reason(code, kind, int(number[1]) if number else None, after)
+    lines = lines[max((place + 1 for place, line in enumerate(lines) if RUNPY in line), default=0) :]
     advice = [] if code or mark else ["it ended by itself: its loop has to go on while flare.is_running()"]
     return "\n".join([*lines[-LINES:], *advice]), reason
 

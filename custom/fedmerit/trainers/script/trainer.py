@@ -25,7 +25,16 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import ScriptAnswer
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.messages import (
+    EVALUATE,
+    MOST_IMAGES,
+    TRAIN,
+    Evaluated,
+    Evaluation,
+    Importance,
+    ImportanceTask,
+    Task,
+)
 from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import EVALUATED, Overlap
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
@@ -50,6 +59,8 @@ SPLIT = "split"  # in the meta that the script receives: what is evaluated
 CHOICE = "metric.json"  # in the site's memory: the metric, if the run names none
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
 MOST_CASES = 5_000
+LEAST_JUDGED, KIND_SHARE = 32, 0.1  # numbers from which on, and share of the model's norm below which, it is judged
+# whether a script sent a model or differences to it
 T = TypeVar("T")
 
 
@@ -227,25 +238,58 @@ class ScriptTrainer:
         if not isinstance(said.params, Mapping):
             kind = type(said.params).__name__
             raise ScriptAnswer(f"site {self.name}: the script sent parameters as {kind}; expected tensors by name")
+        sent = {}
         for name, value in said.params.items():
             if name not in own:
                 instead = suggest(str(name), own)
                 raise ScriptAnswer(
                     f"site {self.name}: the script sent {name!r:.140}, which the model does not have{instead}"
                 )
-            try:
-                tensor = torch.as_tensor(value).detach().cpu()
-            except (TypeError, ValueError, RuntimeError):
-                kind = type(value).__name__
-                raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
-            if tensor.shape != own[name].shape:
-                found, expected = tuple(tensor.shape), tuple(own[name].shape)
-                raise ScriptAnswer(
-                    f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}"
-                )
-            tensor = tensor.to(own[name].dtype)
-            own[name] = own[name] + tensor if said.is_difference else tensor
+            sent[name] = self._tensor(name, value, own[name])
+        if not self._is_checked:
+            self._require_kind(said.is_difference, sent, own)
+        own |= {name: own[name] + tensor if said.is_difference else tensor for name, tensor in sent.items()}
         return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
+
+    def _tensor(self, name: str, value: Any, model: Tensor) -> Tensor:
+        """Return what the script sent for a tensor of the ``model``, in the same kind of numbers."""
+        try:
+            tensor = torch.as_tensor(value).detach().cpu()
+        except (TypeError, ValueError, RuntimeError):
+            kind = type(value).__name__
+            raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
+        if tensor.shape != model.shape:
+            found, expected = tuple(tensor.shape), tuple(model.shape)
+            raise ScriptAnswer(f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}")
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if tensor.is_complex() or (model.is_floating_point() and not tensor.is_floating_point()):
+            raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected numbers with fractions")
+        tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+        if not tensor.isfinite().all():
+            raise ScriptAnswer(
+                f"site {self.name}: the script sent {name} with NaN or infinite entries; take a smaller learning rate, "
+                "or clip gradients"
+            )
+        return tensor.to(model.dtype)
+
+    def _require_kind(self, is_difference: bool, sent: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
+        """Raise `ScriptAnswer` if a first answer looks like differences that are sent as a model, or the reverse.
+
+        Differences are much smaller than the model, and a model is near the received one.
+        """
+        names = [name for name in flat.trainable(self.network) if name in sent]
+        received = torch.cat([torch.zeros(0), *(model[name].flatten().float() for name in names)]).double()
+        answer = torch.cat([torch.zeros(0), *(sent[name].flatten().float() for name in names)]).double()
+        if len(received) < LEAST_JUDGED:
+            return
+        distance = (answer - received if is_difference else answer).norm()
+        if distance < KIND_SHARE * received.norm():
+            found, expected = ("DIFF", "FULL") if is_difference else ("FULL", "DIFF")
+            what = "a model" if is_difference else "differences to the model"
+            raise ScriptAnswer(
+                f"site {self.name}: the script sent {what} as params_type {found}, by the size of the numbers; send "
+                f"FLModel(params_type=ParamsType.{expected}, ...)"
+            )
 
     def _own_model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
         """Return Ditto's own model, which the site keeps."""
@@ -321,8 +365,10 @@ class ScriptTrainer:
             count = int(steps)
         except (TypeError, ValueError, OverflowError):
             count = 0
-        if count < 1 or count != steps:  # 6.0, and NumPy's 6, are whole
-            raise ScriptAnswer(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
+        if not 1 <= count <= MOST_IMAGES or count != steps:  # 6.0, and NumPy's 6, are whole
+            raise ScriptAnswer(
+                f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number from 1 to {MOST_IMAGES}"
+            )
         self._write_count(count)
         return count
 

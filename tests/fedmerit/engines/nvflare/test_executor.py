@@ -9,7 +9,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import executor
-from fedmerit.reasons import REFUSED
+from fedmerit.reasons import REFUSED_BY
 from fedmerit.schema.messages import TRAIN
 from fedmerit.site import machine_settings
 from fedmerit.site.policy import JobRules, Manifest
@@ -57,7 +57,7 @@ def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, c
     monkeypatch.setattr(one, "open_site", opened)
     for _ in range(2):  # a server that asks all the same
         answer = FLModelUtils.from_shareable(one.execute(TRAIN, Shareable(), context, MagicMock()))
-        assert answer.meta["reason"] == REFUSED
+        assert answer.meta["reason"] == REFUSED_BY.format("architectures, least_images, optimizers, sgd_least_lr")
     assert not opened.called
     assert len(logged) == 1  # said once
     for words in ("architectures: the job asks for Generator", "least_images: ", "optimizers: "):

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
-from nvflare.recipe import add_cross_site_evaluation, set_per_site_config
+from nvflare.recipe import PotentialSecretWarning, add_cross_site_evaluation, set_per_site_config
 from torch import nn
 
 from fedmerit import FedMeritRecipe
@@ -222,3 +223,19 @@ def test_array_of_a_checkpoint_is_the_model_if_no_other_is_given(tmp_path):
     np.save(tmp_path / "first.npy", np.ones((2, 2)))
     recipe = make_recipe(tmp_path, model=None, initial_ckpt=tmp_path / "first.npy")
     assert recipe._first["numpy_key"].tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(("arguments", "warned"), [("--epochs 2", 0), (f"--api_key {'0123456789abcdef' * 4}", 3)])
+def test_export_warns_of_secrets_in_arguments_and_not_of_the_digest_of_the_model(tmp_path, arguments, warned):
+    (tmp_path / "client.py").write_text("import nvflare.client as flare")
+    recipe = FedMeritRecipe(
+        method="cgsv",
+        model=nn.Linear(2, 1),
+        train_script=str(tmp_path / "client.py"),
+        min_clients=2,
+        train_args=arguments,
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        recipe.export(str(tmp_path / "job"))
+    assert len([one for one in found if one.category is PotentialSecretWarning]) == warned

@@ -173,6 +173,7 @@ def test_a_script_that_crashes_is_absent_and_the_run_ends_on_the_local_engine_to
     assert [sorted(record["rejected"]) for record in records(run)] == [[], ["site-2"], []]  # it is started again
     assert records(run)[1]["failed"] == ["site-2"]
     assert "ZeroDivisionError" in (run / "sites" / "site-2" / "script.log").read_text()
+    assert "ZeroDivisionError" in output  # its sites are the caller's own
     code, output = called("verify", run)
     assert code == 3, output
     assert "exists already" in called(*options)[1]

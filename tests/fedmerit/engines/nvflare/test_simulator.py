@@ -78,7 +78,10 @@ def test_sites_that_have_ended_are_no_error(begun):
 
 def test_a_death_is_reported_while_others_work_on(begun):
     processes = begun(site1=work_on, site2=die, site3=work_on)
-    assert next(watch_processes(processes)) == "the process of site site2 ended with exit code -9"
+    assert (
+        next(watch_processes(processes))
+        == "the process of site site2 ended with exit code -9, killed as if out of memory"
+    )
     assert processes["site1"].is_alive()
 
 

@@ -40,13 +40,19 @@ def test_metric_of_a_first_answer_is_taken(script, metrics, taken):
         ({"val_loss": 0.3}, "only val_loss, of which less is better"),
         ({"auc": 0.5, "f1": 0.4}, "auc, f1"),
         ({}, "no metrics"),
-        ({"accuracy": "high"}, r"no metric that is a number \(accuracy 'high'\)"),
+        ({"auc": "high"}, r"no metric that is a number \(auc 'high'\)"),
     ],
 )
 def test_metric_that_cannot_be_taken_is_refused_only_if_the_script_evaluates(metrics, words):
     assert choose_metric(SILENT, metrics).metric == ""
     with pytest.raises(BadInput, match=f"reports {words}; name another as key_metric"):
         choose_metric(ANSWERING, metrics)
+
+
+@pytest.mark.parametrize("value", ["high", None, [0.5], {"mean": 0.5}, True])
+def test_accuracy_that_is_no_number_is_refused(value):
+    with pytest.raises(BadInput, match=r"^accuracy is .*; expected a number, or as accuracy_by_case a list"):
+        choose_metric(SILENT, {"loss": 0.3, "accuracy": value})
 
 
 def test_accuracy_out_of_range_names_the_argument():

@@ -89,3 +89,9 @@ def test_explain_output_finds_the_reason(text, code, reason):
 )
 def test_explain_crash_finds_the_reason(error, reason):
     assert explain_crash(error)[1].startswith(reason)
+
+
+def test_explain_output_leaves_out_the_frames_that_start_a_script():
+    start = '  File "runner.py", line 95, in run\n    run_path()\n  File "<frozen runpy>", line 88, in _run_code\n'
+    text = f'{FRAMES.splitlines()[1]}\n{start}  File "client.py", line 6, in <module>\n    work()\nKeyError: 3\n'
+    assert explain_output(text, 1)[0] == '  File "client.py", line 6, in <module>\n    work()\nKeyError: 3'

@@ -202,13 +202,38 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice_by_case": 3}), "no list"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": {"a": 1}}), "expected a number"),
-        *((Said({"last.bias": torch.ones(1)}, meta={STEPS: steps}), STEPS) for steps in (0, 2.5, math.nan, "many")),
+        (Said({"last.bias": torch.ones(1, dtype=torch.int64)}), "last.bias as int64; expected numbers with fractions"),
+        (Said({"last.bias": torch.ones(1) * 1j}), "last.bias as complex64; expected numbers with fractions"),
+        (Said({"last.bias": torch.tensor([math.nan])}), "last.bias with NaN or infinite entries"),
+        (Said({"first.1.running_mean": torch.tensor([0, math.inf])}), "running_mean with NaN or infinite entries"),
+        *(
+            (Said({"last.bias": torch.ones(1)}, meta={STEPS: steps}), STEPS)
+            for steps in (0, 2.5, math.nan, "many", 10**30)
+        ),
     ],
 )
 def test_an_answer_that_is_none_names_site_and_tensor(trainer, said, words):
     made, _ = trainer(said)
     with pytest.raises(BadInput, match=f"^site site-1: .*{words}"):
         trained(made)
+
+
+def test_differences_sent_as_a_model_and_the_reverse_are_refused_at_the_first_answer(trainer):
+    wide = nn.Sequential(nn.Linear(8, 8))
+    tensors, output = describe(wide)
+    script, first = replace(SCRIPT, tensors=tensors, output=output), plain_weights(wide)
+    changes = {name: torch.full_like(value, 0.01) for name, value in first.items()}
+    whole = {name: value + changes[name] for name, value in first.items()}
+    for said, words in (
+        (Said(changes), "differences to the model as params_type FULL"),
+        (Said(whole, is_difference=True), "a model as params_type DIFF"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            trained(trainer(said, script=script, first=first)[0])
+    answers = [Said(whole), Said(changes)]  # a later answer is not judged
+    made, _ = trainer(lambda question: answers.pop(0), script=script, first=first)
+    assert trained(made)[1].learned.update.norm() > 0
+    assert trained(made)[1].learned.update.norm() > 0
 
 
 @pytest.mark.parametrize(
