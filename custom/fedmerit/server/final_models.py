@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fedmerit.errors import RunFailed
 from fedmerit.evidence.closing_record import BEST, MODELS, Closing
 from fedmerit.files import write_atomically
 from fedmerit.schema.configuration.run import RunConfiguration, tests_all_models
@@ -114,10 +115,21 @@ class RunClosure:
             ask: has sites evaluate models.
             ledger_head: of all rounds before, which the sites write into their logs.
         """
-        models, rounds = self.models, self.config.rounds
+        models = self.models
         models.save(self.run / MODELS)  # first: they are there even if no site can test them
         if not self.config.can_evaluate:
             return self.recorder.close()
+        try:
+            yield from self._test(ask, ledger_head)
+        except RunFailed as error:
+            raise RunFailed(
+                f"{error}; all {self.config.rounds} rounds are complete, and the models are saved"
+            ) from error
+        return self.recorder.close()
+
+    def _test(self, ask: Ask, ledger_head: str) -> Iterator[Exchange]:
+        """Have the sites test the final models and the best round's; arguments as of `exchanges`."""
+        models, rounds = self.models, self.config.rounds
         validated = yield from ask(self._own_models(models, "validation", ledger_head))
         tests, own_only = self._tests(models, ledger_head), self._tests_own_only(models)
         tested = yield from ask(tests)
@@ -132,7 +144,6 @@ class RunClosure:
         self.recorder.final_test(rounds - 1, tested, received, own_only, models.separate)
         if self.config.training.final_model == "selected":
             yield from self._select_final_models(ask, ledger_head)
-        return self.recorder.close()
 
     def _prefers_best(self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]) -> bool:
         """Return whether the best round's models have at least the last ones' mean Dice, over sites that are never
