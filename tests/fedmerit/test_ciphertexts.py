@@ -240,12 +240,6 @@ def test_what_is_no_encrypted_update_is_rejected_and_the_run_continues(name, mad
     assert one.finished
 
 
-def test_ciphertexts_are_refused_where_nobody_asked_for_them(key, tmp_path):
-    one = federation("fedavg", tmp_path / "run", None, rounds=1)
-    answer = replace(plain_replies(one)["Birch"], ciphertexts=key.encrypt(torch.ones(SIZE), {}))
-    assert "in the clear" in one.check_message("Birch", answer)
-
-
 @pytest.fixture
 def reply(key):
     network = initial_network(tiny_plan().network, 0)

@@ -91,15 +91,6 @@ def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monke
     assert read_json(written)["most"] == 100
 
 
-def test_what_ends_with_a_model_per_site_is_refused_before_anything_is_written(two, tmp_path):
-    study = CoalitionStudy(tmp_path / "out", "silobn", "0", Workers(1), {}, {"sites": two, "rounds": 1})
-    with pytest.raises(BadInput, match=r"each site a model of its own.*; add --set statistics=mean, or take a method"):
-        study.sample(Sampling(("A", "B")))
-    with pytest.raises(BadInput, match="each site a model of its own"):
-        study.train([BOTH])
-    assert not study.out.exists()
-
-
 def test_what_cannot_be_asked_for(two, tmp_path):
     def asked(sites, seeds="0"):
         return CoalitionStudy(tmp_path / "out", "fedavg", seeds, Workers(1), {}, {"sites": sites, "rounds": 1})

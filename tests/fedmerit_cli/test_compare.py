@@ -13,7 +13,6 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.results.views import Dice
-from fedmerit_evaluation.studies import comparison, study
 
 METHODS = "standalone,fedavg"
 ROUNDS = 2
@@ -136,18 +135,6 @@ def test_a_run_that_fails_does_not_stop_the_others(fedmerit, arguments, tmp_path
     assert table.loc["fedavg:lr=1e30"].isna().sum() == 5
     assert table.loc["fedavg"].notna().all()
     assert "fedavg:lr=1e30" in result.stdout
-
-
-def test_changed_sites_are_refused(fedmerit, arguments, small, own_sites, tmp_path):
-    out = tmp_path / "out"
-    options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
-    settings = dict(setting.split("=") for setting in small[1::2])
-    comparison.prepare(out, study.parse_methods("fedavg"), [0], settings, options)
-    shutil.rmtree(own_sites / "site3")
-    result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
-    assert result.exit_code == 2
-    assert "site1, site2, site3" in result.stderr
-    assert "--out" in result.stderr
 
 
 def test_other_options_need_another_folder(fedmerit, arguments, whole):

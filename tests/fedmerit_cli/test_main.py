@@ -8,9 +8,7 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from fedmerit.schema.configuration import settings
 from fedmerit_cli.main import app
-from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console
 
 TOP = [
@@ -65,10 +63,6 @@ def test_examples_have_only_options_that_exist(command):
     required = {option.opts[0] for option in command.params if option.required and option.opts[0].startswith("--")}
     named = {word for word in command.epilog.split() if word.startswith("--")}
     assert required <= named <= known
-
-
-def test_tasks_are_those_that_there_are():
-    assert tuple(settings.TASKS) == TASKS
 
 
 @pytest.mark.parametrize(

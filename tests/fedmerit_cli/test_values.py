@@ -229,14 +229,6 @@ def test_one_site_cannot_be_left_out(fedmerit, arguments, own_sites, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_other_options_need_another_folder(fedmerit, arguments, whole):
-    before = contents(whole[0])
-    result = fedmerit(*arguments("shapley", whole[0], rounds=3))
-    assert result.exit_code == 2
-    assert "holds trainings with rounds 2. Use the same options, or choose another --out" in result.stderr
-    assert contents(whole[0]) == before
-
-
 @pytest.mark.slow
 def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_path):
     """Methods with candidates need one: the folder is recorded with every training."""

@@ -10,30 +10,17 @@ from fedmerit_lab.attacks import detection
 
 SITES = ("A", "B", "C", "D")
 HONEST = {
-    "weight": 0.25,
-    "norm": 2.0,
-    "cosine_to_mean": 0.6,
-    "cosine_to_previous": 0.2,
-    "largest_pair_cosine": 0.3,
-    "repeated": 0.0,
-    "contribution": 0.25,
-    "flagged": 0.0,
-    "before": 0.5,
-    "after": 0.6,
-}
+    "weight": 0.25, "norm": 2.0, "cosine_to_mean": 0.6, "cosine_to_previous": 0.2, "largest_pair_cosine": 0.3,
+    "repeated": 0.0, "contribution": 0.25, "flagged": 0.0, "before": 0.5, "after": 0.6
+}  # fmt: skip
 FREE_RIDER = "B"
 # By detector, the values of the free rider that only it flags.
 EVIDENCE = {
-    "free-rider value": {"after": 0.2},
-    "small norm": {"norm": 0.19},
-    "large norm": {"norm": 6.1},
-    "previous step": {"cosine_to_previous": 0.87},
-    "near duplicate": {"largest_pair_cosine": 0.87},
-    "repeated": {"repeated": 1.0},
-    "opposed": {"cosine_to_mean": -0.01},
-    "low contribution": {"contribution": 0.05},
-    "server": {"flagged": 1.0},
-}
+    "free-rider value": {"after": 0.2}, "small norm": {"norm": 0.19}, "large norm": {"norm": 6.1},
+    "previous step": {"cosine_to_previous": 0.87}, "near duplicate": {"largest_pair_cosine": 0.87},
+    "repeated": {"repeated": 1.0}, "opposed": {"cosine_to_mean": -0.01}, "low contribution": {"contribution": 0.05},
+    "server": {"flagged": 1.0}
+}  # fmt: skip
 
 
 def table(run="run", rounds=6, start=2, **evidence) -> Results:

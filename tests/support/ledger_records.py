@@ -7,23 +7,10 @@ from fedmerit.evidence.verification.run import Verification
 from fedmerit.schema.records import RoundRecord
 
 EMPTY: Mapping[str, Any] = {
-    "round": 0,
-    "of": 9,
-    "participants": [],
-    "rejected": {},
-    "flagged": [],
-    "began": {},
-    "updates": {},
-    "model": "",
-    "weights": {},
-    "contributions": {},
-    "reputations": {},
-    "validation_dice": {},
-    "inputs": {"size": 0, "counts": {}},
-    "rows": "",
-    "evaluated": {},
-    "logs": {},
-}
+    "round": 0, "of": 9, "participants": [], "rejected": {}, "flagged": [], "began": {}, "updates": {}, "model": "",
+    "weights": {}, "contributions": {}, "reputations": {}, "validation_dice": {},
+    "inputs": {"size": 0, "counts": {}}, "rows": "", "evaluated": {}, "logs": {}
+}  # fmt: skip
 ENROLMENT: Mapping[str, Any] = {"shares_with": [], "organisation": "", "images": 0.0}
 
 

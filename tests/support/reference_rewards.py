@@ -31,15 +31,10 @@ def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, e
         server = _sum([server, total], size)
         results.append(
             {
-                "weights": weights,
-                "psi": psi,
-                "contribution": contribution,
-                "reputation": reputation,
-                "quota": quota,
-                "models": models,
-                "server": server,
+                "weights": weights, "psi": psi, "contribution": contribution, "reputation": reputation,
+                "quota": quota, "models": models, "server": server
             }
-        )
+        )  # fmt: skip
     return results
 
 

@@ -14,6 +14,8 @@ from stepping import Stepped as Federation
 from fedmerit.evidence.closing_record import close, read_closing
 from fedmerit.evidence.ledger import Ledger, RecordSignature
 from fedmerit.evidence.signatures import Signer
+from fedmerit.files import write_json
+from fedmerit.schema.configuration.run import describe
 from fedmerit.schema.results import ROUND_SPLITS, read_results, rows_digest
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.site import image_site
@@ -27,13 +29,13 @@ def run_signed(
     sites: Path,
     method: str,
     server: Signer | None,
-    of_site: Callable[[str], Signer | None] = lambda name: None,
+    of_site: Callable[[str], Signer] | None = None,
     lost: Collection[tuple[str, int]] = (),
     root: Certificate | None = None,
     spoil: Callable[[Federation], object] = lambda federation: None,
     **parameters: Any,
 ) -> Path:
-    """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer.
+    """A whole run of three rounds; each site's log lies in its own folder, signed by ``of_site`` if given.
 
     Of ``lost``, site and round, the server takes no answer; ``spoil`` makes it a dishonest one. With a ``root`` the run
     is guarded: the sites enrol.
@@ -41,11 +43,12 @@ def run_signed(
     guarded = {"guard": "on"} if root else {}
     config, folders = tiny_plan(method, rounds=3, **guarded, **parameters), open_sites(sites)
     names = [folder.name for folder in folders]
+    write_json(run / "run.json", describe("run", config, names, "prod" if of_site else "local"))
     federation = Federation(config, names, run, signer=server, root=root)
     spoil(federation)
     own = {}
     for name, folder in zip(names, folders, strict=True):
-        signer = of_site(name)
+        signer = of_site(name) if of_site else None
         pem = signer.certificate.public_bytes(Encoding.PEM).decode() if signer else ""
         more = {"participants": names, "signer": signer, "certificate": pem}
         own[name] = image_site(folder, config, run / "sites" / name, "cpu", **more)

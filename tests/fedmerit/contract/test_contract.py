@@ -7,11 +7,9 @@ import torch
 from rounds import SOONER, candidates_of, layout, make_rounds
 
 from fedmerit.contract.capabilities import (
-    AllocatesNeurons,
     EvaluatesCandidates,
     ImportanceRequest,
     LearnsFromPeers,
-    TrainsLocally,
     capabilities,
     towards,
 )
@@ -120,22 +118,6 @@ def test_what_is_asked_for_is_mixtures_and_no_more_than_is_said(method, n):
         assert not asked.coalitions or len(asked.mixtures) == 2**there
 
 
-ALLOCATING = [name for name, kind in METHODS.items() if issubclass(kind, AllocatesNeurons)]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda one: one.importance_schedule(0),
-        lambda one: one.importance_request(None),
-        lambda one: one.allocate(None, None),
-    ],
-)
-def test_who_has_the_capability_has_all_of_it(call):
-    with pytest.raises(NotImplementedError):
-        call(AllocatesNeurons())
-
-
 def test_what_a_site_does_not_hold_is_zero_in_its_model_and_the_rest_is_the_models():
     made = METHODS["fedsac"](contributions=(0.2, 0.5, 0.9))  # known before, so that submodels go out at once
     model = torch.arange(1, 31, dtype=torch.float32)
@@ -153,9 +135,6 @@ def test_what_a_site_does_not_hold_is_zero_in_its_model_and_the_rest_is_the_mode
     assert bool(held[:, whole.owners < 0].all())  # what is no neuron's is everybody's
 
 
-LOCAL = {name: kind for name, kind in METHODS.items() if issubclass(kind, TrainsLocally)}
-
-
 def test_the_term_towards_a_point_and_its_gradient():
     """0.3/2 (2² + 1²) = 0.75; the gradient is 0.3 (w - point)."""
     w = torch.tensor([3.0, -1.0], requires_grad=True)
@@ -166,22 +145,7 @@ def test_the_term_towards_a_point_and_its_gradient():
     assert float(towards(w.detach(), 5.0)(w.detach())) == 0
 
 
-def test_who_uses_which_part_of_it():
-    assert set(LOCAL) == {"fedprox", "scaffold", "ditto"}
-    assert [name for name, kind in LOCAL.items() if kind.vectors] == ["scaffold"]
-    assert [name for name, kind in LOCAL.items() if kind.keeps_own_model] == ["ditto"]
-    assert [name for name, kind in LOCAL.items() if kind.optimizers] == ["scaffold"]
-
-
 PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPeers)]
-
-
-def test_who_learns_from_peers():
-    assert PEERS == ["cycle", "vpdl"]
-    assert LearnsFromPeers().peer_quantities == {"available": (0, 1)}
-    for call in (lambda one: one.sharing(None), lambda one: one.probability(None, 0), lambda one: one.learn_from(None)):
-        with pytest.raises(NotImplementedError):
-            call(LearnsFromPeers())
 
 
 @pytest.mark.parametrize("method", PEERS)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from chains import verify
 from finished_runs import buffer_bytes, by_site, remembered
+from rounds import SETTINGS
 from stopping import stop_at
 
 from fedmerit.contract import flat
@@ -14,7 +15,6 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
-from fedmerit.server.checkpoint import is_finished
 from fedmerit.site.site import Site
 from fedmerit.trainers.factory import initial_network, load_network
 from fedmerit.trainers.monai.prediction import evaluate
@@ -87,8 +87,7 @@ def test_run_repeats_bit_for_bit(two_rounds, assert_same_run, method):
     assert_same_run(two_rounds(method), two_rounds(method, again=1, threads=1))
 
 
-ELSEWHERE = ("standalone", "fedavg", "fedce", "fedbn", "silobn", "fedprox", "scaffold", "ditto", "cycle", "vpdl")
-SIMULATED = [name for name in METHODS if name not in (*ELSEWHERE, "pooled")]  # pooled has no simulator
+SIMULATED = [name for name in METHODS if name != "pooled"]  # which has no simulator
 
 
 @pytest.mark.slow
@@ -137,57 +136,25 @@ def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method,
 
 
 OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
-ROUNDS = 2
-SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augmentation": "none"}
 
 
-def create(run, sites, method, engine="local"):
-    own = {"optimizer": "sgd", "lr": "0.05"} if method == "scaffold" else {}
-    runs.create(
-        run, method, sites, rounds=ROUNDS, engine=engine, threads=1 if engine == "sim" else 3, settings=SETTINGS | own
-    )
-    return run
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, sites):
-    """A whole local run of each, made at first use."""
-    made = {}
-
-    def build(method):
-        if method not in made:
-            made[method] = create(tmp_path_factory.mktemp(method) / "run", sites, method)
-            runs.execute(made[method], lambda record: None)
-        return made[method]
-
-    return build
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS]
+)
+def test_run_stopped_in_its_middle_ends_the_same(two_rounds, server_sites_data, tmp_path, assert_same_run, method):
+    run, settings = tmp_path / "run", {"architecture": "unet", "width": "4", "depth": "3"} | SETTINGS.get(method, {})
+    runs.create(run, method, server_sites_data, rounds=2, engine="local", threads=3, settings=settings)
+    stop_at(run, Site, "train", 5)
+    runs.execute(run, lambda record: None)
+    assert_same_run(two_rounds(method), run)
 
 
 def models_of(run):
     return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS]
-)
-def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
-    run = create(tmp_path / "run", sites, method)
-    stop_at(run, Site, "train", 5)
-    runs.execute(run, lambda record: None)
-    assert_same_run(whole(method), run)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", OWN_WAYS)
-def test_simulator_gives_what_the_local_engine_gives(tmp_path, sites, whole, assert_same_run, method):
-    run = create(tmp_path / "run", sites, method, "sim")
-    runs.execute(run, lambda record: None)
-    assert is_finished(run, ROUNDS)
-    assert_same_run(whole(method), run)
-
-
-def test_sites_with_statistics_of_their_own_keep_them(whole):
-    models = models_of(whole("silobn"))
+def test_sites_with_statistics_of_their_own_keep_them(two_rounds):
+    models = models_of(two_rounds("silobn"))
     assert sorted(models) == NAMES
     one, other = models["site1"], models["site2"]
     own = [name for name in one if "running" in name]
@@ -196,8 +163,8 @@ def test_sites_with_statistics_of_their_own_keep_them(whole):
     assert all(torch.equal(one[name], other[name]) for name in one if name.endswith(("weight", "bias")))
 
 
-def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(whole):
-    models = models_of(whole("fedbn"))
+def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(two_rounds):
+    models = models_of(two_rounds("fedbn"))
     assert sorted(models) == NAMES
     one, other = models["site1"], models["site2"]
     differ = {name for name in one if not torch.equal(one[name], other[name])}

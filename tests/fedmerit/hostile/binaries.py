@@ -69,36 +69,17 @@ def _tensor(draw: Drawing) -> Any:
     whole = torch.arange(6.0).reshape(2, 3)
     return draw.random.choice(
         [
-            lambda: torch.zeros(1).expand(1 << 34),
-            lambda: whole.to_sparse(),
-            lambda: whole.to(torch.complex64),
-            lambda: whole.requires_grad_(),
-            lambda: whole.T,
-            lambda: torch.zeros(0),
-            lambda: torch.zeros(()),
-            lambda: torch.full((2, 3), float("nan")),
-            lambda: torch.full((2, 3), float("inf")),
-            lambda: whole.bfloat16(),
-            lambda: whole.long(),
-            lambda: whole.bool(),
-            lambda: whole.half(),
-            lambda: torch.zeros(3, 0, 1 << 40),
-            lambda: torch.nn.Parameter(whole),
-            lambda: torch.zeros(1, device="meta").expand(1 << 40),
-            lambda: whole[:, 1:],
-            lambda: torch.quantize_per_tensor(whole, 0.1, 0, torch.qint8),
-            lambda: torch._neg_view(whole),
-            lambda: (1, 2),
-            lambda: {1, 2},
-            lambda: b"bytes",
-            lambda: torch.Size([3]),
-            lambda: torch.float32,
-            lambda: torch.device("cpu"),
-            lambda: {1: {2: whole}},
-            lambda: [[whole] * 9],
-            lambda: 1j,
+            lambda: torch.zeros(1).expand(1 << 34), lambda: whole.to_sparse(), lambda: whole.to(torch.complex64),
+            lambda: whole.requires_grad_(), lambda: whole.T, lambda: torch.zeros(0), lambda: torch.zeros(()),
+            lambda: torch.full((2, 3), float("nan")), lambda: torch.full((2, 3), float("inf")),
+            lambda: whole.bfloat16(), lambda: whole.long(), lambda: whole.bool(), lambda: whole.half(),
+            lambda: torch.zeros(3, 0, 1 << 40), lambda: torch.nn.Parameter(whole),
+            lambda: torch.zeros(1, device="meta").expand(1 << 40), lambda: whole[:, 1:],
+            lambda: torch.quantize_per_tensor(whole, 0.1, 0, torch.qint8), lambda: torch._neg_view(whole),
+            lambda: (1, 2), lambda: {1, 2}, lambda: b"bytes", lambda: torch.Size([3]), lambda: torch.float32,
+            lambda: torch.device("cpu"), lambda: {1: {2: whole}}, lambda: [[whole] * 9], lambda: 1j
         ]
-    )()
+    )()  # fmt: skip
 
 
 def _pickle(draw: Drawing, entries: Mapping[str, bytes]) -> bytes:
@@ -106,38 +87,15 @@ def _pickle(draw: Drawing, entries: Mapping[str, bytes]) -> bytes:
     random, text = draw.random, EXECUTE.format(**draw._named).encode()
     size = struct.pack("<I", len(text))
     pieces = (
-        b"cos\nsystem\nX" + size + text + b"\x85R",
-        b"cposix\nsystem\nX" + size + text + b"\x85R",
-        b"cbuiltins\nexec\nX\x01\x00\x00\x001\x85R",
-        b"\x8c\x02os\x8c\x06system\x93X" + size + text + b"\x85R",
-        b"(X" + size + text + b"ios\nsystem\n",
-        b"cbuiltins\nbytearray\nJ\x00\x00\x00\x7f\x85R",
-        b"ctorch\n_utils._rebuild_tensor_v2\n",
-        b"ctorch.hub\nload\n",
-        b"cbuiltins\ngetattr\n",
-        b"\x82\x01",
-        b"}" * 100_000,
-        b"]" * 100_000,
-        b"(" * 50_000,
-        b"\x8a\x7f" + b"\xff" * 127,
-        b"I" + b"9" * 4000 + b"\n",
-        b"h\xff",
-        b"P1\n",
-        b"Q",
-        b"\x95" + b"\xff" * 8,
-        b"X\xff\xff\xff\x7f",
-        b"B\xff\xff\xff\x7f",
-        b"ccollections\nOrderedDict\n)R" * 3000,
-        b"q\xff",
-        b"r\xff\xff\xff\x7f",
-        b"j\xff\xff\xff\x7f",
-        b"ctorch\nFloatStorage\nN\x86R",
-        b"0",
-        b"b",
-        b"u",
-        b"s",
-        b"a",
-    )
+        b"cos\nsystem\nX" + size + text + b"\x85R", b"cposix\nsystem\nX" + size + text + b"\x85R",
+        b"cbuiltins\nexec\nX\x01\x00\x00\x001\x85R", b"\x8c\x02os\x8c\x06system\x93X" + size + text + b"\x85R",
+        b"(X" + size + text + b"ios\nsystem\n", b"cbuiltins\nbytearray\nJ\x00\x00\x00\x7f\x85R",
+        b"ctorch\n_utils._rebuild_tensor_v2\n", b"ctorch.hub\nload\n", b"cbuiltins\ngetattr\n", b"\x82\x01",
+        b"}" * 100_000, b"]" * 100_000, b"(" * 50_000, b"\x8a\x7f" + b"\xff" * 127, b"I" + b"9" * 4000 + b"\n",
+        b"h\xff", b"P1\n", b"Q", b"\x95" + b"\xff" * 8, b"X\xff\xff\xff\x7f", b"B\xff\xff\xff\x7f",
+        b"ccollections\nOrderedDict\n)R" * 3000, b"q\xff", b"r\xff\xff\xff\x7f", b"j\xff\xff\xff\x7f",
+        b"ctorch\nFloatStorage\nN\x86R", b"0", b"b", b"u", b"s", b"a"
+    )  # fmt: skip
     kind = random.random()
     if kind < 0.3:
         return draw.bytes(whole)
@@ -187,42 +145,14 @@ def array(draw: Drawing, content: bytes) -> bytes:
         np.save(file, np.array([Evil(EXECUTE.format(**draw._named))], dtype=object), allow_pickle=True)
         return file.getvalue()
     kinds = (
-        "'|O'",
-        "'<f4'",
-        "'|V8'",
-        "'<f8'",
-        "'|u1'",
-        "'<U100000'",
-        "'|S0'",
-        "'<M8[s]'",
-        "[('a', '<f4')]",
-        "'<c16'",
-        "'x'",
-        "1",
-        "'<f4' * 9999",
-        "__import__('os')",
-        "'|V0'",
-        "'<V2147483647'",
-        "None",
-        "[('a', '|O')]",
-    )
+        "'|O'", "'<f4'", "'|V8'", "'<f8'", "'|u1'", "'<U100000'", "'|S0'", "'<M8[s]'", "[('a', '<f4')]", "'<c16'",
+        "'x'", "1", "'<f4' * 9999", "__import__('os')", "'|V0'", "'<V2147483647'", "None", "[('a', '|O')]"
+    )  # fmt: skip
     shapes = (
-        "(1, 2)",
-        "(2**40,)",
-        "(1099511627776,)",
-        "(-1,)",
-        "(0,)",
-        "()",
-        "(1, 0, 4294967296)",
-        "(3.0,)",
-        "'ab'",
-        "(4294967296, 4294967296)",
-        "None",
-        "[1]",
-        "(1,)" * 3,
-        "(True,)",
-        "(9223372036854775807, 9223372036854775807)",
-    )
+        "(1, 2)", "(2**40,)", "(1099511627776,)", "(-1,)", "(0,)", "()", "(1, 0, 4294967296)", "(3.0,)", "'ab'",
+        "(4294967296, 4294967296)", "None", "[1]", "(1,)" * 3, "(True,)",
+        "(9223372036854775807, 9223372036854775807)"
+    )  # fmt: skip
     order = random.choice(("False", "True", "1", "None", "'no'"))
     said = f"{{'descr': {random.choice(kinds)}, 'fortran_order': {order}, 'shape': {random.choice(shapes)}, }}"
     said = random.choice(
@@ -236,20 +166,9 @@ def array(draw: Drawing, content: bytes) -> bytes:
 
 
 NIFTI = {
-    40: "8h",
-    56: "3f",
-    68: "h",
-    70: "h",
-    72: "h",
-    76: "8f",
-    108: "f",
-    112: "2f",
-    252: "2h",
-    256: "6f",
-    280: "12f",
-    344: "4s",
-    0: "i",
-}
+    40: "8h", 56: "3f", 68: "h", 70: "h", 72: "h", 76: "8f", 108: "f", 112: "2f", 252: "2h", 256: "6f", 280: "12f",
+    344: "4s", 0: "i"
+}  # fmt: skip
 
 
 def nifti(draw: Drawing, content: bytes) -> bytes:
@@ -295,18 +214,8 @@ def meta_image(draw: Drawing, content: bytes) -> bytes:
     lines = [*head.splitlines(keepends=True), mark]
     values = (
         *(
-            "0",
-            "-1",
-            "3",
-            "1 1",
-            "99999 99999 99999",
-            "2147483648",
-            "nan",
-            "inf inf inf",
-            "True",
-            "False",
-            "LOCAL",
-            "LIST",
+            "0", "-1", "3", "1 1", "99999 99999 99999", "2147483648", "nan", "inf inf inf", "True", "False", "LOCAL",
+            "LIST"
         ),
         *(
             "{outside}/secret.raw",
@@ -317,7 +226,7 @@ def meta_image(draw: Drawing, content: bytes) -> bytes:
             "MET_UCHAR",
         ),
         *("MET_OTHER", "x" * 9000, "-2147483648 1 1", "RAI", "1 0 0 0 1 0 0 0 0", "nan 0 0 0 1 0 0 0 1", "7 3 5"),
-    )
+    )  # fmt: skip
     for _ in range(random.choice((1, 1, 2, 3))):
         at = random.randrange(len(lines))
         own = lines[at].partition(b" =")[0]
@@ -335,55 +244,19 @@ def nrrd(draw: Drawing, content: bytes) -> bytes:
     head, _, rest = content.partition(b"\n\n")
     lines = head.split(b"\n")
     values = (
-        "0",
-        "-1",
-        "1 1",
-        "99999 99999 99999",
-        "2147483648",
-        "nan",
-        "inf",
-        "4",
-        "3",
-        "1",
-        "gzip",
-        "raw",
-        "ascii",
-        "bzip2",
-        "hex",
-        "zrl",
-        "double",
-        "block",
-        "LIST",
-        "LIST 2",
-        "x%d.raw 1 9 1",
-        "{outside}/secret.raw",
-        "../outside/secret.raw",
-        "file.raw",
-        "SKIPLIST",
-        "(nan,0,0) (0,1,0) (0,0,1)",
-        "(0,0,0) (0,0,0) (0,0,0)",
-        "(1,0) (0,1)",
-        "none",
-        "left-posterior-superior",
-        "x" * 9000,
-        "unsigned char",
-        "-2147483648",
-        "7 3 5",
-    )
+        "0", "-1", "1 1", "99999 99999 99999", "2147483648", "nan", "inf", "4", "3", "1", "gzip", "raw", "ascii",
+        "bzip2", "hex", "zrl", "double", "block", "LIST", "LIST 2", "x%d.raw 1 9 1", "{outside}/secret.raw",
+        "../outside/secret.raw", "file.raw", "SKIPLIST", "(nan,0,0) (0,1,0) (0,0,1)", "(0,0,0) (0,0,0) (0,0,0)",
+        "(1,0) (0,1)", "none", "left-posterior-superior", "x" * 9000, "unsigned char", "-2147483648", "7 3 5"
+    )  # fmt: skip
     for _ in range(random.choice((1, 1, 2, 3))):
         at = random.randrange(len(lines))
         name = random.choice(
             (
-                lines[at].partition(b":")[0],
-                b"data file",
-                b"datafile",
-                b"line skip",
-                b"byte skip",
-                b"block size",
-                b"sizes",
-                b"encoding",
+                lines[at].partition(b":")[0], b"data file", b"datafile", b"line skip", b"byte skip", b"block size",
+                b"sizes", b"encoding"
             )
-        )
+        )  # fmt: skip
         value = random.choice(values).format(**draw._named).encode()
         line = name + random.choice((b": ", b":=", b":")) + value
         lines[at : at + random.randrange(2)] = [line]
@@ -483,67 +356,18 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
         return draw.bytes(content)
     header = pydicom.dcmread(io.BytesIO(content), force=True)
     names = (
-        "Rows",
-        "Columns",
-        "NumberOfFrames",
-        "SamplesPerPixel",
-        "BitsAllocated",
-        "BitsStored",
-        "PixelRepresentation",
-        "PixelSpacing",
-        "ImagePositionPatient",
-        "ImageOrientationPatient",
-        "PhotometricInterpretation",
-        "Modality",
-        "SeriesInstanceUID",
-        "RescaleSlope",
-        "RescaleIntercept",
-        "SpacingBetweenSlices",
-        "SOPClassUID",
-        "PixelData",
-        "InstanceNumber",
-        "PlanarConfiguration",
-        "SegmentationType",
-        "SegmentSequence",
-        "SegmentNumber",
-        "SegmentLabel",
-        "ReferencedSegmentNumber",
-        "PerFrameFunctionalGroupsSequence",
-        "SharedFunctionalGroupsSequence",
-        "FrameOfReferenceUID",
-        "SliceThickness",
-        "ROINumber",
-        "ROIName",
-        "ReferencedROINumber",
-        "ROIContourSequence",
-        "ContourSequence",
-        "ContourData",
-        "ContourGeometricType",
-    )
+        "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated", "BitsStored", "PixelRepresentation",
+        "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "PhotometricInterpretation", "Modality",
+        "SeriesInstanceUID", "RescaleSlope", "RescaleIntercept", "SpacingBetweenSlices", "SOPClassUID", "PixelData",
+        "InstanceNumber", "PlanarConfiguration", "SegmentationType", "SegmentSequence", "SegmentNumber",
+        "SegmentLabel", "ReferencedSegmentNumber", "PerFrameFunctionalGroupsSequence",
+        "SharedFunctionalGroupsSequence", "FrameOfReferenceUID", "SliceThickness", "ROINumber", "ROIName",
+        "ReferencedROINumber", "ROIContourSequence", "ContourSequence", "ContourData", "ContourGeometricType"
+    )  # fmt: skip
     values = (
-        0,
-        1,
-        3,
-        65535,
-        8,
-        32,
-        "",
-        "nan",
-        "1e999",
-        "\\".join("000"),
-        "nan\\nan\\nan",
-        [0.0] * 6,
-        [1.0, 0, 0, 1, 0, 0],
-        b"",
-        b"\0" * 9,
-        "RGB",
-        "SEG",
-        "a\nb",
-        "\x1b[2J",
-        "1.2.3",
-        -1,
-        "99999999",
-    )
+        0, 1, 3, 65535, 8, 32, "", "nan", "1e999", "\\".join("000"), "nan\\nan\\nan", [0.0] * 6,
+        [1.0, 0, 0, 1, 0, 0], b"", b"\0" * 9, "RGB", "SEG", "a\nb", "\x1b[2J", "1.2.3", -1, "99999999"
+    )  # fmt: skip
     places = [header, *_items(header)]
     for _ in range(random.choice((1, 1, 2))):
         name = random.choice(names)
@@ -568,16 +392,7 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
 
 
 BY_SUFFIX: Mapping[str, Callable[[Drawing, bytes], bytes]] = {
-    ".json": Drawing.json,
-    ".jsonl": Drawing.chain,
-    ".csv": Drawing.table,
-    ".toml": Drawing.toml,
-    ".pt": tensors,
-    ".npy": array,
-    ".gz": nifti,
-    ".nrrd": nrrd,
-    ".mha": meta_image,
-    ".png": photograph,
-    ".pem": certificate,
-    ".dcm": dicom,
-}
+    ".json": Drawing.json, ".jsonl": Drawing.chain, ".csv": Drawing.table, ".toml": Drawing.toml, ".pt": tensors,
+    ".npy": array, ".gz": nifti, ".nrrd": nrrd, ".mha": meta_image, ".png": photograph, ".pem": certificate,
+    ".dcm": dicom
+}  # fmt: skip

@@ -32,53 +32,17 @@ IMAGES = ("nifti", "itk", "meta image", "photograph", "series", "dicom", "segmen
 DECODED = dict.fromkeys(IMAGES, 2e9)  # likewise, of images, which are packed
 MOST_ADDRESSES = 1 << 33  # bytes: a bomb ends as MemoryError, not with the machine
 FORBIDDEN = (
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    "socket.connect",
-    "socket.getaddrinfo",
-    "ctypes.dlopen",
-    "os.mkdir",
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.symlink",
-    "os.link",
-    "os.truncate",
-    "urllib.Request",
-)
+    "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.getaddrinfo",
+    "ctypes.dlopen", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate",
+    "urllib.Request"
+)  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 OPEN_LINKS = {
-    "bytes",
-    "text",
-    "json",
-    "object",
-    "tensors",
-    "state",
-    "array",
-    "options",
-    "certificates",
-    "ledger",
-    "ledger records",
-    "ledger schema",
-    "site log",
-    "results table",
-    "manifest",
-    "raw table",
-    "raw list",
-    "data lists",
-    "raw labels",
-    "raw channels",
-    "stack",
-    "segments",
-    "survey",
-    "study",
-    "predictions",
-    "ground truth",
-    *IMAGES,
-}
+    "bytes", "text", "json", "object", "tensors", "state", "array", "options", "certificates", "ledger",
+    "ledger records", "ledger schema", "site log", "results table", "manifest", "raw table", "raw list",
+    "data lists", "raw labels", "raw channels", "stack", "segments", "survey", "study", "predictions",
+    "ground truth", *IMAGES
+}  # fmt: skip
 # these read whatever file somebody names, be it a link
 
 Attempt = tuple[int, Callable[[], Any], Callable[[], None]]  # bytes of an artefact; reads it; takes it away

@@ -65,37 +65,16 @@ def work(site: Site, name: str, message: FLModel) -> None:
 
 
 VALUES: tuple[Callable[[], Any], ...] = (
-    lambda: np.float32("nan"),
-    lambda: np.array(0.5),
-    lambda: np.zeros(0),
-    lambda: np.array([1, "a", None], dtype=object),
-    lambda: np.array(["x" * 99]),
-    lambda: np.zeros(2, [("a", "f4")]),
-    lambda: np.zeros((2, 3), np.complex64),
-    lambda: np.zeros(2, bool),
-    lambda: np.zeros(2, "M8[s]"),
-    lambda: np.zeros(2, "V8"),
-    lambda: np.full(4, 2**62),
-    lambda: np.arange(9.0)[::-2],
-    lambda: np.zeros((1,) * 30),
-    lambda: np.full(3, np.inf, np.float16),
-    lambda: np.broadcast_to(np.float32(0), (1 << 12, 1 << 10)),
-    lambda: b"bytes",
-    lambda: {1, 2},
-    lambda: torch.zeros(2),
-    lambda: object,
-    lambda: range(9),
-    lambda: np.int64(3),
-    lambda: {None: []},
-    lambda: [[[[1.0]]]] * 9,
-    lambda: "x" * 100_000,
-    lambda: np.zeros((0, 1 << 40)),
-    lambda: np.zeros(3, ">f4"),
-    lambda: [np.packbits(np.ones(9, bool)), 10**10],
-    lambda: [np.packbits(np.ones(9, bool)), -1],
-    lambda: np.ma.masked_all(3),
-    lambda: np.zeros(3, np.uint64),
-)
+    lambda: np.float32("nan"), lambda: np.array(0.5), lambda: np.zeros(0),
+    lambda: np.array([1, "a", None], dtype=object), lambda: np.array(["x" * 99]), lambda: np.zeros(2, [("a", "f4")]),
+    lambda: np.zeros((2, 3), np.complex64), lambda: np.zeros(2, bool), lambda: np.zeros(2, "M8[s]"),
+    lambda: np.zeros(2, "V8"), lambda: np.full(4, 2**62), lambda: np.arange(9.0)[::-2], lambda: np.zeros((1,) * 30),
+    lambda: np.full(3, np.inf, np.float16), lambda: np.broadcast_to(np.float32(0), (1 << 12, 1 << 10)),
+    lambda: b"bytes", lambda: {1, 2}, lambda: torch.zeros(2), lambda: object, lambda: range(9), lambda: np.int64(3),
+    lambda: {None: []}, lambda: [[[[1.0]]]] * 9, lambda: "x" * 100_000, lambda: np.zeros((0, 1 << 40)),
+    lambda: np.zeros(3, ">f4"), lambda: [np.packbits(np.ones(9, bool)), 10**10],
+    lambda: [np.packbits(np.ones(9, bool)), -1], lambda: np.ma.masked_all(3), lambda: np.zeros(3, np.uint64)
+)  # fmt: skip
 
 
 def _containers(value: Any) -> Any:

@@ -7,7 +7,6 @@ import torch
 from fedmerit.contract.method import CandidateResults, Layout, Reports
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations, submodels
 
-NAN = math.nan
 C = (0.5, 0.8, 0.7)
 OWNERS = [0, 0, 1, 1, 2, 2, -1]
 IMPORTANCE = [0.3, 0.1, 0.6]

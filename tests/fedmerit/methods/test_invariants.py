@@ -141,14 +141,9 @@ def test_a_round_changes_none_of_its_inputs(method):
             continue
         state, updates = states[number - 1], rounds.updates[number]
         given = {
-            **vars(state),
-            **reports.values,
-            **reports.pairs,
-            **reports.vectors,
-            "n": reports.num_samples,
-            "p": reports.present,
-            "u": updates,
-        }
+            **vars(state), **reports.values, **reports.pairs, **reports.vectors, "n": reports.num_samples,
+            "p": reports.present, "u": updates
+        }  # fmt: skip
         kept = {name: value.clone() for name, value in given.items()}
         method.round(state, updates, reports)
         assert_same(given, kept)

@@ -27,14 +27,9 @@ for name, content in CONTENTS.items():  # arrays that belong to a file lie besid
     if (arrays := (FOLDER / name).with_suffix(".npz")).exists():
         content["npz"] = dict(np.load(arrays))
 READERS = [
-    *oracles_cycle.READERS,
-    *oracles_fedce.READERS,
-    *oracles_fedsac.READERS,
-    *oracles_further.READERS,
-    *oracles_rewards.READERS,
-    *oracles_validation.READERS,
-    *oracles_values.READERS,
-]
+    *oracles_cycle.READERS, *oracles_fedce.READERS, *oracles_fedsac.READERS, *oracles_further.READERS,
+    *oracles_rewards.READERS, *oracles_validation.READERS, *oracles_values.READERS
+]  # fmt: skip
 
 
 NAMED_OTHERWISE = {

@@ -35,58 +35,28 @@ def test_every_option_of_a_method_that_its_page_names_is_one():
 
 REFUSED = {
     "cffl": [
-        ("theta", 0.0),
-        ("theta", 1.5),
-        ("clip", 0.0),
-        ("alpha", 0.0),
-        ("alpha", math.nan),
-        ("coef", -0.1),
-        ("reward", "none"),
+        ("theta", 0.0), ("theta", 1.5), ("clip", 0.0), ("alpha", 0.0), ("alpha", math.nan), ("coef", -0.1),
+        ("reward", "none")
     ],
     "cffl_released": [("alpha_growth", -1), ("reputation", "paper"), ("aggregation", "median"), ("reward", "global")],
     "cgsv": [
-        ("contribution", "loo"),
-        ("reward", "dense"),
-        ("mask", "random"),
-        ("alpha", 1.1),
-        ("alpha", math.nan),
-        ("beta", 0.0),
-        ("beta", math.inf),
-        ("gamma", 0.0),
-        ("gamma", math.nan),
-        ("floor", -1e-3),
-        ("permutations", 1),
+        ("contribution", "loo"), ("reward", "dense"), ("mask", "random"), ("alpha", 1.1), ("alpha", math.nan),
+        ("beta", 0.0), ("beta", math.inf), ("gamma", 0.0), ("gamma", math.nan), ("floor", -1e-3),
+        ("permutations", 1)
     ],
     "fedmgda": [("epsilon", 1.1), ("eta", 0.0)],
     "fedfv": [("alpha", -0.1), ("tau", -1)],
     "afl": [("rate", 0.0), ("rate", math.nan)],
     "term": [("t", math.nan)],
     "cycle": [
-        ("kl", "both"),
-        ("T", 0.0),
-        ("lambda0", -1.0),
-        ("warmup", -1),
-        ("alpha", 1.0),
-        ("tau_opt", 0.8),
-        ("tau_max", 1.5),
-        ("R", 0),
-        ("score_batches", 0),
-        ("score_loss", "dice"),
+        ("kl", "both"), ("T", 0.0), ("lambda0", -1.0), ("warmup", -1), ("alpha", 1.0), ("tau_opt", 0.8),
+        ("tau_max", 1.5), ("R", 0), ("score_batches", 0), ("score_loss", "dice")
     ],
     "dw": [("ratio", "sum")],
     "eci": [("truncation", math.nan)],
     "fedave": [
-        ("tau", 0.0),
-        ("alpha", 1.5),
-        ("beta", 0.0),
-        ("bins", 0),
-        ("bins", 101),
-        ("smoothing", 0.0),
-        ("kl_floor", 0.0),
-        ("floor", 0.0),
-        ("form", "mine"),
-        ("mask", "none"),
-        ("distributions", "some"),
+        ("tau", 0.0), ("alpha", 1.5), ("beta", 0.0), ("bins", 0), ("bins", 101), ("smoothing", 0.0),
+        ("kl_floor", 0.0), ("floor", 0.0), ("form", "mine"), ("mask", "none"), ("distributions", "some")
     ],
     "ditto": [("lambda_", -1.0)],
     "fedadam": [("beta1", 1.0), ("beta2", -0.1), ("eta", 0.0), ("tau", 0.0)],
@@ -101,21 +71,15 @@ REFUSED = {
     "fedci": [("truncation", -0.1)],
     "fedvalue": [("alpha", 1.0), ("kind", "banzhaf")],
     "fedsac": [
-        ("beta", -1.0),
-        ("beta", math.nan),
-        ("standalone_rounds", 0),
-        ("importance_interval", 0),
-        ("validation_images", 0),
-        ("contributions", (0.5, 81.0)),
-        ("contributions", (0.5, math.nan)),
-        ("importance", "first"),
-        ("aggregation", "mean"),
+        ("beta", -1.0), ("beta", math.nan), ("standalone_rounds", 0), ("importance_interval", 0),
+        ("validation_images", 0), ("contributions", (0.5, 81.0)), ("contributions", (0.5, math.nan)),
+        ("importance", "first"), ("aggregation", "mean")
     ],
     "qfedavg": [("q", -1.0), ("L", 0.0), ("rule", "mine")],
     "rffl": [("mask", "random"), ("alpha", -0.1), ("gamma", -1.0), ("coef", 1.0), ("coef", math.nan), ("warmup", -1)],
     "rr": [("turns", "two")],
     "vpdl": [("kl", "both"), ("T", 0.0), ("lambda0", -1.0), ("warmup", -1)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", REFUSED)

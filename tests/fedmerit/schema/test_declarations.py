@@ -42,43 +42,23 @@ class Declared(Checked):
 
 
 WORDS = {
-    "share": "a number above 0, at most 1",
-    "memory": "a number, 0 or more, below 1",
-    "count": "a whole number from 1 to 9",
-    "bound": "a number above 0",
-    "each": "each a number from 0 to 1",
-    "pair": "each a whole number, 0 or more",
-    "kind": "one of plain, other",
-    "loss": "one of dice, or a part of that name",
-    "fast": "true or false",
-    "any": "a finite number",
-    "table": "a table of names and values",
-    "from_": "a whole number, 0 or more",
-}
+    "share": "a number above 0, at most 1", "memory": "a number, 0 or more, below 1",
+    "count": "a whole number from 1 to 9", "bound": "a number above 0", "each": "each a number from 0 to 1",
+    "pair": "each a whole number, 0 or more", "kind": "one of plain, other",
+    "loss": "one of dice, or a part of that name", "fast": "true or false", "any": "a finite number",
+    "table": "a table of names and values", "from_": "a whole number, 0 or more"
+}  # fmt: skip
 ALLOWED = {
-    "share": (1e-9, 1, 1.0),
-    "memory": (0, 0.999),
-    "count": (1, 9),
-    "bound": (None, 1e9),
-    "each": ((), (0.0, 1.0), (0.5,)),
-    "pair": ((0, 7),),
-    "kind": ("other",),
-    "loss": ("package.module:name",),
-    "fast": (False,),
-    "any": (-1e300,),
-}
+    "share": (1e-9, 1, 1.0), "memory": (0, 0.999), "count": (1, 9), "bound": (None, 1e9),
+    "each": ((), (0.0, 1.0), (0.5,)), "pair": ((0, 7),), "kind": ("other",), "loss": ("package.module:name",),
+    "fast": (False,), "any": (-1e300,)
+}  # fmt: skip
 REFUSED = {
-    "share": (0.0, 1.5, math.nan, True, "a"),
-    "memory": (1.0, -0.1),
-    "count": (0, 10**400, 2.0, True, None),
-    "bound": (0.0, math.inf),
-    "each": ((0.5, 81.0), (math.nan,), 0.5),
-    "pair": ((1,), (1, 2, 3), (1, -1)),
-    "kind": ("none", "", 1, None),
-    "loss": ("focal", "module", 3),
-    "fast": (1, "true", None),
-    "any": (math.inf, math.nan),
-}
+    "share": (0.0, 1.5, math.nan, True, "a"), "memory": (1.0, -0.1), "count": (0, 10**400, 2.0, True, None),
+    "bound": (0.0, math.inf), "each": ((0.5, 81.0), (math.nan,), 0.5), "pair": ((1,), (1, 2, 3), (1, -1)),
+    "kind": ("none", "", 1, None), "loss": ("focal", "module", 3), "fast": (1, "true", None),
+    "any": (math.inf, math.nan)
+}  # fmt: skip
 EVERYTHING = (
     some.none()
     | some.booleans()

@@ -20,24 +20,10 @@ from fedmerit.trainers.monai.trainer import read_holdings
 @pytest.mark.parametrize(
     "name",
     [
-        "=1+1",
-        "+A",
-        "-B",
-        "@C",
-        "",
-        "a\x1b[2J",
-        "a\n",
-        "a" * 64,
-        "A=B",
-        "St Mary",
-        "Köln",
-        "a.b",
-        7,
-        None,
-        "Server",
-        "all",
+        "=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\n", "a" * 64, "A=B", "St Mary", "Köln", "a.b", 7, None,
+        "Server", "all"
     ],
-)
+)  # fmt: skip
 def test_names_that_no_engine_takes(sites, tmp_path, name):
     folder = shutil.copytree(sites / "site1", tmp_path / "site1")
     info = json.loads((folder / "site.json").read_text())

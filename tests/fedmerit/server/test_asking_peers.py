@@ -1,7 +1,5 @@
 """Sites that ask each other for models, past the server: what is given, to whom, and what the logs say of it."""
 
-from unittest import TestCase
-
 import pytest
 import torch
 from peer_models import EARLY, NAMES, NAN, SPOILED, peers_of, read_plan
@@ -12,7 +10,7 @@ from fedmerit.schema.messages import Task
 from fedmerit.schema.results import PAIRS, read_results
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.site import image_site
-from fedmerit.site.site_log import SITE_LOG, peer_digest
+from fedmerit.site.site_log import SITE_LOG
 
 
 @pytest.mark.slow
@@ -112,21 +110,3 @@ def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_only(askin
     assert pairs == expected | {"available": {"site2": 1.0, "site3": 0.0}}
     assert expected["available"] == {"site2": 1.0}
     assert torch.equal(model, single)
-
-
-def test_what_cannot_be_asked_for_is_logged_by_kind_only(asking):
-    with TestCase().assertLogs() as logged:
-        _, _, site = asking(peers_of() | {"site3": OSError("/data/Mueller.npy: gone")})
-    reported = "\n".join(logged.output)
-    assert "site3 cannot be asked for its model: OSError" in reported
-    assert "Mueller" not in reported
-    got = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "got"]
-    assert [(record["peer"], record["model"]) for record in got] == [
-        ("site2", peer_digest(peers_of()["site2"])),
-        ("site3", None),
-    ]
-
-
-def test_site_that_shares_nothing_with_a_peer_is_not_in_its_log(asking):
-    _, _, site = asking(dict.fromkeys(("site2", "site3")))
-    assert {record["work"] for record in Ledger(site.memory.path / SITE_LOG).records} == {"train"}

@@ -229,22 +229,6 @@ def test_on_its_own_images_a_server_asks_nobody(build, calls):
     assert calls == [("here", SERVER_SPLIT)]
 
 
-def test_where_sites_judge_each_other_the_guard_says_what_came_of_it(build, calls):
-    there = admitted(2.0, 1.0, 3.0)
-    steps = ask_candidates(build(on=True), there, calls)
-    (reports, _), _ = run_through(steps, {"Cedar": said(20, 60), "Alder": said(10, 30)})
-    assert reports.candidates == ("judged", ["Alder", "Cedar"])
-
-
-def test_an_answer_of_other_cases_than_enrolled_does_not_count(build, calls):
-    there = admitted(2.0, 1.0, 3.0)
-    steps = ask_candidates(build(fault="overlaps of 1 case, it enrolled 2"), there, calls)
-    (reports, counted), _ = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
-    assert reports.candidates.dice.tolist() == pytest.approx([0.2, 0.6])
-    assert counted.rejected["Alder"] == "evaluation: overlaps of 1 case, it enrolled 2"
-    assert list(counted.evaluated) == ["Cedar"]
-
-
 def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
     there, one, other = admitted(2.0, None, 3.0), said(10, 30), said(20, 60)
     steps = ask_candidates(build(on=True), there, calls)
@@ -252,23 +236,6 @@ def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
     steps = leave_one_out(build(on=True), there, calls)
     counted, _ = run_through(steps, {"Alder": other})
     assert counted.evaluated == {"Alder": (one, other), "Cedar": (other,)}
-
-
-def test_models_without_each_are_reported_to_the_guard(build, calls):
-    there = admitted(2.0, None, 3.0)
-    steps = leave_one_out(build(on=True), there, calls)
-    counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
-    assert exchange.tasks["Cedar"].split == "validation"  # where the guard has them evaluated
-    assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"])]
-    assert counted.received[0] > there.received[0]
-
-
-def test_on_its_own_images_the_servers_word_on_models_without_each_counts_only(build, calls):
-    there = admitted(2.0, None, 3.0)
-    steps = leave_one_out(build(own=True, on=True), there, calls)
-    counted, exchanges = run_through(steps, {})
-    assert (counted.received, exchanges, list(counted.ratings)) == (there.received, [], ["leave_one_out"])
-    assert calls == [("here", SERVER_SPLIT), ("measured", [SERVER])]
 
 
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):

@@ -201,6 +201,7 @@ def test_where_models_get_worse_the_best_round_is_tested_too(falling, train_run,
     assert not list(folder.glob(final_models.FILES))
 
 
+@pytest.mark.slow
 def test_where_the_last_models_are_the_best_they_are_tested_once(train_run):
     folder = train_run()
     results = read_results(folder)

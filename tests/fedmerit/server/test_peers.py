@@ -22,11 +22,9 @@ from fedmerit.methods.fedavg import FedAvg
 from fedmerit.schema.expected import check_reply
 from fedmerit.schema.messages import Evaluation, Failure, PeerModel, Reply, Task, payload_bytes
 from fedmerit.schema.scores import Overlap
-from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.server.models import ModelsAtSites
 from fedmerit.site.peers import find_givers, shares_with
-from fedmerit.site.site import image_site
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import ModelExchange
 
@@ -78,16 +76,6 @@ def test_predictions_that_are_no_numbers_end_the_exchange_with_that_peer():
     assert exchange.predict("huge", torch.full((1, 1, 8, 8), 1e38)) is None
     assert exchange.faults == {"huge": "predictions with NaN or infinite entries"}
     assert exchange.predict("huge", torch.zeros(1, 1, 8, 8)) is None
-
-
-@pytest.fixture(scope="module")
-def site(sites, tmp_path_factory):
-    """A new site each time, with nothing to remember."""
-
-    def make(method="cycle"):
-        return image_site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
-
-    return make
 
 
 def reply_of(federation, name, spoil=lambda update: update):
@@ -166,23 +154,6 @@ def test_what_is_said_of_others_is_checked(pairs, word):
     fault = check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), CYCle(), ("Birch", "Cedar"))
     assert fault is None if word is None else word in fault
     assert "Reply.pairs" in check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
-
-
-def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
-    def over_the_wire(model):
-        return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
-
-    task = Task(3, MODEL, BUFFERS, 0.25, None, peers=peers_of())
-    arrived = model_to_task(over_the_wire(message_to_model(task, NETWORK, 9)), NETWORK)
-    assert torch.equal(arrived.parameters, MODEL)
-    assert list(arrived.peers) == list(task.peers)
-    for name, peer in arrived.peers.items():
-        assert torch.equal(peer.parameters, task.peers[name].parameters)
-        assert peer.buffers.keys() == BUFFERS.keys()
-        assert peer.weight != peer.weight
-    assert payload_bytes(arrived) == payload_bytes(task)
-    reply = Reply(3, MODEL, BUFFERS, 5, (), pairs={"misalignment": {"Birch": 1 / 3}, "available": {"Birch": 1.0}})
-    assert model_to_answer(over_the_wire(message_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 
 
 @pytest.mark.parametrize("here", [torch.empty(0), torch.empty(3, 0)], ids=["first round", "later, of three sites"])

@@ -118,6 +118,7 @@ def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_
     alder, cedar = (Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE))
     recorder.final_test(2, [alder, None, cedar], [64] * 3)
     assert of(recorder, "dice", "testing") == {"Alder": 0.5, "Cedar": 1.0}
+    assert of(recorder, "bytes_received", "testing") == {"Alder": 64.0, "Cedar": 64.0}
     assert of(recorder, "rejected", "testing") == {"Birch": 1.0}
     union = read_results(recorder.run).query("split == 'union' and quantity == 'dice'")
     assert set(zip(union["site"], union["case"], union["value"], strict=True)) == {
@@ -134,6 +135,7 @@ def test_a_model_that_stays_at_its_site_is_no_global_one(recorder):
     recorder.final_test(2, tests, [64] * 3, tests_own_only=True)
     matrix = json.loads((recorder.run / CROSS_SITE).read_text())
     assert matrix == {site: {site: {"dice": dice}} for site, dice in zip(SITES, (0.5, 1.0, 0.5), strict=True)}
+    assert read_results(recorder.run).query("split == 'union'").empty
 
 
 def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
@@ -143,12 +145,6 @@ def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
     assert json.loads((recorder.run / CROSS_SITE).read_text())["Alder"]["Birch"] == {"dice": 1.0}
     recorder.best_test(1, [test, None, test])
     assert of(recorder, "dice", "testing_best") == {"Alder": 0.5, "Cedar": 0.5}
-
-
-def test_who_tests_its_own_only_has_no_union(recorder):
-    test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
-    recorder.final_test(2, [test, test, test], [64] * 3, tests_own_only=True)
-    assert read_results(recorder.run).query("split == 'union'").empty
 
 
 def test_what_a_site_receives_stands_beside_what_it_was_given_and_trained_locally(recorder):
@@ -214,12 +210,6 @@ def test_final_validation_stands_under_the_round_it_would_begin(recorder):
         (3, "Birch", "validation", "000", 0.5),
         (3, "Birch", "validation", "001", 1.0),
     ]
-
-
-def test_the_final_tests_bytes_are_those_of_who_did_it(recorder):
-    test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
-    recorder.final_test(2, [test, None, test], [64] * 3)
-    assert of(recorder, "bytes_received", "testing") == {"Alder": 64.0, "Cedar": 64.0}
 
 
 def test_what_was_observed_after_a_checkpoint_is_forgotten_too(recorder):

@@ -19,10 +19,9 @@ from fedmerit.evidence.ledger import log_payload, texts_digest
 from fedmerit.evidence.signatures import Signer, read_certificate
 from fedmerit.methods.registry import build_method
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.expected import check_enrolment
 from fedmerit.schema.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
 from fedmerit.schema.results import read_results, read_table
-from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
+from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.server.exchange import Moment
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.run_guard import RunGuard
@@ -171,23 +170,6 @@ def test_a_script_is_held_to_the_evaluated_cases_that_it_names_unless_it_gives_o
     assert bool(RunGuard.check_cases(there, "Birch", "testing", scores)) == fault
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"round": 3}, "Enrolment.round: 3, expected 0"),
-        ({"cases": {"training": 2}}, "1 names, expected training"),
-        ({"slices": dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)}, "fewer slices than cases"),
-        ({"fingerprint": ("a", "b")}, "expected a digest of 32 hexadecimal digits"),
-        ({"fingerprint": ()}, "0 digests for 2 cases"),
-        ({"certificate": 7}, "expected a certificate"),
-        ({"seal": ""}, "Enrolment.seal: str, expected a digest"),
-        ({"preparation": "explicitly"}, "expected a SHA-256"),
-    ],
-)
-def test_an_enrolment_that_is_none_is_refused(change, fault):
-    assert fault in (check_enrolment(replace(enrolment(), **change), 0) or "")
-
-
 def test_fedces_error_is_what_the_others_measured(tmp_path):
     federation, asked = Federation(plan(share=True), SITES, tmp_path / "run"), []
     while federation.work:
@@ -298,14 +280,6 @@ def test_leave_one_out_loss_needs_raters():
 def test_leave_one_out_loss_needs_the_guard():
     with pytest.raises(BadInput, match="guard=off: fedce needs the others' error"):
         tiny_plan("fedce", 4, guard="off", error="others")
-
-
-@pytest.mark.parametrize("method", ["cffl", "fedci", "fedsac", "scaffold", "cycle"])
-def test_methods_of_every_kind_go_through_a_run(tmp_path, method):
-    federation = Federation(plan(method, 3), SITES, tmp_path / "run")
-    play(federation)
-    assert federation.finished
-    assert all("guard" in record for record in ledger(tmp_path / "run"))
 
 
 def idle(site: str, reply: Reply) -> Reply:

@@ -1,6 +1,5 @@
 """A federation whose sites only pretend: a round from task to record, faults, resuming."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ from pretending import SITES, SIZE, evaluations, play, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.methods.registry import METHODS
 from fedmerit.schema.messages import EVALUATE, TRAIN, Failure, payload_bytes
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import CHECKPOINT
@@ -134,7 +132,7 @@ def test_a_network_that_drops_at_random_is_refused_before_anything_is_written(tm
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fedavg", "cffl", "cycle"])
 def test_update_of_impossible_size_is_rejected(run, method):
     federation = Federation(tiny_plan(method), SITES, run)
     answers = replies(federation)
@@ -144,17 +142,6 @@ def test_update_of_impossible_size_is_rejected(run, method):
         federation.take(evaluations(federation))
     assert federation.recorder.ledger.records[0]["rejected"] == {"Birch": "Reply.update: entries beyond 1e+06"}
     assert federation.models.parameters.isfinite().all()
-
-
-def test_all_sites_say_of_one_global_model_what_it_gives_them(run):
-    federation = Federation(tiny_plan("fedavg", rounds=1), SITES, run)
-    play(federation)
-    results = read_results(run)
-    union = results.query("split == 'union'")
-    each = [2 * tp / (100 + tp) for tp in (1, 2, 3)]
-    assert union["value"].to_list() == pytest.approx(each * 3, rel=1e-12)
-    assert results.query("split == 'testing' and quantity == 'dice'")["value"].to_list() == pytest.approx(each)
-    assert [json.loads(line)["round"] for line in (run / "ledger.jsonl").read_text().splitlines()] == [0]
 
 
 @pytest.mark.parametrize("method", ["fedci", "eci"])

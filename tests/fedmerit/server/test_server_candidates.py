@@ -227,17 +227,6 @@ def test_environment_of_sites_names_the_servers_images_of_the_run_whatever_the_s
         assert sites.environment()["FEDMERIT_SERVER_SITES"] == expected
 
 
-def test_a_file_of_options_takes_the_servers_folder(fedmerit, options, sites, own_server, tmp_path):
-    run, config = tmp_path / "run", tmp_path / "run.toml"
-    config.write_text(f"server_sites = '{own_server}'\n")
-    result = fedmerit("run", "--out", run, *options(method="cffl", rounds=1), "--config", config)
-    assert result.exit_code == 0, result.output
-    cases = [case for split in SiteFolder(own_server / "site4").splits.values() for case in split]
-    memory = remembered(run, "site2", 0)
-    arrived = memory["received"] + (memory["trained"] - memory["received"])
-    assert by_site(run, "utility", 0)["site2"] == dice(run, arrived, memory["buffers"], cases)
-
-
 def refused(result: Any, *words: str) -> None:
     assert result.exit_code == 2, result.output
     assert [word for word in words if word not in result.stderr] == [], result.stderr
@@ -247,11 +236,10 @@ def refused(result: Any, *words: str) -> None:
 WAYS_OUT = ("--server-share", "--server-sites")
 
 
-@pytest.mark.parametrize("engine", ["local", "sim"])
 @pytest.mark.parametrize("method", WITH_CANDIDATES)
-def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method, engine):
+def test_method_that_needs_images_nobody_set_aside(fedmerit, options, tmp_path, method):
     settings = (f"{key}={value}" for key, value in SETTINGS.get(method, {}).items())
-    result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method, engine=engine))
+    result = fedmerit("run", "--out", tmp_path / "run", *options(*settings, method=method))
     refused(result, f"method {method}", *NAMES, *WAYS_OUT)
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pretending import NETWORK, SITES, SIZE, tiny_plan
+from pretending import SITES, tiny_plan
 from torch import nn
 
 from fedmerit.ciphertexts import Ciphertexts
@@ -19,9 +19,6 @@ from fedmerit.server import encryption
 from fedmerit.server.encryption import EncryptedModels
 from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
 from fedmerit.server.server import build_models
-from fedmerit.server.submodels import Submodels
-from fedmerit.trainers.factory import read_layout
-from fedmerit.trainers.monai import neurons
 
 IMAGES = torch.tensor([10.0, 20.0, 10.0], dtype=torch.float64)  # shares 1/4, 1/2, 1/4
 MEANS = (1.0, 3.0, 9.0)  # of the images that each site trained on, in its statistics
@@ -289,22 +286,6 @@ def test_ciphertexts_are_refused_where_models_are_in_the_clear():
     fine, sent = replies_of(1.0, 1.0, None, ciphertexts=(None, sealed, None))[:2]
     assert clear().check_message(fine) is None
     assert clear().check_message(sent) == "ciphertexts, expected the update in the clear"
-
-
-def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_does():
-    """Alder and Birch hold neuron 0: (1/4 + 3/2) / (3/4) = 7/3; nobody neuron 1; all the others: 4, as by images."""
-    config = tiny_plan("fedsac")
-    can, submodels = capabilities(config.build_method()), Submodels(None, read_layout(NETWORK, with_neurons=True))
-    models = ModelsInTheClear(config, NETWORK, SITES, can, submodels)
-    submodels.held = held = torch.ones(3, neurons.count(NETWORK), dtype=torch.bool)
-    held[2, 0], held[:, 1] = False, False
-    name, owner = next((n, o) for n, o in neurons.buffer_owners(NETWORK).items() if n.endswith("running_mean"))
-    assert owner[:2].tolist() == [0, 1]
-    models.statistics = {name: torch.full_like(value, 50) for name, value in models.statistics.items()}
-    trained = [{name: torch.full_like(value, mean) for name, value in models.statistics.items()} for mean in MEANS]
-    replies = [Reply(0, torch.zeros(SIZE), buffers, 10, ()) for buffers in trained]
-    models.advance(0, outcome(models.parameters), admission_of(replies), replies)
-    assert models.statistics[name].tolist() == pytest.approx([7 / 3, 50.0, *[4.0] * (len(owner) - 2)])
 
 
 def test_different_models_are_not_one_whichever_sites_are_separate():

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 from measured import rows
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stepping import Stepped as Federation
 from torch import nn
 
 from fedmerit.contract import flat
 from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import parameter_mask
-from fedmerit.engines.nvflare.translation import message_to_model, model_to_task
 from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASKS
@@ -115,24 +113,8 @@ def replies(federation: Federation) -> dict[str, Reply]:
     return answers
 
 
-def over_the_wire(model: Any) -> Any:
-    return FLModelUtils.from_shareable(FLModelUtils.to_shareable(model))
-
-
 def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.parametrize("count", [1, 8, 13])
-def test_held_neurons_arrive_as_they_were_sent(count):
-    held = torch.rand(count, generator=torch.Generator().manual_seed(count)) > 0.5
-    task = Task(3, torch.randn(SIZE), flat.get_buffers(NETWORK), neurons=held)
-    arrived = model_to_task(over_the_wire(message_to_model(task, NETWORK, 9)), NETWORK)
-    assert arrived.neurons.dtype == torch.bool
-    assert torch.equal(arrived.neurons, held)
-    assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(replace(task, neurons=None)) + -(-count // 8)
-    without = message_to_model(replace(task, neurons=None), NETWORK, 9)
-    assert model_to_task(over_the_wire(without), NETWORK).neurons is None
 
 
 SPOILED = {
@@ -140,12 +122,9 @@ SPOILED = {
     "another kind": (Reply(0, torch.zeros(SIZE), {}, 1, ()), "no answer to the task (Reply)"),
     "another round": (Importance(1, increases_of("Alder"), 1), "Importance.round: 1, expected 0"),
     "too few": (Importance(0, increases_of("Alder")[1:], 1), "shape"),
-    "float32": (Importance(0, increases_of("Alder").float(), 1), "float64"),
     "NaN": (Importance(0, increases_of("Alder") * float("nan"), 1), "NaN or infinite"),
     "too much": (Importance(0, increases_of("Alder") + 2, 1), "beyond 1.00001 an image"),
-    "no image": (Importance(0, increases_of("Alder"), 0), "Importance.images: 0, expected"),
     "too many images": (Importance(0, increases_of("Alder"), 17), "Importance.images: 17, expected at most"),
-    "images that are text": (Importance(0, increases_of("Alder"), "many"), "Importance.images: str, expected"),  # type: ignore[arg-type]
 }
 
 

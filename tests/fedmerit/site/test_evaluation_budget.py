@@ -183,20 +183,13 @@ def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
     one = Task(1, task.models[0], task.buffers[0], weight=0.3, data_share=0.2)
     peer = PeerModel(task.models[0], task.buffers[0], 0.5)
     others = [
-        one,
-        replace(one, weight=0.4),
-        replace(one, weight=None),
-        replace(one, data_share=0.3),
-        replace(one, neurons=torch.tensor([True, False])),
-        replace(one, neurons=torch.tensor([False, True])),
-        replace(one, vectors={"c": task.models[0]}),
-        replace(one, vectors={"c": task.models[1]}),
-        replace(one, others={"B": 0.5}),
-        replace(one, others={"B": 0.6}),
-        replace(one, peers={"B": peer}),
+        one, replace(one, weight=0.4), replace(one, weight=None), replace(one, data_share=0.3),
+        replace(one, neurons=torch.tensor([True, False])), replace(one, neurons=torch.tensor([False, True])),
+        replace(one, vectors={"c": task.models[0]}), replace(one, vectors={"c": task.models[1]}),
+        replace(one, others={"B": 0.5}), replace(one, others={"B": 0.6}), replace(one, peers={"B": peer}),
         replace(one, peers={"B": replace(peer, weight=0.6)}),
-        replace(one, peers={"B": replace(peer, parameters=task.models[1])}),
-    ]
+        replace(one, peers={"B": replace(peer, parameters=task.models[1])})
+    ]  # fmt: skip
     assert len({question_digest(other, one.parameters) for other in others}) == len(others)
     assert question_digest(replace(one, ledger="reported again"), one.parameters) == question_digest(
         one, one.parameters

@@ -97,26 +97,6 @@ def test_what_changed_since_a_round_it_does_not_remember_is_a_failure_and_no_err
     assert here.answer(replace(make_task(here, 1), parameters=torch.empty(0), changes=sparse)) == Failure(LOST_MEMORY)
 
 
-def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(site):
-    here = site(settings={"share": True})
-    assert here.answer(evaluation(here, "training")) == Failure(NOT_FOR_OTHERS)
-    (entry,) = Ledger(here.memory.path / SITE_LOG).records
-    assert entry["work"] == "refused"
-    assert entry["reason"].startswith(NOT_FOR_OTHERS)
-    assert "the training split in round 0" in entry["reason"]  # which the server is not reported
-    here.answer(make_task(here))
-    answer = here.answer(evaluation(here, "testing", Purpose.FINAL, here.config.rounds))
-    assert isinstance(answer, Evaluated)
-    assert len(answer.overlaps) == 1
-
-
-def test_an_operators_cap_goes_before_what_the_run_needs(site):
-    here = site(caps={"testing": 0})
-    answer = here.answer(evaluation(here, "testing", Purpose.FINAL, here.config.rounds))
-    assert isinstance(answer, Failure)
-    assert "operator" in answer.reason
-
-
 def test_enrolment_says_how_much_the_site_holds_and_whose_word_it_is(site, sites):
     here = site(certificate="PEM")
     answer = here.answer(EnrolmentTask(0, "head"))

@@ -207,39 +207,11 @@ def test_sum_seconds_equals_recorded(study):
     assert expected > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "reported"),
-    [
-        ({"rounds": 3}, "rounds 2"),
-        ({"method": "fedce"}, "method fedavg"),
-        ({"settings": {"lr": "0.01"}}, "settings"),
-        ({"device": "cpu"}, "no device"),
-    ],
-)
-@pytest.mark.slow
-def test_prepare_rejects_other_options(own, prepare, changes, reported):
-    before, asked = contents(own), read_json(own / "study.json")
-    with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
-        prepare(own, of=[*ALL], seeds=(0, 1), **changes)
-    assert reported in str(error.value)
-    assert contents(own) == before
-    assert read_json(own / "study.json") == asked
-
-
 def test_prepare_accepts_device_of_absent_site(prepare, tmp_path):
     trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
     assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
     with pytest.raises(BadInput, match="no site Elm"):
         prepare(tmp_path / "other", of=[*ALL], device="Elm=cpu")
-
-
-def test_prepare_rejects_other_sites(sites, prepare, tmp_path):
-    more = tmp_path / "sites"
-    shutil.copytree(sites, more)
-    prepare(tmp_path / "out", of=[GRAND], sites=more)
-    shutil.rmtree(more / "Cedar")
-    with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Use the same options"):
-        prepare(tmp_path / "out", of=[PAIR], sites=more)
 
 
 def test_prepare_rejects_sites_prepared_again(prepare, tmp_path):
@@ -323,16 +295,6 @@ def test_prepare_with_bad_input_leaves_no_folder(prepare, tmp_path, changes, rep
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prepare_rejects_too_many_sites(tmp_path):
-    many = make_sites(tmp_path / "sites", [f"site{number:02}" for number in range(13)], size=32)
-    options = {"sites": many, "rounds": 1, "engine": "local"}
-    with pytest.raises(BadInput, match=r"method fedci: 13 sites: .* at most 12 sites"):
-        coalitions.prepare(
-            tmp_path / "out", [frozenset(path.name for path in many.iterdir())], [0], "fedci", {}, options
-        )
-    assert not (tmp_path / "out").exists()
-
-
 def test_single_coalition_gets_no_method_settings(prepare, tmp_path):
     settings = {"reward": "global", "lr": "0.002"}
     trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
@@ -365,23 +327,6 @@ def test_long_coalition_names_give_short_folders(tmp_path):
     assert all(len(training.folder.name) < 255 for training in first)
     assert [frozenset(read_run(training.folder)["sites"]) for training in first] == [one.coalition for one in first]
     assert coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options) == first
-
-
-@pytest.mark.slow  # `test_cluster` has the failure; `test_only_missing_trainings_are_executed`, the continuing
-def test_failed_training_leaves_others(sites, prepare, tmp_path):
-    own = tmp_path / "sites"
-    shutil.copytree(sites, own)
-    trainings = prepare(tmp_path / "out", [PAIR, ONE, frozenset({"Cedar"})], sites=own)
-    next((own / "Alder").glob("training0_image.npy")).unlink()
-    failed = coalitions.execute_trainings(trainings, Workers(1), ignore)
-    pair = folder_of(trainings, PAIR)
-    assert list(failed) == [pair]
-    assert not trainings[0].finished
-    coalitions.write_results(tmp_path / "out")
-    assert set(read_table(tmp_path / "out/results.csv")["coalition"]) == {"Birch", "Cedar"}
-    shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
-    assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
-    assert len(set(coalitions.collect_results(trainings).rows["coalition"])) == 3
 
 
 @pytest.mark.parametrize(

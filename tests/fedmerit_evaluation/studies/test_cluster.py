@@ -115,34 +115,6 @@ def test_execute_all_parallel_equals_sequential(sites, tmp_path, two):
         assert_same(tmp_path / "single" / name, tmp_path / "beside" / name)
 
 
-def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
-    spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
-    folders = {
-        "spoiled": create(tmp_path / "spoiled-run", spoiled, 1),
-        "locked": create(tmp_path / "locked", sites, 1),
-        "diverged": create(tmp_path / "diverged", sites, 1, settings={"lr": "1e30"}),
-        "broken": create(tmp_path / "broken", sites, 1),
-        "good": create(tmp_path / "good", sites, 1),
-    }
-    (spoiled / "Birch/site.json").unlink()
-    (folders["broken"] / "results.csv").mkdir()
-    ended = {}
-    with (folders["locked"] / ".lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        failed = execute_all(list(folders.values()), two, on_end=ended.__setitem__)
-    assert set(failed) == {folders[name] for name in ("spoiled", "locked", "diverged", "broken")}
-    assert ended == {folder: failed.get(folder) for folder in folders.values()}
-    assert "Birch" in failed[folders["spoiled"]]
-    assert "another process is at work" in failed[folders["locked"]]
-    assert "no site sent a usable reply" in failed[folders["diverged"]]
-    assert failed[folders["broken"]].startswith("IsADirectoryError")
-    log = folders["broken"] / "failed.log"
-    assert str(log) in failed[folders["broken"]]
-    assert "Traceback" in log.read_text()
-    assert list(tmp_path.glob("*/failed.log")) == [log]
-    assert is_finished(folders["good"], 1)
-
-
 def note_process(folder, sites):
     """Who executed a run, and who was killed at it, into files of the run."""
     (folder / "process.txt").write_text(str(os.getpid()))
@@ -155,13 +127,35 @@ def die(folder, sites):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_execute_all_reports_run_that_kills_workers(sites, tmp_path, two):
-    victim, other = create(tmp_path / "victim", sites, rounds=1), create(tmp_path / "other", sites, rounds=1)
-    failed = execute_all([victim, other], two, after=die)
-    assert list(failed) == [victim]
-    assert "died" in failed[victim]
-    assert "same command" in failed[victim]
-    assert is_finished(other, 1)
+def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
+    """One of them kills the worker that executes it."""
+    spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
+    folders = {
+        "spoiled": create(tmp_path / "spoiled-run", spoiled, 1),
+        "locked": create(tmp_path / "locked", sites, 1),
+        "diverged": create(tmp_path / "diverged", sites, 1, settings={"lr": "1e30"}),
+        "broken": create(tmp_path / "broken", sites, 1),
+        "victim": create(tmp_path / "victim", sites, 1),
+        "good": create(tmp_path / "good", sites, 1),
+    }
+    (spoiled / "Birch/site.json").unlink()
+    (folders["broken"] / "results.csv").mkdir()
+    ended = {}
+    with (folders["locked"] / ".lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        failed = execute_all(list(folders.values()), two, on_end=ended.__setitem__, after=die)
+    assert set(failed) == {folders[name] for name in ("spoiled", "locked", "diverged", "broken", "victim")}
+    assert ended == {folder: failed.get(folder) for folder in folders.values()}
+    assert "Birch" in failed[folders["spoiled"]]
+    assert "another process is at work" in failed[folders["locked"]]
+    assert "no site sent a usable reply" in failed[folders["diverged"]]
+    assert failed[folders["broken"]].startswith("IsADirectoryError")
+    assert all(words in failed[folders["victim"]] for words in ("died", "same command"))
+    log = folders["broken"] / "failed.log"
+    assert str(log) in failed[folders["broken"]]
+    assert "Traceback" in log.read_text()
+    assert list(tmp_path.glob("*/failed.log")) == [log]
+    assert is_finished(folders["good"], 1)
 
 
 @pytest.fixture

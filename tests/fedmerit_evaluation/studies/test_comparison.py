@@ -92,41 +92,6 @@ def test_prepare_with_bad_input_keeps_existing_runs(tmp_path, options):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rounds": 3}, "rounds 2, not 3"),
-        ({"engine": "sim"}, "engine 'local', not 'sim'"),
-        ({"settings": {"width": "4"}}, "settings {}"),
-    ],
-)
-def test_prepare_rejects_other_options(tmp_path, options, changes, words):
-    read_plan(tmp_path, options)
-    with pytest.raises(BadInput, match=f"{words}.*another --out"):
-        read_plan(tmp_path, options, **changes)
-
-
-def test_prepare_rejects_missing_settings(tmp_path, options):
-    read_plan(tmp_path, options, settings={"width": "4"})
-    with pytest.raises(BadInput, match="another --out"):
-        read_plan(tmp_path, options)
-
-
-def test_prepare_rejects_missing_server_sites(tmp_path, options):
-    own = make_sites(tmp_path / "own", ("S",))
-    read_plan(tmp_path, options, server_sites=own)
-    read_plan(tmp_path, options, server_sites=own)
-    with pytest.raises(BadInput, match=f"--server-sites {own}"):
-        read_plan(tmp_path, options)
-
-
-def test_prepare_rejects_further_site(tmp_path, options):
-    read_plan(tmp_path, options)
-    make_sites(tmp_path / "sites", ("A", "B", "C"))
-    with pytest.raises(BadInput, match=r"started with the sites A, B, .* now holds A, B, C"):
-        read_plan(tmp_path, options)
-
-
 def test_prepare_rejects_sites_prepared_again(tmp_path, options):
     """By the study too, where no run that is there is asked for again."""
     read_plan(tmp_path, options)

@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.engines import runs
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import RunFailed
 from fedmerit.files import write_json
 from fedmerit_evaluation.studies.execution import Places, execute_one
 
@@ -36,24 +36,6 @@ def test_execute_one_passes_sites_to_after(tmp_path, asked):
     assert execute_one(tmp_path, print, lambda *places: heard.append(places)) is None
     execute_one(tmp_path, print, lambda *places: heard.append(places), places=Places(tmp_path / "here"))
     assert heard == [(tmp_path, tmp_path / "own"), (tmp_path, tmp_path / "here")]
-
-
-@pytest.mark.parametrize("error", [BadInput("no such site"), RunFailed("the simulator ended")])
-def test_execute_one_returns_expected_failure(tmp_path, monkeypatch, error):
-    failing(monkeypatch, error)
-    after = []
-    assert execute_one(tmp_path, print, lambda *places: after.append(places)) == str(error)
-    assert after == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_execute_one_writes_traceback_of_other_failure(tmp_path, monkeypatch):
-    failing(monkeypatch, MemoryError("the GPU is full"))
-    log = tmp_path / "failed.log"
-    assert execute_one(tmp_path, print) == f"MemoryError: the GPU is full\nlog: {log}"
-    text = log.read_text()
-    assert text.startswith("Traceback")
-    assert text.endswith("MemoryError: the GPU is full\n")
 
 
 def test_execute_one_returns_failure_of_after(tmp_path, asked):

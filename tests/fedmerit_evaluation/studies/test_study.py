@@ -140,10 +140,6 @@ def asked(tmp_path):
     return options
 
 
-def test_require_same_accepts_same_options(tmp_path, asked):
-    require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
-
-
 def test_require_same_rejects_other_images(tmp_path, asked):
     prepare_again(asked["sites"] / "B")
     with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):

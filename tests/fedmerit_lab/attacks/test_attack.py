@@ -40,18 +40,13 @@ def test_format_attack_inverts_parse_attack(kind):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("", ["''", "repeat, replay"]),
-        ("lazy", ["attack 'lazy'", "sign-flip"]),
-        ("zero:share=0.5", ["'share=0.5'", "from"]),
-        ("zero:from=soon", ["from='soon'", "a whole number"]),
-        ("shifted:share=0", ["share=0", "above 0, at most 1"]),
-        ("shifted:by=1", ["by=1", "above 0, below 1"]),
-        ("scaled:by=0", ["by=0", "other than 0"]),
-        ("inflated:what=dice", ["what='dice'", "num_samples"]),
-        ("twin", ["of: missing", "twin:of=SITE"]),
-        ("rigged", ["friends: missing", "rigged:friends=A+B"]),
+        ("", ["''", "repeat, replay"]), ("lazy", ["attack 'lazy'", "sign-flip"]),
+        ("zero:share=0.5", ["'share=0.5'", "from"]), ("zero:from=soon", ["from='soon'", "a whole number"]),
+        ("shifted:share=0", ["share=0", "above 0, at most 1"]), ("shifted:by=1", ["by=1", "above 0, below 1"]),
+        ("scaled:by=0", ["by=0", "other than 0"]), ("inflated:what=dice", ["what='dice'", "num_samples"]),
+        ("twin", ["of: missing", "twin:of=SITE"]), ("rigged", ["friends: missing", "rigged:friends=A+B"])
     ],
-)
+)  # fmt: skip
 def test_parse_attack_rejects_unusable_spec(spec, words):
     with pytest.raises(BadInput) as caught:
         parse_attack(spec)

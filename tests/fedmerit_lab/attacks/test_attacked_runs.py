@@ -77,17 +77,6 @@ def test_every_attack_is_run_on_every_fold(folded_sites, tmp_path):
     assert prepare(tmp_path, items, ["zero", "split"], ["site1"], [0, 1], SETTINGS, options, range(3)) == planned
 
 
-@pytest.mark.slow
-def test_a_study_resumes_only_with_the_same_options(sites, tmp_path):
-    first = config(tmp_path, sites, "zero,split")
-    content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
-    assert config(tmp_path, sites, "zero,split") == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")} == content
-    assert len(config(tmp_path, sites, "zero,split,delta")) > len(first)
-    with pytest.raises(BadInput, match="rounds"):
-        config(tmp_path, sites, "zero", rounds=4)
-
-
 def test_a_refused_study_writes_nothing(sites, tmp_path):
     for kinds, options, words in (("noise:from=3", {}, "begins in round 3"), ("zero", {"rounds": 0}, "rounds")):
         with pytest.raises(BadInput, match=words):

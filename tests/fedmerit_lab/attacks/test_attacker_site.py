@@ -1,7 +1,6 @@
 """A site under an attack: the contract, when it begins, what it remembers, and whole runs on both engines."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,16 +12,13 @@ from playing import play, without_update
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import TrainsLocally, capabilities
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.schema.declarations import parameters
 from fedmerit.schema.messages import Evaluation, Purpose, Task
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.trainers.factory import initial_network
 from fedmerit_lab.attacks import attacked_runs
-from fedmerit_lab.attacks.attack import ATTACKS, Attack, parse_attack
+from fedmerit_lab.attacks.attack import Attack, parse_attack
 from fedmerit_lab.attacks.attacker_site import AttackerSite
-
-HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +33,6 @@ def test_it_begins_as_early_as_was_said_and_as_it_can():
     assert [Late(from_=given).first for given in (0, 2, 5)] == [3, 3, 5]
     with pytest.raises(ValueError, match=r"^from=-1: expected a whole number, 0 or more$"):
         Attack(from_=-1)
-
-
-def test_every_attack_replaces_hooks_that_there_are():
-    """A hook of another name would never be called."""
-    assert set(dir(Attack)) >= HOOKS
-    replaced = set()
-    for kind in ATTACKS.values():
-        chain = [one for one in kind.__mro__ if issubclass(one, Attack) and one is not Attack]
-        own = {name for one in chain for name, value in vars(one).items() if isinstance(value, Callable | property)}
-        own -= {*parameters(kind), "spoil", "forecast"}  # of attacks on masks, and of forecasters
-        own = {name for name in own if not name.startswith("_")}
-        assert own <= HOOKS, kind
-        replaced |= own
-    assert replaced == HOOKS
 
 
 def test_an_attack_that_changes_nothing_is_an_honest_round(played, open_site):

@@ -142,17 +142,8 @@ def test_every_seed_has_its_own_partition_and_nothing_is_trained_twice(tmp_path,
     pd.testing.assert_frame_equal(again, values)
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     places = (
-        "--out",
-        bench.out,
-        "--pool",
-        pool,
-        "--estimators",
-        "multi_round,data_size",
-        "--seeds",
-        "0,1",
-        "--rounds",
-        1,
-    )
+        "--out", bench.out, "--pool", pool, "--estimators", "multi_round,data_size", "--seeds", "0,1", "--rounds", 1
+    )  # fmt: skip
     result = fedmerit("lab", "bench", "known-answers", *places, "--sites", 3, *given, "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert "Number of 2 seeds" in result.output

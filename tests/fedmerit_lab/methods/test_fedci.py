@@ -9,7 +9,7 @@ from comparing import assert_at_sites, assert_models, dice_of, given_to
 from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
-from fedmerit.contract.method import Layout, Reports
+from fedmerit.contract.method import Layout
 from fedmerit_lab.methods.fedci import ECI, FedCI, FedValue
 
 
@@ -30,13 +30,6 @@ def test_the_shapley_values_of_a_round_sum_to_what_all_gain_over_nobody(method):
         gained = reports.candidates.dice[-1] - reports.candidates.dice[0]
         assert outcome.contribution.nansum().item() == pytest.approx(gained.item(), abs=1e-12)
         assert len(reports.candidates.dice) == 2 ** int(reports.present.sum())
-
-
-@pytest.mark.parametrize("method", [FedCI(), ECI()], ids=["fedci", "eci"])
-def test_more_than_twelve_sites_are_refused(method):
-    method.start(torch.zeros(2), 12, Layout.of(2))
-    with pytest.raises(ValueError, match=r"13 sites.*merge sites"):
-        method.start(torch.zeros(2), 13, Layout.of(2))
 
 
 @pytest.mark.parametrize(("truncation", "unrewarded"), [(0.0, "own"), (0.01, "nothing")])
@@ -104,11 +97,3 @@ def test_leaving_out_bears_more_than_twelve_sites():
     FedValue(kind="leave_one_out").start(torch.zeros(2), 13, Layout.of(2))
     with pytest.raises(ValueError, match="13 sites"):
         FedValue().start(torch.zeros(2), 13, Layout.of(2))
-
-
-@pytest.mark.parametrize("kind", ["shapley", "leave_one_out"])
-def test_sites_let_as_many_candidates_be_evaluated_as_there_are(kind):
-    method = FedValue(kind=kind)
-    reports = Reports(torch.full((5,), 10.0).double(), torch.ones(5, dtype=torch.bool))
-    state = method.start(torch.zeros(2), 5, Layout.of(2))
-    assert len(method.candidates(state, torch.zeros(5, 2), reports).shares) == method.most_candidates(5)

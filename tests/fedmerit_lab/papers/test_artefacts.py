@@ -136,18 +136,6 @@ def test_figure_5_compares_renormalised_weights(study, tmp_path, make):
     assert [panel.axison for panel in made.drawn[0].figure.axes] == [True] * 4 + [False] * 2
 
 
-def test_share_bars_have_a_panel_for_each_site_left_out():
-    pairs = [("A", "B"), ("A", "C"), ("A", "D"), ("C", "A"), ("C", "B"), ("C", "D")]
-    index = pd.MultiIndex.from_tuples(pairs, names=["without", "site"])
-    shares = {"with_all": [50, 30, 20, 30, 30, 40], "without_it": [45, 31, 24, 42.3, 25, 32.7]}
-    first, second = fedce._share_bars(pd.DataFrame(shares, index)).axes
-    assert first.get_title(loc="left") == "without A: \N{GREEK CAPITAL LETTER DELTA} up to 5.0"
-    assert second.get_title(loc="left") == "without C: \N{GREEK CAPITAL LETTER DELTA} up to 12.3"
-    assert [[bar.get_height() for bar in one] for one in second.containers] == [[30, 30, 40], [42.3, 25, 32.7]]
-    colours = [panel.containers[0][place].get_facecolor() for panel, place in ((first, 0), (second, 1))]
-    assert colours[0] == pytest.approx(colours[1])  # a site has one colour in all panels
-
-
 def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
     table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
     (panel,) = site_marks(table, "Test loss").axes

@@ -58,6 +58,8 @@ def test_names_are_unique_and_only_keeps_the_papers_order():
         assert chosen(paper, None) == [artefact for artefact in paper.artefacts if not artefact.on_demand]
     assert [one.name for one in chosen(PAPERS["fedce"], "figure3, table1")] == ["table1", "figure3"]
     assert find_paper("cgsv") is PAPERS["cgsv"]
+    with pytest.raises(BadInput, match="'lenet': unknown; there are fedce, cgsv, fedave, fedsac, cycle"):
+        find_paper("lenet")
 
 
 def test_shared_trainings_are_counted_once():
@@ -67,26 +69,6 @@ def test_shared_trainings_are_counted_once():
     assert trainings_per_seed(chosen(fedce, "table1,figure6,figure4,figure7"), sites, 5) == 10 + 5
     assert trainings_per_seed(chosen(PAPERS["cgsv"], "table1,figure3,figure7"), sites, 5) == 36
     assert len(list_needs(chosen(fedce, "figure4,figure7"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("lenet",), "'lenet': unknown; there are fedce, cgsv, fedave, fedsac, cycle"),
-        (("fedce", "--only", "table9", "--list"), "--only table9: unknown; there are table1, "),
-        (("cycle", "--only", "figure9", "--list"), r"--only figure9: unknown \(Figure 9: photographs"),
-        (("fedsac", "--only", "theorem2", "--list"), r"--only theorem2: unknown \(Theorem 1, Theorem 2: checked"),
-        (("fedce", "--out", "x"), "--sites: missing"),
-        (("fedce", "--sites", "x"), "--out: missing"),
-        (("fedce", "--sites", "x", "--out", "y", "--seeds", "a"), "--seeds a: expected whole numbers"),
-    ],
-)
-def test_bad_input_is_refused(arguments, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = fedmerit("lab", "paper", *arguments)
-    assert result.exit_code == 2, result.output
-    assert re.search(words, plain(result.output))
-    assert list(tmp_path.iterdir()) == []
 
 
 # Every artefact of comparisons, of synthetic runs

@@ -8,8 +8,7 @@ import pytest
 
 from fedmerit.methods.registry import METHODS
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Made, Published, beside, names, printed, published
-from fedmerit_lab.papers.required_trainings import Compared, WithoutOne
+from fedmerit_lab.papers.artefact import KEEP_OWN, Published, beside, names, printed, published
 
 
 def table_of(cells, columns, where="Table 0"):
@@ -37,12 +36,6 @@ def test_several_printed_tables_are_numbered():
     assert [table.name for table in printed("table9", [one, two])] == ["table9-published-1", "table9-published-2"]
     (chosen,) = printed("table9", [one, two], lambda group: group == "large")
     assert (chosen.name, chosen.headings) == ("table9-published-2", ["Method", "A, large"])
-
-
-def test_an_artefact_costs_as_much_as_its_needs():
-    needs = (Compared(("fedavg", "fedce")), WithoutOne("fedavg"))
-    assert Artefact("table0", "x", lambda study, artefact: Made(), needs).cost == "2 + N + 1"
-    assert Artefact("table0", "x", lambda study, artefact: Made()).cost == "0"
 
 
 def test_a_cell_is_a_number_a_deviation_or_a_mean_with_the_highest():

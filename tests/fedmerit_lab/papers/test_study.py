@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from paper_runs import SyntheticTraining
-from run_factory import SITES, make_sites, prepare_again
+from run_factory import SITES, make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
@@ -42,23 +42,6 @@ def test_a_folder_belongs_to_one_study(sites, tmp_path):
         Study(tmp_path / "out", sites, 3, [0], settings={"width": "4"}).claim()
     with pytest.raises(BadInput, match="holds only Alder"):
         Study(tmp_path / "out", make_sites(tmp_path / "one", ["Alder"], size=16), 1, [0])
-
-
-def test_a_folder_belongs_to_the_same_images_in_any_place(tmp_path):
-    sites = make_sites(tmp_path / "sites", SITES, size=16)
-    own = make_sites(tmp_path / "own", ["Centre"], size=16)
-    Study(tmp_path / "out", sites, 3, [0], server_sites=own).claim()
-    moved, moved_own = sites.rename(tmp_path / "moved"), own.rename(tmp_path / "moved-own")
-    Study(tmp_path / "out", moved, 3, [0], server_sites=moved_own).claim()
-    with pytest.raises(BadInput, match=r"holds trainings with server sites .*moved-own\."):
-        Study(tmp_path / "out", moved, 3, [0]).claim()
-    for changed, name in ((moved_own / "Centre", "Centre"), (moved / "Birch", "Birch")):
-        prepare_again(changed)
-        with pytest.raises(BadInput, match=rf"moved.*: {name} is not what .*out was started with"):
-            Study(tmp_path / "out", moved, 3, [0], server_sites=moved_own).require_same()
-    others = make_sites(tmp_path / "others", ["Elm", "Fir"], size=16)
-    with pytest.raises(BadInput, match=r"others: Alder, Birch, .*, Elm, Fir are not what"):
-        Study(tmp_path / "out", others, 3, [0], server_sites=moved_own).require_same()
 
 
 def test_a_partition_is_made_once(study, monkeypatch):

@@ -23,14 +23,9 @@ from fedmerit.server.exchange import Exchange
 LIAR = "Birch"
 NAN, INF = float("nan"), float("inf")
 JUNK = {
-    "nothing": None,
-    "text": "many",
-    "bytes": b"\0",
-    "a list": [1, 2],
-    "a set": {1},
-    "infinity": INF,
-    "a table": {"a": 1},
-}
+    "nothing": None, "text": "many", "bytes": b"\0", "a list": [1, 2], "a set": {1}, "infinity": INF,
+    "a table": {"a": 1}
+}  # fmt: skip
 ARRAYS = ("float64", "float16", "int64", "bool", "object", "str")
 
 Change = Callable[[Any], None]

@@ -302,16 +302,8 @@ def test_adapters_only_in_half_precision_are_what_a_run_sends_and_keeps(project)
     client.write_text(text)
     run = project / "run"
     options = [
-        "run",
-        "--out",
-        run,
-        "--method",
-        "cgsv",
-        "--script",
-        client,
-        "--model",
-        f"{project / 'model.py'}:adapters",
-    ]
+        "run", "--out", run, "--method", "cgsv", "--script", client, "--model", f"{project / 'model.py'}:adapters"
+    ]  # fmt: skip
     code, output = called(*options, "--rounds", 2, "--engine", "local")
     assert code == 0, output
     kept = torch.load(next((run / "models").glob("*.pt")))

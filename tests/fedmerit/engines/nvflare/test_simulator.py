@@ -124,14 +124,9 @@ def test_a_site_killed_ends_the_run_with_its_name(fedmerit, options, processes_o
 @pytest.mark.slow
 def test_a_simulation_that_cannot_begin_ends_with_its_sites(tmp_path):
     command = [
-        sys.executable,
-        "-m",
-        "fedmerit.engines.nvflare.simulator",
-        str(tmp_path / "run"),
-        str(tmp_path),
-        "1",
-        "site1",
-    ]
+        sys.executable, "-m", "fedmerit.engines.nvflare.simulator", str(tmp_path / "run"), str(tmp_path), "1",
+        "site1"
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert str(tmp_path / "run" / "run.json") in done.stderr

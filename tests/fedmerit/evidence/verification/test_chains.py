@@ -9,23 +9,10 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.chains import read_ledger
 
 RECORD = {
-    "round": 0,
-    "of": 2,
-    "participants": ["A"],
-    "began": {"A": "b"},
-    "updates": {"A": "u"},
-    "weights": {"A": 1.0},
-    "contributions": {"A": None},
-    "reputations": {"A": 1.0},
-    "inputs": {"size": 0, "counts": {}},
-    "rejected": {},
-    "flagged": [],
-    "model": "m",
-    "validation_dice": {"A": 0.5},
-    "rows": "r",
-    "evaluated": {},
-    "logs": {},
-}
+    "round": 0, "of": 2, "participants": ["A"], "began": {"A": "b"}, "updates": {"A": "u"}, "weights": {"A": 1.0},
+    "contributions": {"A": None}, "reputations": {"A": 1.0}, "inputs": {"size": 0, "counts": {}}, "rejected": {},
+    "flagged": [], "model": "m", "validation_dice": {"A": 0.5}, "rows": "r", "evaluated": {}, "logs": {}
+}  # fmt: skip
 FIRST = RECORD | {"plan": "p"}
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from certificates import certify
 from ledger_records import beside_the_servers_word, sentences
-from pretending import tiny_plan
 from signed_runs import closed_again, lines_of, log_of, measured, rewritten, rows_again, run_signed, untold
 
 from fedmerit.errors import BadInput
@@ -22,7 +21,6 @@ from fedmerit.evidence.ledger import GENESIS, Ledger, log_payload
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust, read_certificate
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
-from fedmerit.schema.configuration.run import describe
 from fedmerit_deploy.provisioning import init, make_project
 
 NOT_COUNTERSIGNED = (
@@ -70,7 +68,6 @@ def another(tmp_path_factory) -> Keys:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole FedAvg run, ledger and logs signed by their owners. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
     return run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
 
 
@@ -273,9 +270,7 @@ def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
 def test_heads_without_the_servers_signature_are_said_to_be_open(sites, tmp_path, keys, monkeypatch):
     monkeypatch.setattr("fedmerit.server.recorder.Ledger.head", Ledger.last_hash)
     monkeypatch.setattr("fedmerit.evidence.verification.heads.record_head", lambda record: record["hash"])
-    run = tmp_path / "run"
-    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
-    run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
+    run = run_signed(tmp_path / "run", sites, "fedavg", keys.signer(SERVER), keys.signer)
     untold(run)
     assert sentences(verify_run(run, logs(run), keys.trust)) == (
         "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
@@ -538,7 +533,6 @@ def test_words_that_the_server_left_out_are_said_to_be_open(run, keys):
 def test_certificates_that_sites_enrolled_with_say_whose_word_it_is(sites, keys, tmp_path):
     """Of a guarded run: without any log, and with one whose signatures its site took away."""
     run, root = tmp_path / "run", read_certificate(keys.root)
-    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS, guard="on"), SITES, "prod"))
     run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer, root=root)
     assert beside_the_servers_word(verify_run(run, logs(run), keys.trust)) == ()
     path = log_of(run, "site2")

@@ -259,10 +259,6 @@ def less_bounded(record: dict[str, Any]) -> None:
     record["guard"].setdefault("bounds", {})["clipped"] = {"Alder": 0.5}
 
 
-def lengthened(record: dict[str, Any]) -> None:
-    record["inputs"]["products"]["Birch"]["Birch"] *= 100
-
-
 def better_rated(record: dict[str, Any]) -> None:
     rating = record["inputs"]["ratings"]["leave_one_out"]["Alder"]["dice"]
     rating[:] = [1 - dice for dice in rating]

@@ -6,20 +6,18 @@ Runs are signed, guarded, and of three hospitals, each its own organisation; all
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from ledger_records import beside_the_servers_word
-from pretending import tiny_plan
 from signed_runs import closed_again, lines_of, log_of, rewritten, rows_again, run_signed
 
 import fedmerit.server.run_guard as run_guard
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import Signer, Trust, read_certificate
 from fedmerit.evidence.verification.run import examine_run, verify_run
-from fedmerit.files import write_json
-from fedmerit.schema.configuration.run import describe
 from fedmerit.server.round_inputs import LEAVE_ONE_OUT, SERVER, Rating
 from fedmerit_deploy.provisioning import init, make_project
 
@@ -33,17 +31,21 @@ def kits(tmp_path_factory):
     return init(out, project)[0].path.parent
 
 
-@pytest.fixture
-def made(kits, sites, tmp_path):
-    """A run whose server ``spoil`` makes dishonest."""
+@pytest.fixture(scope="module")
+def made(kits, sites, tmp_path_factory):
+    """Return a function that makes a run, whose server ``spoil`` makes dishonest."""
 
-    def make(method="fedce", spoil=lambda federation: None, lost=(), name="run"):
-        run = tmp_path / name
-        write_json(run / "run.json", describe("run", tiny_plan(method, rounds=3, guard="on"), SITES, "prod"))
-        root = read_certificate(kits / "site1/startup/rootCA.pem")
+    def make(method="fedce", spoil=lambda federation: None, lost=()):
+        run, root = tmp_path_factory.mktemp("made") / "run", read_certificate(kits / "site1/startup/rootCA.pem")
         return run_signed(run, sites, method, signer(kits, HOST), lambda site: signer(kits, site), lost, root, spoil)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def honest(made):
+    """Return a function that makes the honest run of a method once: never change it."""
+    return cache(made)
 
 
 def signer(kits, name):
@@ -79,8 +81,8 @@ def invent_ratings(federation):
     object.__setattr__(federation.evaluator, "leave_one_out", leave_one_out)
 
 
-def test_honest_run_leaves_only_open_what_nobody_but_the_server_has(made, kits, fedmerit):
-    run = made()
+def test_honest_run_leaves_only_open_what_nobody_but_the_server_has(honest, kits, fedmerit):
+    run = honest("fedce")
     found = examined(run, kits)
     assert found.faults == ()
     assert beside_the_servers_word(found) == ()
@@ -102,16 +104,16 @@ def test_ratings_on_images_that_the_plan_does_not_name_convict_the_server(made, 
     assert "the plan, whose digest every site's log has, names none: the server invented them" in reported.stderr
 
 
-def test_organisation_is_that_of_the_certificate(made, kits, monkeypatch):
+def test_organisation_is_that_of_the_certificate(made, honest, kits, monkeypatch):
     """The server says that two rivals are one organisation, so that they share one reward."""
-    honest, read = made(name="honest"), run_guard.read_organisation
+    read = run_guard.read_organisation
     monkeypatch.setattr(
         run_guard,
         "read_organisation",
         lambda one, site, root: "organisation Trust" if site in ("site1", "site2") else read(one, site, root),
     )
     run = made()
-    assert last_weights(run)["site3"] > last_weights(honest)["site3"]
+    assert last_weights(run)["site3"] > last_weights(honest("fedce"))["site3"]
     found = examined(run, kits)
     faults = [one for one in found.faults if one.kind == "organisation"]
     assert {(one.site, one.found, one.expected) for one in faults} == {
@@ -122,9 +124,9 @@ def test_organisation_is_that_of_the_certificate(made, kits, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedce"])
-def test_shared_cases_that_only_the_server_saw_are_not_shown(made, kits, monkeypatch, method):
+def test_shared_cases_that_only_the_server_saw_are_not_shown(made, honest, kits, monkeypatch, method):
     """The number is at least what the lie moved."""
-    honest = made(method, name="honest")
+    before = last_weights(honest(method))
     monkeypatch.setattr(
         run_guard,
         "find_shared_cases",
@@ -134,7 +136,7 @@ def test_shared_cases_that_only_the_server_saw_are_not_shown(made, kits, monkeyp
     )
     monkeypatch.setattr(run_guard, "count_once", lambda fingerprints: [0.5, 0.5, 1.0])
     run = made(method)
-    gained = last_weights(run)["site3"] - last_weights(honest)["site3"]
+    gained = last_weights(run)["site3"] - before["site3"]
     found = examined(run, kits)
     assert found.faults == ()
     questions = {one.kind: one for one in found.unproven if one.kind in ("sharing unproven", "duplicates unproven")}
@@ -144,28 +146,32 @@ def test_shared_cases_that_only_the_server_saw_are_not_shown(made, kits, monkeyp
     assert max(one.moved.weight for one in questions.values()) >= gained - 1e-9
 
 
-def test_signed_answers_that_the_ledger_lacks_are_a_contradiction(made, kits, fedmerit):
-    run = made("fedavg", lost=[("site1", 1), ("site1", 2)])
-    assert "site1" not in last_weights(run)
-    found = examined(run, kits)
+@pytest.fixture(scope="module")
+def lossy(made):
+    """A run whose server takes nothing of site1 after round 0."""
+    return made("fedavg", lost=[("site1", 1), ("site1", 2)])
+
+
+def test_signed_answers_that_the_ledger_lacks_are_a_contradiction(lossy, kits, fedmerit):
+    assert "site1" not in last_weights(lossy)
+    found = examined(lossy, kits)
     left_out = [one for one in found.faults if one.kind == "answer left out"]
     assert [(one.site, one.round) for one in left_out] == [("site1", 1), ("site1", 2)]
     assert "site1, in its log, signed the contrary" in found.attribute(left_out[0])
-    assert fedmerit("verify", run, "--site-log", log_of(run, "site1")).exit_code == 1
+    assert fedmerit("verify", lossy, "--site-log", log_of(lossy, "site1")).exit_code == 1
 
 
-def test_without_its_log_a_site_is_the_servers_word(made, kits):
-    run = made("fedavg", lost=[("site1", 1)])
-    found = examined(run, kits, ("site2", "site3"))
+def test_without_its_log_a_site_is_the_servers_word(lossy, kits):
+    found = examined(lossy, kits, ("site2", "site3"))
     assert found.faults == ()
     (question,) = [one for one in found.unproven if one.kind == "logs missing"]
     assert (question.site, question.moved.site) == ("site1", "site1")
     assert found.moved.weight == pytest.approx(1.0)
 
 
-def test_site_that_rewrote_its_log_is_convicted_by_its_signature(made, kits):
+def test_site_that_rewrote_its_log_is_convicted_by_its_signature(honest, kits, tmp_path):
     """Its signature in the ledger is on another log: what that has against the server does not count."""
-    run = made("fedavg")
+    run = Path(shutil.copytree(honest("fedavg"), tmp_path / "run"))
 
     def change(lines):
         for line in lines:
@@ -181,9 +187,8 @@ def test_site_that_rewrote_its_log_is_convicted_by_its_signature(made, kits):
         assert words in found.attribute(fault)
 
 
-def test_every_contradiction_is_found(made, kits):
-    run = made("fedavg")
-    copy = Path(shutil.copytree(run, run.parent / "copy"))
+def test_every_contradiction_is_found(honest, kits, tmp_path):
+    copy = Path(shutil.copytree(honest("fedavg"), tmp_path / "copy"))
 
     def change(lines):
         for line in lines[:2]:

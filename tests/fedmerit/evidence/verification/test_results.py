@@ -230,19 +230,13 @@ def all_measured(round, split, site="A", **more):
 FINISHED = [split + name for split, name in product(("validation_", "testing_"), ("given", "local_only", "selected"))]
 ALL_ROWS = [
     *(a_row(round, site, name) for round in (0, 1) for site in "AB" for name in ("weight", "reputation")),
-    a_row(1, "A", "agreement", coalition="B"),
-    a_row(1, "C", "rejected", 1),
-    *all_measured(0, "validation"),
-    *all_measured(1, "validation_trained"),
-    *all_measured(2, "validation"),
-    *all_measured(1, "testing"),
+    a_row(1, "A", "agreement", coalition="B"), a_row(1, "C", "rejected", 1), *all_measured(0, "validation"),
+    *all_measured(1, "validation_trained"), *all_measured(2, "validation"), *all_measured(1, "testing"),
     *(a_row(1, "A", name, split="union", case="A/0", label="disc") for name in ("dice", "hd95_px", "nsd_px")),
-    a_row(1, "A", "bytes_received", 9, split="testing"),
-    a_row(1, "C", "rejected", 1, split="testing"),
-    *all_measured(0, "testing_best"),
-    *(one for split in FINISHED for one in all_measured(1, split)),
-    a_row(1, "A", "final_model_choice", 2, split="testing_selected"),
-]
+    a_row(1, "A", "bytes_received", 9, split="testing"), a_row(1, "C", "rejected", 1, split="testing"),
+    *all_measured(0, "testing_best"), *(one for split in FINISHED for one in all_measured(1, split)),
+    a_row(1, "A", "final_model_choice", 2, split="testing_selected")
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -11,16 +11,14 @@ import pytest
 from certificates import issue
 from ledger_records import beside_the_servers_word, sentences
 from peer_models import EARLY
-from pretending import tiny_plan
 from signed_runs import closed_again, lines_of, log_of, measured, rewritten, run_signed, untold
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING
-from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.evidence.signatures import Signer, Trust
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import RunConfiguration, describe
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
 
 ROUNDS = 3
@@ -41,7 +39,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def signed(keys, sites, tmp_path_factory) -> Path:
     """A whole CGSV run of three rounds, its ledger signed; each site's log lies in its own folder. Never change it."""
     run = tmp_path_factory.mktemp("signed") / "run"
-    write_json(run / "run.json", describe("run", tiny_plan("cgsv", rounds=ROUNDS), NAMES, "local"))
     return run_signed(run, sites, "cgsv", Signer(keys / "server.key", keys / "server.crt"))
 
 
@@ -153,44 +150,18 @@ def is_found(run: Path, path: Path, content: bytes, log: Path | None, trust: Tru
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "the log"])
 def test_one_byte_changed_anywhere_is_found(run, name):
-    """Every bit of the structure and of the last record's signature, and a seeded hundred bytes beyond."""
+    """A seeded few, of which some are in the last signature; `test_ledger.py` changes every byte of a chain."""
     path = run / name if name == "ledger.jsonl" else log_of(run)
     whole = path.read_bytes()
     draws = random.Random(0)
     start = whole.rindex(b'"hash"')
-    places = {*draws.sample(range(len(whole)), 100), *range(start, len(whole))}
+    places = {*draws.sample(range(len(whole)), 20), *draws.sample(range(start, len(whole)), 20)}
     missed = []
     for place in sorted(places):
         changed = whole[:place] + bytes([whole[place] ^ 1 << draws.randrange(8)]) + whole[place + 1 :]
         if not is_found(run, path, changed, log_of(run)):
             missed.append(place)
     assert not missed
-
-
-@pytest.fixture(params=["nobody", "stranger"])
-def forged(request, run, keys) -> Path:
-    """The run with a weight changed and the chain written again, signed by nobody, or by a stranger."""
-    stranger = Signer(keys / "stranger.key", keys / "stranger.crt") if request.param == "stranger" else None
-    rewritten(run / "ledger.jsonl", lambda lines: lines[1]["weights"].update(site2=0.9), stranger)
-    return run
-
-
-def test_ledger_written_again_with_a_certificate_to_fit_is_not_what_sites_were_sent(forged, keys):
-    signed_again = "signature" in lines_of(forged / "ledger.jsonl")[0]
-    if signed_again:
-        shutil.copy(keys / "stranger.crt", forged / CERTIFICATE)
-    else:
-        (forged / CERTIFICATE).unlink()
-    closed_again(forged, Signer(keys / "stranger.key", keys / "stranger.crt") if signed_again else None)
-    with pytest.raises(BadInput, match=r"results\.csv: weight of site2 in round 1 is 0\.\d+, the ledger has 0\.9"):
-        verify_run(forged)  # in itself the ledger is whole
-    with pytest.raises(BadInput, match=r"it is not signed|signed by 'stranger'; expected server"):
-        verify_run(forged, trust=Trust(keys / "root.crt", "server"))
-    with pytest.raises(
-        BadInput,
-        match=r"line 2: what it has for the server's signature is none|line 3: the server said its ledger ended",
-    ):
-        verify_run(forged, [log_of(forged)])
 
 
 def test_ledger_signed_in_part_is_found(run, keys):
@@ -224,7 +195,6 @@ def test_log_that_disagrees_is_found_and_what_differs_is_named(run, change, word
 
 
 def test_what_the_server_threw_away_is_reported_where_the_site_gives_its_log(sites, tmp_path):
-    write_json(tmp_path / "run/run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), NAMES, "local"))
     run = run_signed(tmp_path / "run", sites, "fedavg", None, lost=[("site2", 1)])
     assert verify_run(run, [log_of(run, "site1")]).updates == {"site1": ROUNDS}
     reported = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"

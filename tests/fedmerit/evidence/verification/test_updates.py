@@ -9,7 +9,7 @@ from ledger_records import round_record, round_records
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger, texts_digest
-from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.evidence.signatures import Signer, Trust
 from fedmerit.evidence.verification.chains import read_site_log
 from fedmerit.evidence.verification.updates import (
     PeerExchange,
@@ -84,26 +84,6 @@ def test_what_is_no_log_of_one_site_is_refused(written_log, entries, words):
     with pytest.raises(BadInput) as found:
         read_site_log(path)
     assert str(found.value).startswith(f"{path}{words}")
-
-
-def test_a_signed_log_is_the_sites_own(written_log, keys):
-    signer = Signer(keys / "A.key", keys / "A.crt")
-    path = written_log(ENTRIES, signer)
-    with pytest.raises(BadInput, match=r"certificate\.pem: file not found"):
-        read_site_log(path)
-    shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
-    for trust in (None, Trust(keys / "root.crt", "server"), Trust(keys / "B.crt")):  # B's says nothing of A's
-        assert read_site_log(path, trust).certificates == (signer.certificate,)
-    shutil.copy(keys / "B.crt", path.parent / CERTIFICATE)
-    with pytest.raises(BadInput, match="signed by 'B'; expected A"):
-        read_site_log(path)
-
-
-def test_a_log_signed_by_nobody_beside_a_certificate_is_refused(written_log, keys):
-    path = written_log(ENTRIES)
-    shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
-    with pytest.raises(BadInput, match="line 1: it is not signed"):
-        read_site_log(path)
 
 
 def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate_is(written_log, keys, tmp_path):

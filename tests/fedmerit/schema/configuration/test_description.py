@@ -67,11 +67,6 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
     assert reported["packages"]["nvflare"] == "1.0"
 
 
-def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
-    write_json(tmp_path / "run.json", describe("mine", CONFIG, ("B", "A"), "sim"))
-    assert read_plan(tmp_path) == CONFIG
-
-
 @pytest.mark.parametrize(
     ("content", "reported"),
     [

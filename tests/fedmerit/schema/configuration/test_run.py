@@ -140,14 +140,6 @@ def test_a_stored_configuration_without_parameters_takes_the_defaults():
     assert RunConfiguration.from_dict(stored) == config(batch_size=8)
 
 
-def test_a_configuration_is_not_changed_by_what_it_was_made_from():
-    network, settings = dict(NETWORK), {"combine": "plus"}
-    made = make_configuration("fedce", "fundus", 1, 0, network, settings)
-    network["in_channels"], settings["combine"] = 9, "times"
-    assert made.network.in_channels == 3
-    assert made.parameters["combine"] == "plus"
-
-
 @pytest.mark.parametrize("name", ["momentum", "clip_norm"])
 def test_a_method_that_needs_plain_steps_takes_no_others(name):
     settings = {"optimizer": "sgd", name: "0.9"}

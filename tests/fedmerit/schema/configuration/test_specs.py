@@ -117,17 +117,12 @@ def test_specs_are_completed_by_their_defaults():
 @pytest.mark.parametrize(
     ("spec", "word"),
     [
-        ("exclude", "exclude"),
-        ("percentile:epsilon=1", "epsilon"),
-        ("percentile:gamma", "gamma"),
-        ("percentile:gamma=1,gamma=2", "gamma"),
-        ("percentile:percentile=101", "101"),
-        ("percentile:gamma=0", "gamma=0"),
-        ("svt:fraction=0.1", "svt"),
-        ("gaussian:clip=x", "clip='x'"),
-        ("gaussian:noise=nan", "noise=nan"),
+        ("exclude", "exclude"), ("percentile:epsilon=1", "epsilon"), ("percentile:gamma", "gamma"),
+        ("percentile:gamma=1,gamma=2", "gamma"), ("percentile:percentile=101", "101"),
+        ("percentile:gamma=0", "gamma=0"), ("svt:fraction=0.1", "svt"), ("gaussian:clip=x", "clip='x'"),
+        ("gaussian:noise=nan", "noise=nan")
     ],
-)
+)  # fmt: skip
 def test_what_is_no_filter_is_refused_by_name(spec, word):
     with pytest.raises(BadInput, match=word):
         parse_filter(spec)

@@ -171,18 +171,12 @@ def test_models_that_sites_hold_come_with_what_they_hold(rule):
 @pytest.mark.parametrize(
     ("asked", "of_outcome", "round", "rule"),
     [
-        ("method", "models", 0, "models"),
-        ("method", "initial", 0, "initial"),
-        ("mean", "initial", 0, "initial"),
-        ("own", "initial", 0, "initial"),
-        ("frozen", "initial", 1, "initial"),
-        ("frozen", "initial", 2, "frozen"),
-        ("method", "shared", 0, "mean"),
-        ("weights", "own", 0, "weights"),
-        ("frozen", "own", 1, "mean"),
-        ("frozen", "own", 2, "frozen"),
+        ("method", "models", 0, "models"), ("method", "initial", 0, "initial"), ("mean", "initial", 0, "initial"),
+        ("own", "initial", 0, "initial"), ("frozen", "initial", 1, "initial"), ("frozen", "initial", 2, "frozen"),
+        ("method", "shared", 0, "mean"), ("weights", "own", 0, "weights"), ("frozen", "own", 1, "mean"),
+        ("frozen", "own", 2, "frozen")
     ],
-)
+)  # fmt: skip
 def test_the_rule_of_a_round(asked, of_outcome, round, rule):
     training = Training(statistics=asked, frozen_from=2)
     assert statistics_rule(training, round, of_outcome) == rule

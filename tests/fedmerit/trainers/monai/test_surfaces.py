@@ -12,19 +12,10 @@ from fedmerit.trainers.monai.surfaces import measure_surfaces, surface_dice_by_a
 SPACINGS = [(1.0, 1.0, 1.0), (3.6, 0.6, 0.6), (0.5, 2.0, 1.25)]
 # NSD at 2 mm of `blobs` by seed and spacing, by surface-distance 0.1 (Google DeepMind)
 BY_AREA = {
-    (0, SPACINGS[0]): 0.982638,
-    (0, SPACINGS[1]): 0.988617,
-    (0, SPACINGS[2]): 0.973713,
-    (1, SPACINGS[0]): 0.975409,
-    (1, SPACINGS[1]): 0.979809,
-    (1, SPACINGS[2]): 0.974644,
-    (2, SPACINGS[0]): 0.977645,
-    (2, SPACINGS[1]): 0.988417,
-    (2, SPACINGS[2]): 0.965013,
-    (3, SPACINGS[0]): 0.987203,
-    (3, SPACINGS[1]): 0.990816,
-    (3, SPACINGS[2]): 0.979351,
-}
+    (0, SPACINGS[0]): 0.982638, (0, SPACINGS[1]): 0.988617, (0, SPACINGS[2]): 0.973713, (1, SPACINGS[0]): 0.975409,
+    (1, SPACINGS[1]): 0.979809, (1, SPACINGS[2]): 0.974644, (2, SPACINGS[0]): 0.977645, (2, SPACINGS[1]): 0.988417,
+    (2, SPACINGS[2]): 0.965013, (3, SPACINGS[0]): 0.987203, (3, SPACINGS[1]): 0.990816, (3, SPACINGS[2]): 0.979351
+}  # fmt: skip
 
 
 def blobs(seed, shape=(9, 20, 17)):

@@ -1,6 +1,6 @@
 """Simulated budgets whose right shares are known: what rules misallocate, and by how much two studies differ.
 
-``python tests/support/simulated_payouts.py STUDIES`` prints the table of docs/valuation.md.
+``python benchmarks/simulated_payouts.py STUDIES`` prints the table of docs/valuation.md.
 """
 
 import sys

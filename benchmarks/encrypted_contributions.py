@@ -1,8 +1,8 @@
 """What docs/studies/encrypted-contribution.md measures, from finished runs.
 
-python tests/support/encrypted_contributions.py values BENCH/SCENARIO     a scenario of `fedmerit lab bench values`
-python tests/support/encrypted_contributions.py revealed RUN              a run with --keep-updates
-python tests/support/encrypted_contributions.py claims RUN...             FedCE runs
+python benchmarks/encrypted_contributions.py values BENCH/SCENARIO     a scenario of `fedmerit lab bench values`
+python benchmarks/encrypted_contributions.py revealed RUN              a run with --keep-updates
+python benchmarks/encrypted_contributions.py claims RUN...             FedCE runs
 """
 
 import sys
