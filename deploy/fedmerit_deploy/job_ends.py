@@ -24,6 +24,7 @@ from fedmerit.reasons import Remedy, is_full, remedy
 from fedmerit_deploy.revocation import Revocations
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
+LATER = "fedmerit_later"  # in `session.describe`: which job continues the run of a job that ended early
 META = "fedmerit_end"  # in NVFlare's description of a job
 OUTCOME_SECONDS = 60.0  # for the sites' reports on a job that is over at the server
 ROOM_SECONDS, ROOM_PAUSE = 86_400.0, 5.0  # to wait for room on the server's disk; between tries
@@ -90,6 +91,8 @@ class JobEnd:
 def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str]:
     """Return in lines how a job ended, by NVFlare's description of it, and what to type; none if it is not over."""
     job, status, end = description["job_id"], description["status"], JobEnd.of(description)
+    later = description.get(LATER)
+    advise = advise and not later
     resume = f"; `fedmerit job resume {job}` continues" if advise else ""
     because = {
         RunStatus.FINISHED_COMPLETED: "",
@@ -109,8 +112,10 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
             Cause.input: "; mend that, then submit a job again",
             Cause.hospital: f"; have those sites mend it{resume.replace('; `', ', then `')}",
         }.get(end.cause, resume)
+        advice = "" if later else advice
         because = f"after {end.round} complete rounds: {end.error}{advice}"
     lines = [f"{job}: ended, {because}"] if because else []
+    lines += [f"{job}: {later}"] if later else []
     return lines + [f"{job}: {site} was {why}" for site, why in end.absent.items()]
 
 

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, REPEATS
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import RUN_NAME, read_object, write_json
-from fedmerit_deploy.job_ends import JobEnd, explain_end
+from fedmerit_deploy.job_ends import LATER, JobEnd, explain_end
 from fedmerit_deploy.kit_files import read_name, require_kind, server_address
 from fedmerit_deploy.processes import proxy_advice
 
@@ -75,7 +75,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
     opened, quiet = None, logging.NullHandler()
     logging.getLogger().addHandler(quiet)  # without any, what NVFlare's cells log would go to standard error
     try:
-        with redirect_stdout(StringIO()):
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # tracebacks of logins that are tried again
             opened = new_secure_session(read_name(kit), str(kit.resolve()), timeout=timeout)
         yield opened
     except (NoConnection, FLCommunicationError) as error:  # the second: it is there, and answers too late
@@ -126,12 +126,36 @@ def resume(opened: Session, job_id: str) -> str:
     Raises:
         BadInput: the job came to its end, so that nothing is left to do.
     """
-    description = job(opened, job_id)
+    description = latest(opened, job_id)
+    job_id = str(description["job_id"])
     if description["status"] == COMPLETED or JobEnd.of(description).finished:
         raise BadInput(f"job {job_id}: came to its end; fetch it")
     if not has_job_ended(description):
         stop(opened, job_id)
     return str(opened.clone_job(description.get("cloned_from") or job_id))
+
+
+def latest(opened: Session, job_id: str) -> dict[str, Any]:
+    """Return NVFlare's description of the last job of a run: the given one, or a later one that continues it."""
+    description = job(opened, job_id)
+    first = description.get("cloned_from") or job_id
+    for other in jobs(opened):  # the last submitted first
+        if other["job_id"] == description["job_id"]:
+            break
+        if (later := job(opened, str(other["job_id"]))).get("cloned_from") == first:
+            return later
+    return description
+
+
+def describe(opened: Session, job_id: str) -> dict[str, Any]:
+    """Return NVFlare's description of a job, with `LATER` if it ended early and another one continues its run."""
+    description = job(opened, job_id)
+    if not has_job_ended(description) or description["status"] == COMPLETED:
+        return description
+    later = latest(opened, job_id)
+    if later["job_id"] == description["job_id"]:
+        return description
+    return description | {LATER: f"job {later['job_id']} ({later['status']}) continues its run"}
 
 
 def stop(opened: Session, job_id: str) -> None:
@@ -145,8 +169,9 @@ def stop(opened: Session, job_id: str) -> None:
 
 def abort(opened: Session, job_id: str) -> None:
     """Abort a job; `BadInput` if it is over already, or not at work yet."""
-    if has_job_ended(description := job(opened, job_id)):
-        raise BadInput(f"job {job_id}: is over already ({description['status']})")
+    if has_job_ended(description := describe(opened, job_id)):
+        later = f"; {description[LATER]}" if LATER in description else ""
+        raise BadInput(f"job {job_id}: is over already ({description['status']}){later}")
     if not _abort(opened, job_id):
         raise BadInput(f"job {job_id}: nothing of it is at work at the server; it is being started or ended")
 
@@ -182,8 +207,8 @@ def remove_site(opened: Session, job_id: str, site: str) -> str:
     Raises:
         BadInput: the site has no part in the run, or too few others are connected.
     """
-    description = job(opened, job_id)
-    first = str(description.get("cloned_from") or job_id)
+    description = latest(opened, job_id)
+    first, job_id = str(description.get("cloned_from") or job_id), str(description["job_id"])
     took = job_sites(description) | job_sites(job(opened, first))
     if site not in took:
         raise BadInput(f"job {job_id}: {site} has no part in it; its sites are {', '.join(sorted(took)) or 'none'}")
@@ -298,7 +323,7 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out")
-    description = job(opened, job_id)
+    description = describe(opened, job_id)
     if not has_job_ended(description):
         raise BadInput(f"job {job_id}: is {description['status']}; fetch it when it is over, or abort it first")
     out.parent.mkdir(parents=True, exist_ok=True)

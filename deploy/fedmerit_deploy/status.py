@@ -70,7 +70,7 @@ def read_federation(kit: Path, job: str | None = None) -> FederationState:
     """
     with session.session(kit) as opened:
         silent, facts = ask_sites(opened, now := time.time())
-        jobs = [session.job(opened, job)] if job else session.jobs(opened)
+        jobs = [session.describe(opened, job)] if job else session.jobs(opened)
         running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
         progress = {name: state for name in running if (state := session.progress(opened, name))}
     heard = _remember(kit, silent, now)

@@ -144,14 +144,8 @@ def _names(sites: Collection[str]) -> str:
 
 def look_at(opened: Session, job_id: str) -> tuple[str, Look]:
     """Return the id of the job that continues the run of ``job_id``, itself or a later one, and a look at it."""
-    description = session.job(opened, job_id)
+    description = session.latest(opened, job_id)
     first = description.get("cloned_from") or job_id
-    for other in session.jobs(opened):  # the last submitted first
-        if other["job_id"] == description["job_id"]:
-            break
-        if (later := session.job(opened, str(other["job_id"]))).get("cloned_from") == first:
-            description = later
-            break
     job_id, connected = str(description["job_id"]), session.connected(opened)
     if session.has_job_ended(description) and META not in description:
         time.sleep(SETTLING)

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.flare_api.api_spec import InternalError, JobNotRunning, NoConnection
 from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedmerit.engines.nvflare.operations import REPEATS, read_repeats
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit_deploy import session
+from fedmerit_deploy.job_ends import explain_end
 from fedmerit_deploy.session import remove_site
 
 
@@ -117,6 +119,7 @@ def test_newcomers_are_sites_without_deployment(sites, details, found):
 
 JOBS = {
     "first": {"job_id": "first", "status": session.COMPLETED, "job_deploy_detail": ["server: OK", "A: OK", "B: OK"]},
+    "other": {"job_id": "other", "status": "RUNNING", "min_clients": 2},
     "later": {"job_id": "later", "status": "RUNNING", "min_clients": 2, "cloned_from": "first"},
 }
 
@@ -141,14 +144,37 @@ def server(monkeypatch):
 
     opened.download_job_result = download
     monkeypatch.setattr(session, "job", lambda opened, job_id: JOBS[job_id])
+    monkeypatch.setattr(session, "jobs", lambda opened: [JOBS["later"], JOBS["other"], JOBS["first"]])
     monkeypatch.setattr(session, "connected", lambda opened: ["A", "B", "C"])
     monkeypatch.setattr(session, "stop", lambda opened, job_id: opened.log.append(f"stop {job_id}"))
     monkeypatch.setattr(session, "submit", submit)
     return opened
 
 
-def test_remove_site_submits_job_for_all_others(server):
-    assert remove_site(server, "later", "B") == "new"
+def test_job_that_ended_early_names_the_job_that_continues_its_run(server, monkeypatch):
+    ended = {**JOBS["first"], "status": RunStatus.ABANDONED.value}
+    monkeypatch.setitem(JOBS, "first", ended)
+    described = session.describe(server, "first")
+    assert explain_end(described) == [
+        "first: ended, the server was started again while it ran",
+        "first: job later (RUNNING) continues its run",
+    ]
+    assert session.describe(server, "other") == JOBS["other"]
+    with pytest.raises(
+        BadInput, match=r"is over already \(FINISHED:ABANDONED\); job later \(RUNNING\) continues its run"
+    ):
+        session.abort(server, "first")
+    server.clone_job = lambda job_id: server.log.append(f"clone {job_id}") or "new"
+    assert session.resume(server, "first") == "new"
+    assert server.log == ["stop later", "clone first"]
+    monkeypatch.setitem(JOBS, "later", {**JOBS["later"], "status": session.COMPLETED})
+    with pytest.raises(BadInput, match="job later: came to its end; fetch it"):
+        session.resume(server, "first")
+
+
+@pytest.mark.parametrize("job", ["first", "later"])
+def test_remove_site_submits_job_for_all_others(server, job):
+    assert remove_site(server, job, "B") == "new"
     stopped, meta = server.log
     assert stopped == "stop later"
     assert meta["name"] == "job"

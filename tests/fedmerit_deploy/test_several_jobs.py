@@ -42,7 +42,7 @@ def test_submit_and_fetch_take_several_jobs(fedmerit, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "session", lambda kit: nullcontext(None))
     monkeypatch.setattr(session, "submit", lambda opened, job: submitted.append(job.name) or f"id-{job.name}")
     monkeypatch.setattr(session, "connected", lambda opened: [])
-    monkeypatch.setattr(session, "job", lambda opened, job: {"name": job.partition("-")[2]})
+    monkeypatch.setattr(session, "describe", lambda opened, job: {"name": job.partition("-")[2]})
     monkeypatch.setattr(job_ends, "explain_end", lambda description: [])
     monkeypatch.setattr(session, "fetch", lambda opened, job, out: fetched.append(out))
     for name in ("fedce_seed0", "standalone_seed0"):

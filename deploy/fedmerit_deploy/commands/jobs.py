@@ -212,7 +212,7 @@ def fetch(
 
     with session.session(kit) as opened:
         for job in jobs:
-            description = session.job(opened, job)
+            description = session.describe(opened, job)
             folder = out if len(jobs) == 1 else out / f"{description.get('name', 'job')}_{job[:SHORT_ID]}"
             session.fetch(opened, job, folder)
             console.print(f"run folder: {folder}", soft_wrap=True)

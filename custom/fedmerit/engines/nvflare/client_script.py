@@ -45,13 +45,17 @@ from fedmerit.errors import BadInput
 from fedmerit.reasons import REMEDIES, SCRIPT_LATE, reason_of, script_reason
 from fedmerit.schema.messages import EVALUATE, TRAIN
 from fedmerit.site.policy import MANIFEST, SiteScript
-from fedmerit.trainers.script.restarts import TRACEBACK, ScriptEnded, explain_output
+from fedmerit.trainers.script.restarts import LINES, TRACEBACK, ScriptEnded, explain_output
 from fedmerit.trainers.script.trainer import Question, Said
 
 crashes: deque[BaseException] = deque(maxlen=1)  # the last error that ended a script in this process
 SCRIPT_THREAD = "client_api_in_process_trainer"  # NVFlare's name of its thread
+OUTPUT_THREAD = "client_api_trainer_log_"  # how NVFlare's names of the threads begin that log what a script prints
+NOISE = re.compile(r"^\[ME=|CJ heartbeat timed out")  # what NVFlare prints in a script's process
 OUTPUT = get_module_logger(external_process_backend.__name__, external_process_backend.ExternalProcessBackend.__name__)
-BY_NVFLARE = re.compile(r"TASK_ABORTED|EXECUTION_EXCEPTION|trainer|timed out|Traceback")  # says nothing of the script
+BY_NVFLARE = re.compile(
+    r"TASK_ABORTED|EXECUTION_EXCEPTION|trainer|backend|timed out|Traceback"
+)  # says nothing of the script
 MOST_LINES = 200  # of a script's output that are kept
 ENDING = 5.0  # seconds for a script's thread to end
 POLL = 0.02  # seconds between two looks of a script in this process for its next task; NVFlare's own is .5
@@ -105,10 +109,10 @@ class ClientScript(ClientAPIExecutor):
         is_late = "timed out" in self.fault and "heartbeat" not in self.fault  # which a script that died lacks, too
         is_apart = self.execution_mode == ExecutionMode.EXTERNAL_PROCESS
         found = re.search(r"rc=(-?\d+)", self.fault)
-        if is_apart:
+        if is_late:
+            lines, reason = "\n".join([*list(self.printed)[-LINES:], "it is still at work, or waits for something"]), ""
+        elif is_apart:
             lines, reason = explain_output("\n".join(self.printed), int(found[1]) if found else None)
-        elif is_late:  # a thread cannot be ended
-            lines, reason = "it is still at work, or waits for something", ""
         else:
             for thread in threading.enumerate():  # its error comes after what it reports to NVFlare
                 if thread.name == SCRIPT_THREAD:
@@ -123,7 +127,7 @@ class ClientScript(ClientAPIExecutor):
             f"the script {what}; {advice} and start the job again; min_clients lets the others go on:\n{lines}",
             SCRIPT_LATE if is_late else reason,
             is_late,
-            can_start=is_apart or not is_late,
+            can_start=is_apart or not is_late,  # a thread cannot be ended
         )
 
 
@@ -135,8 +139,10 @@ class _Lines(logging.Handler):
         self.lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
-        self.lines.append(record.getMessage())
+        """Keep a line of the script's, not what NVFlare says around it."""
+        line = record.getMessage()
+        if (record.threadName or "").startswith(OUTPUT_THREAD) and not NOISE.search(line):
+            self.lines.append(line)
 
 
 def watch_threads() -> None:
@@ -162,7 +168,7 @@ def explain_crash(error: BaseException | None) -> tuple[str, str]:
     if error is None:
         return explain_output("")
     text = "".join(traceback.format_exception(error))
-    lines, reason = explain_output(text if TRACEBACK in text else f"{TRACEBACK}\n{text}")
+    lines, reason = explain_output(text if TRACEBACK in text else f"{TRACEBACK}\n{text}", 1)
     known = reason_of(error)
     return lines, known if known in REMEDIES else reason
 

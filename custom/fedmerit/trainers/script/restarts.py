@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fedmerit.errors import RunFailed
-from fedmerit.reasons import script_reason
+from fedmerit.reasons import KILLED, script_reason
 from fedmerit.trainers.script.trainer import Ask, Question, Said
 
 MOST_STARTS = 4  # starts in a row without an answer; then the script is not started again
 LAUNCHER = "ChildFailedError"  # of torchrun
+NOT_OF_SCRIPT = re.compile(r'[/\\](nvflare|lib[/\\]python[\d.]*)[/\\]|"<frozen')  # in frames of packages and of Python
 TRACEBACK = "Traceback (most recent call last):"
 FAULT = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?=: |$)", re.MULTILINE)  # how the last line of a traceback begins
 RUNPY = '"<frozen runpy>"'  # in the frames between what starts a script and the script's own
@@ -37,10 +38,11 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
     """Return the last lines of a script's own traceback in what it printed, and the reason that they and its exit
     ``code`` are.
     """
-    head, mark, last = text.rpartition(TRACEBACK)
-    if LAUNCHER in last and TRACEBACK in head:  # torchrun's own comes after the script's
-        head, mark, last = head.rpartition(TRACEBACK)
-    lines = [line.rstrip() for line in (last if mark else text).splitlines() if line.strip()]
+    before, *tracebacks = text.split(TRACEBACK)
+    mark = next(
+        (one for one in reversed(tracebacks) if _is_of_script(one)), tracebacks[-1] if tracebacks and code else ""
+    )
+    lines = [line.rstrip() for line in (mark or before).splitlines() if line.strip()]
     after = next((line for line in lines if mark and not line.startswith(" ")), "")  # the frames
     fault = FAULT.match(after)
     kind = fault["kind"].rpartition(".")[2] if fault else ""
@@ -50,7 +52,16 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
     reason = script_reason(code, kind, int(number[1]) if number else None, after)
     lines = lines[max((place + 1 for place, line in enumerate(lines) if RUNPY in line), default=0) :]
     advice = [] if code or mark else ["it ended by itself: its loop has to go on while flare.is_running()"]
-    return "\n".join([*lines[-LINES:], *advice]), reason
+    advice = ["it was killed, as if out of memory"] if code == KILLED and not mark else advice
+    if len(lines) > LINES:
+        lines = [*lines[:2], "  ...", *lines[3 - LINES :]] if mark else lines[-LINES:]  # the frame of the script stays
+    return "\n".join([*lines, *advice]), reason
+
+
+def _is_of_script(traceback: str) -> bool:
+    """Return whether a traceback has a frame of the script: NVFlare and torchrun print some of their own."""
+    frames = [line for line in traceback.splitlines() if line.startswith('  File "')]
+    return LAUNCHER not in traceback and not all(NOT_OF_SCRIPT.search(line) for line in frames)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit.engines.nvflare.client_script import explain_crash
 from fedmerit.reasons import DISK_FULL, GPU_FULL, MEMORY_FULL, SCRIPT_KILLED, SCRIPT_LATE
-from fedmerit.trainers.script.restarts import MOST_STARTS, RestartedScript, ScriptEnded, explain_output
+from fedmerit.trainers.script.restarts import MOST_STARTS, TRACEBACK, RestartedScript, ScriptEnded, explain_output
 from fedmerit.trainers.script.trainer import TRAIN, Question, Said
 
 QUESTION = Question(TRAIN, {}, 1, 3, {})
@@ -75,6 +75,7 @@ def test_explain_output_finds_the_reason(text, code, reason):
     assert found.startswith(reason)
     assert ("ZeroDivisionError" in lines) == ("ZeroDivisionError" in text)
     assert ("ended by itself" in lines) == (code == 0)
+    assert ("it was killed" in lines) == (code == -9)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,25 @@ def test_explain_output_leaves_out_the_frames_that_start_a_script():
     start = '  File "runner.py", line 95, in run\n    run_path()\n  File "<frozen runpy>", line 88, in _run_code\n'
     text = f'{FRAMES.splitlines()[1]}\n{start}  File "client.py", line 6, in <module>\n    work()\nKeyError: 3\n'
     assert explain_output(text, 1)[0] == '  File "client.py", line 6, in <module>\n    work()\nKeyError: 3'
+    within = "".join(f'  File "lib/python3.11/loop.py", line {line}, in fit\n    run()\n' for line in range(9))
+    lines = explain_output(text.replace("KeyError", f"{within}KeyError"), 1)[0].splitlines()
+    assert [lines[0], lines[2], lines[-1], len(lines)] == [
+        '  File "client.py", line 6, in <module>',
+        "  ...",
+        "KeyError: 3",
+        12,
+    ]
+
+
+def test_explain_output_takes_the_scripts_own_traceback_not_that_of_a_thread_of_nvflare():
+    foreign = (
+        f"{TRACEBACK}\n"
+        + '  File "/lib/python3.11/site-packages/nvflare/cell.py", line 3, in call\nRuntimeError: stream\n'
+    )
+    lines, reason = explain_output(f"{FRAMES}KeyError: 3\n{foreign}", 1)
+    assert lines.endswith("KeyError: 3")
+    assert reason.startswith("its script ended with KeyError")
+    lines, reason = explain_output(f"trained\n{foreign}", 0)
+    assert lines.splitlines() == ["trained", "it ended by itself: its loop has to go on while flare.is_running()"]
+    assert reason.startswith("its script ended with code 0")
+    assert explain_output(foreign, 1)[0].endswith("RuntimeError: stream")
