@@ -148,15 +148,11 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"methods": "fedavg,fedprix"}, "fedprix"),
-        ({"methods": "fedavg,fedce:combine=minus"}, "minus"),
-        ({"methods": "fedavg,fedavg"}, "twice"),
-        ({"seeds": "0,one"}, "--seeds"),
-        ({"device": "site9=cpu"}, "site9"),
-        ({"jobs": 0}, "--jobs"),
-        ({"engine": "sim"}, "use --engine local"),
+        ({"methods": "fedavg,fedprix"}, "fedprix"), ({"methods": "fedavg,fedce:combine=minus"}, "minus"),
+        ({"methods": "fedavg,fedavg"}, "twice"), ({"seeds": "0,one"}, "--seeds"), ({"device": "site9=cpu"}, "site9"),
+        ({"jobs": 0}, "--jobs"), ({"engine": "sim"}, "use --engine local")
     ],
-)
+)  # fmt: skip
 def test_bad_input_before_anything_runs(fedmerit, arguments, tmp_path, changes, word):
     result = fedmerit(*arguments(tmp_path / "out", **changes))
     assert result.exit_code == 2

@@ -27,16 +27,11 @@ def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
 @pytest.mark.parametrize(
     "command",
     [
-        ("value", "estimate"),
-        ("fairness",),
-        ("report",),
-        ("report", "--site", "Alder"),
-        ("dossier", "--out", "dossier"),
-        ("evaluate", "--sites", "sites"),
-        ("run", "--resume", "--out"),
+        ("value", "estimate"), ("fairness",), ("report",), ("report", "--site", "Alder"),
+        ("dossier", "--out", "dossier"), ("evaluate", "--sites", "sites"), ("run", "--resume", "--out")
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_every_command_names_a_spoiled_run_json(fedmerit, tmp_path, command, content):
     run = make_run(tmp_path / "run", rounds=2)
     (run / "run.json").write_text(content)

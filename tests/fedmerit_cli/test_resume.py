@@ -56,17 +56,11 @@ def test_resume_of_a_spoiled_run_names_the_file(fedmerit, own_run, file, content
 @pytest.mark.parametrize(
     ("settings", "changes", "word"),
     [
-        ((), {"method": "fedavg"}, "method"),
-        ((), {"rounds": 4}, "rounds"),
-        ((), {"seed": 1}, "seed"),
-        ((), {"engine": "sim"}, "engine"),
-        ((), {"threads": 2}, "threads"),
-        ((), {"device": "cpu"}, "device"),
-        ((), {"sites": "elsewhere"}, "sites"),
-        (("combine=plus",), {}, "combine"),
-        (("lr=0.01",), {}, "lr"),
+        ((), {"method": "fedavg"}, "method"), ((), {"rounds": 4}, "rounds"), ((), {"seed": 1}, "seed"),
+        ((), {"engine": "sim"}, "engine"), ((), {"threads": 2}, "threads"), ((), {"device": "cpu"}, "device"),
+        ((), {"sites": "elsewhere"}, "sites"), (("combine=plus",), {}, "combine"), (("lr=0.01",), {}, "lr")
     ],
-)
+)  # fmt: skip
 def test_resume_with_another_option(fedmerit, options, own_run, settings, changes, word):
     before = contents(own_run)
     refused(fedmerit("run", "--resume", "--out", own_run, *options(*settings, **changes)), str(own_run), word)

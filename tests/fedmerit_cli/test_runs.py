@@ -105,12 +105,8 @@ def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, 
     result = fedmerit("run", "--out", run, "--config", config, "--recipe", "quick")
     assert result.exit_code == 0, result.output
     expected = {
-        "recipe": "quick",
-        "final_model": "selected",
-        "guard": "off",
-        "on_verdict": "exclude",
-        "preset": "fedce",
-    }
+        "recipe": "quick", "final_model": "selected", "guard": "off", "on_verdict": "exclude", "preset": "fedce"
+    }  # fmt: skip
     assert expected.items() <= asked[0][1]["settings"].items()
     assert not asked[0][1].keys() & expected.keys()
     assert asked[0][1]["round_timeout"] == 60
@@ -119,18 +115,14 @@ def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rounds = ", ["TOML"]),
-        ("round = 3", ["round", "rounds"]),
+        ("rounds = ", ["TOML"]), ("round = 3", ["round", "rounds"]),
         ("[settings]\npatience = 3", ["'patience'", "did you mean patch?"]),
         ("[set]\nlr = 0.1", ["run.toml: unknown option set; did you mean settings?"]),
-        ("settings = 3", ["run.toml: settings=3: expected a table"]),
-        ("rounds = true", ["rounds"]),
-        ("engine = 'cloud'", ["engine", "cloud"]),
-        ("method = 3", ["method=3: expected a text"]),
-        ("recipe = 'fast'", ["'fast'", "default, quick"]),
-        ("method = 'fédavg'", ["run.toml", "TOML", "utf-8"]),
+        ("settings = 3", ["run.toml: settings=3: expected a table"]), ("rounds = true", ["rounds"]),
+        ("engine = 'cloud'", ["engine", "cloud"]), ("method = 3", ["method=3: expected a text"]),
+        ("recipe = 'fast'", ["'fast'", "default, quick"]), ("method = 'fédavg'", ["run.toml", "TOML", "utf-8"])
     ],
-)
+)  # fmt: skip
 def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, text, words):
     config = tmp_path / "run.toml"
     config.write_text(text, encoding="latin-1")
@@ -147,30 +139,25 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
         (("learning_rate=1",), {}, ["'learning_rate'", "did you mean lr?"]),
         (("zzz=3",), {}, ["'zzz'", "combine", "batch_size", "width"]),
         (("combine=plus",), {"method": "fedavg"}, ["'combine'", "fedavg"]),
-        (("in_channels=3",), {}, ["'in_channels'"]),
-        (("lr=fast",), {}, ["lr", "fast"]),
-        (("lr=-1",), {}, ["lr", "above 0"]),
-        (("epochs=0",), {}, ["epochs", "1 to 1000"]),
+        (("in_channels=3",), {}, ["'in_channels'"]), (("lr=fast",), {}, ["lr", "fast"]),
+        (("lr=-1",), {}, ["lr", "above 0"]), (("epochs=0",), {}, ["epochs", "1 to 1000"]),
         (("lr",), {}, ["--set lr", "NAME=VALUE"]),
         ((), {"rounds": 0}, ["--rounds 0: expected a whole number, 1 or more"]),
         ((), {"rounds": "many"}, ["--rounds many: expected a whole number, 1 or more"]),
-        ((), {"threads": 0}, ["threads", "1 or more"]),
-        ((), {"engine": "cloud"}, ["--engine", "cloud"]),
+        ((), {"threads": 0}, ["threads", "1 or more"]), ((), {"engine": "cloud"}, ["--engine", "cloud"]),
         ((), {"device": "abacus"}, ["abacus", "site1", "cpu, cuda"]),
         ((), {"device": "site2="}, ["site2=", "SITE=DEVICE"]),
         ((), {"device": "site9=cpu", "only": "site1,site2"}, ["no site site9; there are site1, site2"]),
         ((), {"seed": -5}, ["--seed -5: expected a whole number, 0 or more"]),
         (("width=99999999999",), {}, ["width=99999999999", "1 to 512"]),
-        ((), {"device": "cuda:77"}, ["cuda:77", "site1"]),
-        (("depth=6",), {}, ["32x32", "depth 6", "--size"]),
-        ((), {"method": None}, ["--method"]),
-        ((), {"sites": None}, ["--sites"]),
+        ((), {"device": "cuda:77"}, ["cuda:77", "site1"]), (("depth=6",), {}, ["32x32", "depth 6", "--size"]),
+        ((), {"method": None}, ["--method"]), ((), {"sites": None}, ["--sites"]),
         ((), {"sites": "nowhere"}, ["nowhere", "fedmerit prepare"]),
         ((), {"only": "site1,site9"}, ["holds no site site9; there are site1, site2, site3"]),
         ((), {"only": "site1,,site2"}, ["--only site1,,site2: expected names of sites"]),
-        ((), {"only": "site1"}, ["needs at least 2"]),
+        ((), {"only": "site1"}, ["needs at least 2"])
     ],
-)
+)  # fmt: skip
 def test_an_option_that_cannot_be_used(fedmerit, options, run, settings, changes, words):
     refused(fedmerit("run", "--out", run, *options(*settings, **changes)), *words)
     assert not run.exists()

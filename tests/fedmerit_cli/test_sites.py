@@ -157,19 +157,11 @@ def test_broken_job_is_one_line(fedmerit, job, spoil):
 @pytest.mark.parametrize(
     "plan",
     [
-        {"method": "nothing"},
-        {"method": []},
-        {"rounds": "many"},
-        {"rounds": 10**400},
-        {"network": []},
-        {"training": 3},
-        {"parameters": None},
-        {"values": [["x"]]},
-        {"preprocessing": [1]},
-        {"guard": {"guard": "\x1b[2J"}},
-        {"surprise": 1},
+        {"method": "nothing"}, {"method": []}, {"rounds": "many"}, {"rounds": 10**400}, {"network": []},
+        {"training": 3}, {"parameters": None}, {"values": [["x"]]}, {"preprocessing": [1]},
+        {"guard": {"guard": "\x1b[2J"}}, {"surprise": 1}
     ],
-)
+)  # fmt: skip
 def test_broken_plan_is_one_line(fedmerit, job, plan):
     folder = job()
     path = folder / "app/config/config_fed_client.json"

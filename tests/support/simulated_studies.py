@@ -177,7 +177,7 @@ def fold_table(studies=100) -> Iterator[str]:
         yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
 
 
-def value_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100):
+def value_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100, schemes=("folds", "patients")):
     """Of leave-one-out values of equal hospitals, over folds and over patients and seeds.
 
     Percent of the 95 % intervals that hold the true value, 0; of studies with a significant pair; median widths.
@@ -186,7 +186,7 @@ def value_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100)
     games = [frozenset(names), *(frozenset(names) - {name} for name in names)]
     random = np.random.default_rng([13, seeds, patients, folds])
     dice, fold_of = cross_validated(random, studies, seeds, patients, sd, folds, from_patients, methods=len(games))
-    held, wrong, width = ({"folds": [], "patients": []} for _ in range(3))
+    held, wrong, width = ({over: [] for over in schemes} for _ in range(3))
     for study in range(studies):
         own = dice[:, :, study * HOSPITALS : (study + 1) * HOSPITALS]
         game, seed, site, case = (one.ravel() for one in np.indices(own.shape))
@@ -196,8 +196,9 @@ def value_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100)
             "split": "testing", "patient": "", "case": [f"{one:03d}" for one in case], "label": "organ",
             "quantity": "dice", "value": own.ravel(),
         })  # fmt: skip
-        for over, by_fold in (("folds", True), ("patients", False)):
-            one = resample(Results(rows[COLUMNS]), semivalue_function(leave_one_out_weights), by_fold=by_fold).ranking
+        for over in schemes:
+            value = semivalue_function(leave_one_out_weights)
+            one = resample(Results(rows[COLUMNS]), value, by_fold=over == "folds").ranking
             held[over] += [*((one.low <= 0) & (one.high >= 0))]
             wrong[over].append(one.has_significant_pairs)
             width[over] += [*(100 * (one.high - one.low))]
@@ -450,12 +451,8 @@ def failure_table(hospitals=248) -> Iterator[str]:
 if __name__ == "__main__":
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 100
     tables = {
-        "pages": page_table,
-        "coverage": coverage_table,
-        "folds": fold_table,
-        "values": value_table,
-        "family": family_table,
-        "failures": failure_table,
-    }
+        "pages": page_table, "coverage": coverage_table, "folds": fold_table, "values": value_table,
+        "family": family_table, "failures": failure_table
+    }  # fmt: skip
     for line in tables[sys.argv[1]](number):
         print(line, flush=True)

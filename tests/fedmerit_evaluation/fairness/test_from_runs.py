@@ -160,15 +160,9 @@ def test_fairness_command_prints_and_writes_tables(out, tmp_path):
     result = command(out, "--ground-truth", make_ground_truth(tmp_path / "reference"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = [
-        "corrected",
-        "dice",
-        "gains",
-        "leave-one-out",
-        "leave-one-out-ranks",
-        "performance",
-        "performance-ranks",
-        "rewards",
-    ]
+        "corrected", "dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks",
+        "rewards"
+    ]  # fmt: skip
     names += ["shapley", "shapley-ranks"]
     written = sorted(path.name for path in (tmp_path / "tables").iterdir())
     assert written == sorted(

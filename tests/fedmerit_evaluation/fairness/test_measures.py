@@ -62,19 +62,13 @@ def test_worked_example():
     single, final, expected = oracle["standalone"], oracle["collaborative"], dict(oracle["example"])
     lower, upper = measures.reward_bounds(single, final)
     ours = {
-        "mean": measures.mean(final),
-        "std": measures.std(final),
-        "pearson100": measures.pearson(single, final),
-        "p_value": measures.pearson_p(single, final),
-        "euclidean": measures.euclidean(single, final),
-        "cosine": measures.cosine(single, final),
-        "gain": np.subtract(final, single),
-        "MCG": measures.mean_gain(single, final),
-        "CGS": measures.gain_spread(single, final),
-        "n_negative_gain": len(single) * measures.share_worse_off(single, final),
-        "bcf_lower": lower,
-        "bcf_upper": upper,
-    }
+        "mean": measures.mean(final), "std": measures.std(final), "pearson100": measures.pearson(single, final),
+        "p_value": measures.pearson_p(single, final), "euclidean": measures.euclidean(single, final),
+        "cosine": measures.cosine(single, final), "gain": np.subtract(final, single),
+        "MCG": measures.mean_gain(single, final), "CGS": measures.gain_spread(single, final),
+        "n_negative_gain": len(single) * measures.share_worse_off(single, final), "bcf_lower": lower,
+        "bcf_upper": upper
+    }  # fmt: skip
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
         assert ours[name] == pytest.approx(value, abs=1e-9), name

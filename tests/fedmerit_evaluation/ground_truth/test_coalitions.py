@@ -275,19 +275,13 @@ def test_prepare_creates_all_or_none(prepare, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reported"),
     [
-        ({"method": "fedprix"}, "fedprix"),
-        ({"of": [ONE], "method": "fedprix"}, "fedprix"),
-        ({"settings": {"lr": "fast"}}, "lr"),
-        ({"settings": {"depth": "6"}}, "depth"),
-        ({"rounds": 0}, "rounds"),
-        ({"device": "cuda:99"}, "cuda:99"),
-        ({"of": [GRAND, frozenset({"Alder", "Elm"})]}, "Elm"),
-        ({"method": "standalone"}, "such as fedavg"),
-        ({"method": "rffl"}, "take a method with one model for all"),
-        ({"method": "cgsv"}, "add --set reward=global, or"),
-        ({"method": "fedci"}, "--server-sites"),
+        ({"method": "fedprix"}, "fedprix"), ({"of": [ONE], "method": "fedprix"}, "fedprix"),
+        ({"settings": {"lr": "fast"}}, "lr"), ({"settings": {"depth": "6"}}, "depth"), ({"rounds": 0}, "rounds"),
+        ({"device": "cuda:99"}, "cuda:99"), ({"of": [GRAND, frozenset({"Alder", "Elm"})]}, "Elm"),
+        ({"method": "standalone"}, "such as fedavg"), ({"method": "rffl"}, "take a method with one model for all"),
+        ({"method": "cgsv"}, "add --set reward=global, or"), ({"method": "fedci"}, "--server-sites")
     ],
-)
+)  # fmt: skip
 def test_prepare_with_bad_input_leaves_no_folder(prepare, tmp_path, changes, reported):
     with pytest.raises(BadInput) as error:
         prepare(tmp_path / "out", **changes)

@@ -46,7 +46,10 @@ def test_minimum_detectable_difference_of_one_seed_is_nan():
     assert detectable_standard_errors(1000) == pytest.approx(detectable_standard_errors(), rel=0.002)
 
 
-@pytest.mark.parametrize(("sites", "seeds", "patients"), [(2, 3, 5), (4, 10, 5), (4, 10, 20)])
+@pytest.mark.parametrize(
+    ("sites", "seeds", "patients"),
+    [(4, 10, 5), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 3, 5), (4, 10, 20)))],
+)
 def test_minimum_detectable_difference_holds_over_all_pairs(sites, seeds, patients):
     """Uncorrected, of one pair and with known variances, it was found in 16 to 30 % of studies of four sites."""
     random = np.random.default_rng([sites, seeds, patients])

@@ -100,15 +100,10 @@ def _union(site: str, case: str, label: str, value: float | None, *, method: str
 def test_cross_site_equals_hand_computed() -> None:
     """Rows are whose model, columns where it was tested: cases over their labels, then sites over their cases."""
     rows = [
-        _union("A", "A/0", "disc", 0.9),
-        _union("A", "A/0", "cup", 0.7),
-        _union("A", "A/1", "disc", 0.4),
-        _union("A", "A/1", "cup", None),
-        _union("A", "B/0", "disc", 0.5),
-        _union("B", "A/0", "disc", 0.2),
-        _union("B", "A/1", "disc", 0.1),
-        _union("B", "B/0", "disc", 1.0),
-    ]
+        _union("A", "A/0", "disc", 0.9), _union("A", "A/0", "cup", 0.7), _union("A", "A/1", "disc", 0.4),
+        _union("A", "A/1", "cup", None), _union("A", "B/0", "disc", 0.5), _union("B", "A/0", "disc", 0.2),
+        _union("B", "A/1", "disc", 0.1), _union("B", "B/0", "disc", 1.0)
+    ]  # fmt: skip
     same = [_union(site, f"{at}/0", "disc", 0.5, method="b") for site in "AB" for at in "AB"]
     apart = [replace(row, quantity="hd95", value=row.value and 10 * row.value) for row in [*rows, *same]]
     cross_site = UnionDice(_rows([*rows, *same, *apart]), UNION).cross_site

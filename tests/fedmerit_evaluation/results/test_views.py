@@ -33,16 +33,8 @@ def test_dice_and_contributions_has_recorded_surfaces(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, surfaces=method == "fedce") for method in ("fedce", "fedavg")]
     table = combine_results(open_runs(runs)).dice_and_contributions
     assert list(table) == [
-        "method",
-        "site",
-        "num_samples",
-        "dice",
-        "hd95",
-        "nsd",
-        "weight",
-        "mean_contribution",
-        "share",
-    ]
+        "method", "site", "num_samples", "dice", "hd95", "nsd", "weight", "mean_contribution", "share"
+    ]  # fmt: skip
     assert table["hd95"][:4].to_list() == pytest.approx((20 - 20 * table["dice"][:4]).to_list())
     assert table["hd95"][4:].isna().all()
     console = Console(file=io.StringIO(), width=120)

@@ -46,15 +46,10 @@ def test_prepare_writes_options(tmp_path, options):
     read_plan(tmp_path, options, settings={"width": "4"})
     asked = json.loads((tmp_path / "out/compare.json").read_text())
     assert asked == {
-        "methods": ["fedavg", "fedce:combine=plus"],
-        "seeds": [0, 3],
-        "settings": {"width": "4"},
-        "rounds": 2,
-        "engine": "local",
-        "sites": str(tmp_path / "sites"),
-        "site_names": ["A", "B"],
-        "site_digests": read_site_digests(open_sites(options["sites"])),
-    }
+        "methods": ["fedavg", "fedce:combine=plus"], "seeds": [0, 3], "settings": {"width": "4"}, "rounds": 2,
+        "engine": "local", "sites": str(tmp_path / "sites"), "site_names": ["A", "B"],
+        "site_digests": read_site_digests(open_sites(options["sites"]))
+    }  # fmt: skip
 
 
 def test_prepare_adds_methods_and_seeds(tmp_path, options):

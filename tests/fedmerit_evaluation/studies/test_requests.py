@@ -29,19 +29,14 @@ def test_parse_methods_all_takes_default_optimizer():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "unknown"),
-        ("fedavg,", "unknown"),
-        ("fedavg,fedprix", "'fedprix': unknown"),
-        ("fedce:", "NAME=VALUE"),
-        ("fedce:plus", "fedce:plus: plus: expected"),
-        ("fedce:=plus", "=plus: expected"),
+        ("", "unknown"), ("fedavg,", "unknown"), ("fedavg,fedprix", "'fedprix': unknown"), ("fedce:", "NAME=VALUE"),
+        ("fedce:plus", "fedce:plus: plus: expected"), ("fedce:=plus", "=plus: expected"),
         ("fedce:combine=plus:combine=times", "combine: given twice"),
-        ("fedavg,fedce,fedavg", "fedavg is given twice"),
-        ("fedavg,all", "fedavg is given twice"),
+        ("fedavg,fedce,fedavg", "fedavg is given twice"), ("fedavg,all", "fedavg is given twice"),
         ("fedce:combine=plus:error=relative,fedce:error=relative:combine=plus", "given twice"),
-        ("fedce:combine=a/b,fedce:combine=a;b", "same run folder"),
+        ("fedce:combine=a/b,fedce:combine=a;b", "same run folder")
     ],
-)
+)  # fmt: skip
 def test_parse_methods_rejects_invalid(text, words):
     with pytest.raises(BadInput, match=words):
         parse_methods(text)

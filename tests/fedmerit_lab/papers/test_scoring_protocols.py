@@ -58,7 +58,7 @@ def run(tmp_path):
 
 
 def test_the_audit_of_a_run(run, tmp_path):
-    sites = make_sites(tmp_path / "sites")
+    sites = make_sites(tmp_path / "sites", size=32)
     table = audit(run, sites).set_index("Protocol")
     assert list(table.index) == list(PROTOCOLS)
     assert list(table) == ["What is scored", *SITES, "Mean"]
@@ -78,7 +78,7 @@ def test_the_audit_of_a_run(run, tmp_path):
 
 
 def test_surfaces_stand_beside_the_masks_that_are_used(run, tmp_path):
-    sites = make_sites(tmp_path / "sites")
+    sites = make_sites(tmp_path / "sites", size=32)
     for site in SITES:
         lists = read_json(sites / site / "datalist.json")
         for case in lists["testing"]:
