@@ -55,9 +55,6 @@ def test_real_photographs(real_data, kind):
             assert 0.05 < cup.sum() / disc.sum() < 0.9
 
 
-VOLUMES = ("promise12", "nci-isbi-2013", "i2cvb", "msd-prostate", "prostatex", "prostate158")
-
-
 # The release's folder, and the millilitres of gland and the slices that show it as measured on its real cases.
 REAL_VOLUMES = {
     "promise12": ("PROMISE12", [(26.6, 12), (51.9, 14)]),

@@ -5,7 +5,6 @@ import threading
 from contextlib import suppress
 
 CHUNK = 1 << 16
-SECONDS = 0.2  # between looks at whether it was cut
 
 
 class Proxy:

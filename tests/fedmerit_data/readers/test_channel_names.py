@@ -91,12 +91,6 @@ def brats(folder, year, sites_patients=4):
         save_nifti(folder / name / f"{name}_seg.nii.gz", box())
 
 
-def contrasts(folder):
-    """Return mean of each stored channel within the label."""
-    first = SiteFolder(folder).cases("training")[0]
-    return [float(first.image[:, c][first.label[:, 0] > 0].mean()) for c in range(first.image.shape[1])]
-
-
 @pytest.fixture(scope="module")
 def both_years(tmp_path_factory):
     root = tmp_path_factory.mktemp("brats")

@@ -57,14 +57,6 @@ def test_rankings_of_contributions_are_over_seeds() -> None:
     assert Rounds(_rows(rows[:3])).rankings == {}  # one seed says nothing of stability
 
 
-def test_view_is_computed_once_per_quantity() -> None:
-    rounds = Rounds(_rows([_quantity(0, "Alder", name, 1.0) for name in ("weight", "norm")]))
-    assert rounds.of("weight") is rounds.of("weight")
-    assert rounds.of("weight") is not rounds.of("norm")
-    assert rounds.of("weight") is not rounds.pairs("weight")
-    assert rounds.contributions is rounds.contributions
-
-
 def test_validation_leaves_out_final_models():
     rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
     rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmerit_evaluation.valuation.estimators import CoverageValues, coverage_matrix, parse
+from fedmerit_evaluation.valuation.estimators import CoverageValues, coverage_matrix
 
 DICE = np.array([[0.9, 0.1, 0.3], [0.5, 0.7, 0.3], [0.4, 0.2, 0.8]])  # of the model of row at column
 SITES = ("Alder", "Birch", "Cedar")
@@ -65,7 +65,3 @@ def test_coverage_leaves_out_a_site_that_did_not_test(kind):
     values = CoverageValues(kind=kind).values(in_place_of_a_run(dice))
     tested = coverage_matrix(DICE[:, [0, 2], None], kind).mean(axis=1)
     np.testing.assert_allclose(values, tested, atol=1e-14)
-
-
-def test_coverage_is_known_by_its_name():
-    assert parse("coverage:kind=leave_one_out") == CoverageValues(kind="leave_one_out")
