@@ -217,8 +217,11 @@ def payout(
         float, typer.Option(min=0, max=10, help="Of shares by retraining on the estimator's, as benchmarked.")
     ] = 1.0,
     audited: Annotated[
-        bool, typer.Option("--audited", help="Count only rounds whose drawn steps an auditor repeated.")
-    ] = False,
+        Path | None,
+        typer.Option(
+            help="Count only rounds whose drawn steps an auditor with a certificate of this rootCA.pem repeated."
+        ),
+    ] = None,
     kit: Annotated[Path | None, typer.Option(help="Startup kit of who states it, whose key signs.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="RUN/payout")] = None,
     draws: Draws = 500,
@@ -227,6 +230,7 @@ def payout(
 
     Anybody with the run folders recomputes it: `fedmerit verify RUN --payout payout.json`.
     """
+    from fedmerit.evidence.signatures import Trust
     from fedmerit_cli.printing import show
     from fedmerit_dossier.payout_statement import write_payout
     from fedmerit_evaluation.valuation.payout import Rule
@@ -235,7 +239,8 @@ def payout(
     specs = split_specs(estimators or "") or default_estimators(runs)
     folder = out or runs[0] / "payout"
     signer = _signer(kit) if kit else None
-    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap, slope), folder, draws, signer, audited)
+    auditors, rule = Trust(audited) if audited else None, Rule(budget, floor, cap, slope)
+    paid, tables, page = write_payout(runs, specs, rule, folder, draws, signer, auditors)
     show(tables, folder)
     console.print(paid.sentence, soft_wrap=True)
     console.print(f"statement: {page}, {page.with_suffix('.json').name}", soft_wrap=True)

@@ -220,8 +220,11 @@ def check_history(rules: JobRules, config: RunConfiguration, history: JobHistory
         not related or rules.repeated_jobs or history.words.get(plan, 0) > 0,
         "the difference of two such jobs can show a single image",
     )
-    name = f"study {config.study[:LONGEST]}" if config.study else "no study"
-    earlier = len(history.of_study(config.study))
+    agreed = config.study in rules.studies
+    name = f"study {config.study[:LONGEST]}" if agreed else "studies that the rules do not name"
+    alike = [one for one in history.jobs if (one.study in rules.studies) == agreed]
+    alike = [one for one in history.jobs if (one.study in rules.studies) == agreed]
+    earlier = len([one for one in alike if not agreed or one.study == config.study])
     yield RuleCheck(
         "jobs_per_study",
         f"job {earlier + 1} of {name}",

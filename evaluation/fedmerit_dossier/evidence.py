@@ -259,15 +259,17 @@ def privacy(file: DossierSources) -> str:
 @evidence
 def ledger(file: DossierSources) -> str:
     """Tell what each run's hash chain, which is recomputed now, shows and what it does not."""
-    chains, open_to = [], dict[str, None]()
+    chains, open_to, moved = [], dict[str, None](), 0.0
     for run in file.runs:
         if _has_ledger(run):
             found = verify_run(run.path)
             signed = f"signed by {found.signer}" if found.signer else "not signed"
             chains.append(f"{run.path.name}: {found.records} rounds, hash chain complete, {signed}")
             open_to |= dict.fromkeys(map(str, found.unproven))
+            moved = max(moved, found.moved.weight)
     text = f"{'; '.join(chains)}. Each round has participants, digests of updates and model, weights."
     left = f" Not shown by that: {'; '.join(open_to)}." if open_to else ""
+    left += f" What is not shown could have moved a weight by up to {moved:.3f}." if moved else ""
     return f"{text}{left}" if chains else ""
 
 

@@ -41,6 +41,7 @@ CARD = {  # what a payout rests on
     "seeds": evidence.seeds,
     "raters": evidence.raters,
     "software": evidence.software,
+    "audit trail": evidence.ledger,
 }
 OF_SITES = ("patients and slices", "preparation", "splits", "left out")  # more is known where the site folders are
 SENSITIVITY = "sensitivity to preparation"
@@ -106,7 +107,7 @@ def write_payout(
     out: Path,
     draws: int = DRAWS,
     signer: Signer | None = None,
-    is_audited: bool = False,
+    auditors: Trust | None = None,
 ) -> tuple[Payout, list[Table], Path]:
     """Write payout.json and payout.html of finished runs into ``out``.
 
@@ -115,17 +116,18 @@ def write_payout(
         specs: of estimators; the first decides, the others are compared.
         draws: of patients and rounds, for the intervals.
         signer: with the key of who states it; None: not signed.
-        is_audited: whether shares are multiplied by the part of rounds whose drawn steps an auditor repeated.
+        auditors: the authority whose auditors count: shares are multiplied by the part of rounds whose drawn steps they
+            repeated; None: they are not.
 
     Returns:
         The payout, its tables, and the page.
 
     Raises:
-        BadInput: as `value_runs`; or the runs are not side by side.
+        BadInput: as `value_runs`; or the runs are not side by side, or something in one contradicts its ledger.
     """
     if len({run.resolve().parent for run in runs}) > 1:
         raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
-    paid = pay(value_runs(runs, specs, draws, is_audited=is_audited), specs[0], rule)
+    paid = pay(value_runs(runs, specs, draws, auditors=auditors), specs[0], rule)
     statement = _statement(runs, specs, rule, draws, paid)
     if signer:
         pem = signer.certificate.public_bytes(Encoding.PEM).decode()
@@ -163,7 +165,10 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
         if folder != run.resolve():
             verify_run(folder, (), trust)
     specs = [stated.estimator, *stated.compared]
-    paid = pay(value_runs(folders, specs, stated.draws, is_audited=stated.audited), specs[0], stated.rule)
+    if stated.audited and trust is None:
+        raise BadInput(f"{file}: its shares rest on auditors' statements; give --certificate, whose auditors count")
+    auditors = trust if stated.audited else None
+    paid = pay(value_runs(folders, specs, stated.draws, auditors=auditors), specs[0], stated.rule)
     content, outcome = stated.model_dump(), _outcome(folders, paid)
     outcome["card"], open_to = _recompute_card(stated.card, label_runs(open_runs(folders)))
     if found := _difference({name: content[name] for name in outcome}, outcome):

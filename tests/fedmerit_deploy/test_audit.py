@@ -129,18 +129,40 @@ def test_audit_in_a_new_process_gives_the_same_statement(sites, tmp_path):
     assert not any(repeated["fault"] for repeated in statement["rounds"].values())
 
 
-@pytest.mark.parametrize(("who", "share"), [("auditor", 1.0), ("site2", 0.0)])
+@pytest.mark.parametrize(("who", "share"), [("auditor", 1.0), ("site2", 0.0), ("server", 0.0)])
 def test_share_of_repeated_rounds_counts_what_others_than_the_site_repeated(signed, sites, keys, tmp_path, who, share):
     run = shutil.copytree(signed, tmp_path / "run")
     write_statement(run / AUDITS, audit(run, sites), Signer(keys / f"{who}.key", keys / f"{who}.crt"))
-    assert repeated_shares(run, NAMES).tolist() == [0.0, share]
+    trust = Trust(keys / "root.crt")
+    assert repeated_shares(run, NAMES, trust).tolist() == [0.0, share]
     missing = [finding.kind for finding in verify_run(run).unproven if finding.kind == "audits without log"]
     assert missing  # the steps were perhaps not those that were drawn
     stated = json.loads((run / AUDITS / "site2.json").read_text())
     stated["rounds"]["7"] = stated["rounds"].pop("0")
     (run / AUDITS / "site2.json").write_text(json.dumps(stated))
     with pytest.raises(Contradiction, match="its signature is not that"):
-        repeated_shares(run, NAMES)
+        repeated_shares(run, NAMES, trust)
+
+
+def test_statement_of_nobody_or_of_a_stranger_counts_for_no_pay(signed, sites, keys, tmp_path):
+    run, trust = shutil.copytree(signed, tmp_path / "run"), Trust(keys / "root.crt")
+    path = write_statement(run / AUDITS, audit(run, sites), None)
+    assert repeated_shares(run, NAMES, trust).tolist() == [0.0, 0.0]
+    logs = [run / "sites" / name / "site_log.jsonl" for name in NAMES]
+    assert [one.share for one in verify_run(run, logs, trust).work if one.site == "site2"] == [0.0]
+    write_statement(run / AUDITS, audit(run, sites), Signer(keys / "stranger.key", keys / "stranger.crt"))
+    assert path.exists()
+    with pytest.raises(BadInput, match="nor its issuer"):
+        repeated_shares(run, NAMES, trust)
+
+
+def test_commitment_counts_only_if_the_ledger_has_the_end_of_the_log_that_holds_it(signed):
+    """Else a site and a server that leaves the end out could choose the commitment after the draw."""
+    entries = read_site_log(signed / "sites/site2/site_log.jsonl").entries
+    records = read_ledger(signed / "ledger.jsonl")
+    assert sorted(find_commitments(entries, records)) == [0, 1, 2]
+    silent = [record.model_copy(update={"logs": {}}) if record.round == 1 else record for record in records]
+    assert sorted(find_commitments(entries, silent)) == [0, 2]
 
 
 def skip_steps(site: Site) -> None:

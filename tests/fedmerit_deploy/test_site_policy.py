@@ -216,6 +216,7 @@ def test_second_of_two_jobs_that_differ_by_one_step_is_refused(policy):
     [
         {"steps": 3}, {"epochs": 2}, {"batch_size": 5}, {"lr": 0.00101}, {"schedule": "cosine"}, {"clip_norm": 1e9},
         {"weight_decay": 1e-12}, {"augmentation": "none"}, {"mirrored": False}, {"norm": "instance"}, {"guard": "off"},
+        {"residual_units": 3}, {"optimizer": "adamw"},  # a dynunet has no residual units
         {"arguments": {"res_block": False}}, {"organ_share": 0.01}, {"method": "fedprox"}, {"validate_trained": True},
     ],
 )  # fmt: skip
@@ -260,11 +261,22 @@ def test_rule_lets_related_jobs_pass(policy):
 
 
 def test_jobs_of_a_study_are_counted(policy):
+    studies = dict.fromkeys(("x", "y"), "2000-01-01/2999-12-31")
+    rules = policy.manifest.jobs.model_copy(update={"studies": studies})
+    policy.manifest = policy.manifest.model_copy(update={"jobs": rules})
     for number, width in enumerate((2, 3, 4)):
         train(policy, replace(plan(width=width), study="x"), str(number))
     with pytest.raises(BadInput, match="jobs_per_study: the job asks for job 4 of study x; allowed here: at most 3"):
         policy.check(replace(plan(width=5), study="x"), 4, "3")
-    policy.check(plan(width=5), 4, "3")
+    policy.check(replace(plan(width=5), study="y"), 4, "3")
+
+
+def test_jobs_of_studies_that_the_rules_do_not_name_count_together(policy):
+    """A plan may name any study: each would have jobs of its own."""
+    for number, width in enumerate((2, 3, 4)):
+        train(policy, replace(plan(width=width), study=f"study {number}"), str(number))
+    with pytest.raises(BadInput, match="job 4 of studies that the rules do not name; allowed here: at most 3"):
+        policy.check(replace(plan(width=5), study="another"), 4, "3")
 
 
 def test_job_that_was_accepted_beside_a_related_one_trains_only_once(policy):

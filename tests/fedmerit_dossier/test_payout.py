@@ -16,6 +16,7 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.evidence.signatures import Trust
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
@@ -106,15 +107,18 @@ def test_values_that_are_all_noise_get_equal_shares(valued):
 
 
 def test_audited_pay_is_multiplied_by_the_share_of_repeated_rounds(valued, monkeypatch):
-    monkeypatch.setattr(valued_runs, "repeated_shares", lambda run, sites: np.array([1.0, 0.5, 1.0, 0.0]))
+    monkeypatch.setattr(valued_runs, "repeated_shares", lambda run, sites, auditors: np.array([1.0, 0.5, 1.0, 0.0]))
     for run in valued.runs:
         run.path = Path("run")
-    plain, paid = pay(valued, "good", Rule(10_000)), pay(replace(valued, is_audited=True), "good", Rule(10_000))
+    plain, paid = (
+        pay(valued, "good", Rule(10_000)),
+        pay(replace(valued, auditors=Trust(Path("rootCA.pem"))), "good", Rule(10_000)),
+    )
     expected = plain.amounts * np.array([1.0, 0.5, 1.0, 0.0])
     assert paid.amounts.tolist() == pytest.approx(10_000 * expected / expected.sum(), abs=1)
     assert "an auditor repeated: Alder 1.00, Birch 0.50, Cedar 1.00, Doum 0.00." in paid.sentence
     assert paid.alternatives["equal shares"].tolist() == [2500] * 4
-    floor = pay(replace(valued, is_audited=True), "good", Rule(10_000, floor=0.2))
+    floor = pay(replace(valued, auditors=Trust(Path("rootCA.pem"))), "good", Rule(10_000, floor=0.2))
     assert floor.amounts[3] == 500  # nobody audited it
 
 

@@ -29,7 +29,7 @@ def round_records(contents: Iterable[Mapping[str, Any]]) -> list[RoundRecord]:
 
 ONLY_SERVER = (  # kinds of open questions about what nobody but the server has
     *("sharing unproven", "scores unproven", "products unproven", "parts unproven", "importance unproven"),
-    *("server ratings",),
+    *("server ratings", "rated models unproven", "rests unproven", "values unproven"),
 )
 
 

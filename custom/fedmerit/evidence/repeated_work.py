@@ -42,7 +42,8 @@ class RepeatedWork:
 def find_commitments(entries: Sequence[LogEntry], records: Sequence[RoundRecord]) -> dict[int, CommitmentRecord]:
     """Return by round the commitment of a site that counts.
 
-    It is the last in the part of the log that the site signed in that round: a site cannot choose one after the draw.
+    It is the last in the part of the log that the site signed in that round, as the ledger has it: a site cannot choose
+    one after the draw.
     Commitments to other images than the site enrolled, or to another model or update than the log has beside them, do
     not count.
 
@@ -58,7 +59,7 @@ def find_commitments(entries: Sequence[LogEntry], records: Sequence[RoundRecord]
     counted = {}
     for record in records:
         site = entries[0].site if entries else ""
-        last = lines.get(split_head(record.logs.get(site, ""))[0], len(entries))
+        last = lines.get(split_head(record.logs.get(site, ""))[0], -1)
         signed = [entry for line, entry in by_round.get(record.round, ()) if line <= last]
         if site in record.participants and signed and (commitment := signed[-1].commitment):
             is_seen = record.inputs.size > 0

@@ -192,13 +192,14 @@ class LogEntry(ChainedRecord):
     sealed: str = Field("", description="The server's signature of the closing record.")
     model: str | None = Field(None, description="SHA-256 of a peer's model; null if none arrived.")
     overlaps: list[str] | None = Field(None, description="SHA-256 of the reported overlaps of each model.")
-    dice: list[Number | None] | None = Field(
-        None, description="Reported mean Dice of each model, 0 to 1; null: of no case."
-    )
+    rating: RatingRecord | None = Field(None, description="Reported results of the models, as a ledger has ratings.")
     images: Whole | None = Field(None, description="Training images that the site reported.")
     values: dict[str, Number] = Field({}, description="Reported values, by quantity.")
     pairs: dict[str, dict[str, Number]] = Field({}, description="Reports about other sites, by quantity.")
     step: dict[str, Number] = Field({}, description="Norms and inner products of the model's last step.")
+    projections: list[list[FiniteFloat]] = Field(
+        [], description="The last update and the model's step since, along directions that the ledger head gives."
+    )
     commitment: CommitmentRecord | None = Field(None, description="Commitment to the steps of the training.")
     privacy: PrivacyRecord | None = Field(None, description="Privacy of a training by DP-SGD.")
     samples: str = Field("", description="Merkle root over the salted digests of the enrolled images and masks.")

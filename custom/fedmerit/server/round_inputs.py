@@ -14,8 +14,8 @@ from torch import Tensor
 from fedmerit.contract.method import CandidateResults, PatientResults, Reports
 from fedmerit.guard.work import Measurements
 from fedmerit.schema.messages import Evaluated
+from fedmerit.schema.ratings import rate
 from fedmerit.schema.records import InputsRecord, Matrix, RatingRecord
-from fedmerit.schema.scores import mean_dice
 
 SERVER = "(server)"  # who rates models on the server's own images
 ROUNDING = 1e-5  # of a mean of numbers that leave a site with six decimals
@@ -41,18 +41,12 @@ class Rating:
     @classmethod
     def of(cls, answer: Evaluated, soft: bool = False) -> "Rating":
         """Return the rating that an answer with overlaps of k models gives; ``soft``: their scores are soft Dice."""
-        known = [{one.case for one in of_model if one.dice is not None} for of_model in answer.overlaps]
-        found = cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses.double())
-        if not soft:
-            return found
-        cases = sorted(known[0])
-        names = {one.case: one.patient or f"case {one.case}" for one in answer.overlaps[0]}
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names[case] for case in cases))}
-        rows = [
-            [mean_dice([one for one in of_model if one.case == case]) for case in cases] for of_model in answer.overlaps
-        ]
-        patients = tuple(numbers[names[case]] for case in cases)
-        return replace(found, soft=torch.tensor(rows, dtype=torch.float64), patients=patients)
+        return cls._read(rate(answer, soft), answer.losses.double())
+
+    @classmethod
+    def _read(cls, record: RatingRecord, losses: Tensor) -> "Rating":
+        soft = torch.tensor(record.soft, dtype=torch.float64) if record.soft else torch.zeros(0, 0, dtype=torch.float64)
+        return cls(tuple(record.dice), tuple(record.cases), losses, soft, tuple(record.patients))
 
     @property
     def by_patient(self) -> Tensor:
@@ -67,7 +61,7 @@ class Rating:
         if len(record.cases) != len(record.dice) or (record.losses and len(record.losses) != len(record.dice)):
             raise ValueError(f"rates {len(record.dice)} models, and has cases of {len(record.cases)}")
         losses = record.losses or [[]] * len(record.dice)
-        found = cls(tuple(record.dice), tuple(record.cases), torch.tensor(losses, dtype=torch.float64))
+        found = cls._read(record, torch.tensor(losses, dtype=torch.float64))
         if not record.soft:
             return found
         cases = len(record.patients)
@@ -75,10 +69,9 @@ class Rating:
             raise ValueError(f"has soft Dice of other models or cases than {len(record.dice)} and {cases}")
         if record.cases != [cases] * len(record.dice) or {*record.patients} != {*range(len({*record.patients}))}:
             raise ValueError(f"has soft Dice of {cases} cases, expected {record.cases[0]}, of patients from 0 on")
-        soft = torch.tensor(record.soft, dtype=torch.float64)
-        if not torch.allclose(soft.mean(dim=1), found.scores, rtol=0, atol=ROUNDING):
+        if not torch.allclose(found.soft.mean(dim=1), found.scores, rtol=0, atol=ROUNDING):
             raise ValueError("has a Dice that is not the mean of its soft Dice of the cases")
-        return replace(found, soft=soft, patients=tuple(record.patients))
+        return found
 
 
 Ratings = Mapping[str, Rating]  # by who gave it: a site, or `SERVER`

@@ -21,13 +21,14 @@ from fedmerit.evidence.signatures import Signer
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import JOB_ALLOWED, JOB_BEGAN, JOB_TRAINED, JobEntry
+from fedmerit.trainers.factory import list_sizes
 from fedmerit.trainers.privacy_budget import Mechanism
 
 JOB_LEDGER = "job_ledger.jsonl"  # in a site's kit, beside local/, whose files are sealed
-# What makes two jobs unrelated. All else a server could change a little: method and parameters, rounds, steps, epochs,
-# fold, seed, batch size, learning rate, what is done with masks, ...
-NETWORK = ("architecture", "in_channels", "labels", "width", "depth", "residual_units", "patch")
-TRAINING = ("loss", "optimizer")
+# What makes two jobs unrelated, beside the sizes of all weights. All else a server could change a little: method and
+# parameters, rounds, steps, epochs, fold, seed, batch size, learning rate, settings that a network does not use, ...
+NETWORK = ("architecture", "in_channels", "labels")
+SAME_OPTIMIZERS = {"adamw": "adam"}  # alike up to a weight decay
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,6 @@ class JobHistory:
     def mechanisms_without(self, job: str, plan: str) -> list[Mechanism]:
         """Return the mechanisms of all rounds by DP-SGD but those of one job."""
         return [mechanism for key, mechanism in self.mechanisms.items() if key[:2] != (job, plan)]
-
-    def of_study(self, study: str) -> list[TrainedJob]:
-        """Return the jobs of a study; "": those of none."""
-        return [one for one in self.jobs if one.study == study]
 
 
 class JobLedger:
@@ -167,7 +164,9 @@ def job_family(config: RunConfiguration) -> str:
         common: dict[str, Any] = {"tensors": plan["script"].get("tensors")}
     else:
         common = {name: plan["network"].get(name) for name in NETWORK}
-        common |= {name: plan["training"].get(name) for name in TRAINING}
+        optimizer = config.training.optimizer
+        common |= {"loss": config.training.loss, "optimizer": SAME_OPTIMIZERS.get(optimizer, optimizer)}
+        common |= {"sizes": list_sizes(config.network)}
     return hashlib.sha256(json.dumps(common | {"task": config.task}, sort_keys=True).encode()).hexdigest()
 
 

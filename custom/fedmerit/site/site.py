@@ -14,6 +14,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.games import MOST_COALITION_SITES
 from fedmerit.errors import MemoryLost, Refused, printable
 from fedmerit.evidence.digests import digest
+from fedmerit.evidence.ledger import split_head
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -26,7 +27,7 @@ from fedmerit.site.evaluation_budget import question_digest, require_round_order
 from fedmerit.site.models import ModelsFromServer
 from fedmerit.site.peers import AskPeer, ModelsOfSites
 from fedmerit.site.site_log import SiteLog
-from fedmerit.site.step_products import measure_step
+from fedmerit.site.step_products import measure_step, project_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.factory import build_trainer
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, keep_answer, recall_answer, unfiltered_update
@@ -138,6 +139,7 @@ class Site:
         pairs = {name: rounded(of_peers) for name, of_peers in learned.pairs.items()}
         step = self._step(model, memory, done.old if done else None, leaving.update)
         evidence = {"values": rounded(trained.values), "pairs": pairs, "step": step}
+        evidence["projections"] = self._projections(task, model, memory) if step else []
         evidence["commitment"] = dict(learned.commitment)
         evidence["privacy"] = privacy = self._spent(task.round, learned.mechanism)
         seen, images = self.models.seen(received), trained.num_samples
@@ -207,6 +209,10 @@ class Site:
         old = list_old_parts(model, before, self._sketch_seed) if old is None else old
         return measure_step(model, before, update) | measure_work(old, before)
 
+    @staticmethod
+    def _projections(task: messages.WithModels, model: Tensor, before: Memory | None) -> list[list[float]]:
+        return project_step(model, before, split_head(task.ledger)[0])
+
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """Return a digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
         question = question_digest(task, models)
@@ -230,8 +236,10 @@ class Site:
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
         final = task.purpose is messages.Purpose.FINAL and len(task.models) == 1
-        step = self._step(task.models[0], self.memory.read(task.round - 1)) if final else {}
-        return replace(answer, log=self.log.evaluated(task, models, question, answer, step))
+        before = self.memory.read(task.round - 1) if final else None
+        step = self._step(task.models[0], before) if final else {}
+        evidence = {"step": step, "projections": self._projections(task, task.models[0], before) if step else []}
+        return replace(answer, log=self.log.evaluated(task, models, question, answer, evidence))
 
     def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:
         if task.purpose is messages.Purpose.ESTIMATE:

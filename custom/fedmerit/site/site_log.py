@@ -19,9 +19,10 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
-from fedmerit.schema.messages import recorded
+from fedmerit.schema.messages import recorded, rounded
+from fedmerit.schema.ratings import rate
 from fedmerit.schema.records import CLOSED, ENROLLED, EVALUATE, GAVE, GOT, REFUSED, TRAIN, LogEntry
-from fedmerit.schema.scores import Overlap, mean_dice
+from fedmerit.schema.scores import Overlap
 from fedmerit.site.evaluation_budget import count_models
 
 SITE_LOG = "site_log.jsonl"
@@ -86,8 +87,8 @@ class SiteLog:
             question: digest of the task.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: training images that it reports.
-            evidence: "values" and "pairs" that it reports, "step" by `fedmerit.site.step_products.measure_step`, and
-                "commitment" to its steps.
+            evidence: "values" and "pairs" that it reports, "step" and "projections" by `fedmerit.site.step_products`,
+                and "commitment" to its steps.
 
         Returns:
             The end of this log, for the reply.
@@ -111,7 +112,7 @@ class SiteLog:
         models: Tensor | Ciphertexts,
         question: str,
         answer: messages.Evaluated,
-        step: Mapping[str, float] | None = None,
+        evidence: Mapping[str, Any] | None = None,
     ) -> str:
         """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated.
 
@@ -120,15 +121,16 @@ class SiteLog:
             models: the models.
             question: digest of the task.
             answer: the site's answer.
-            step: of a final model, what `fedmerit.site.step_products.measure_step` returned.
+            evidence: of a final model "step" and "projections", as of `trained`.
 
         Returns:
             The end of this log, for the answer.
         """
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
-        asked |= {"received": digest(models), "overlaps": answers, "dice": list(map(mean_dice, answer.overlaps))}
-        asked |= {"step": step} if step else {}
+        asked |= {"received": digest(models), "overlaps": answers}
+        asked |= {"rating": rate(rounded(answer), task.soft).content()} if answer.overlaps else {}
+        asked |= {name: said for name, said in (evidence or {}).items() if said}
         return self._vouch(task, self._append(EVALUATE, task.round, task.ledger, **asked))
 
     def measured(self, task: messages.ImportanceTask, question: str) -> None:
@@ -173,10 +175,11 @@ class SiteLog:
         return self._chain.append(LogEntry.model_validate(entry).content())
 
 
-def _known(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested mapping without its NaN values, which JSON cannot hold."""
-    nested = {name: _known(value) if isinstance(value, Mapping) else value for name, value in said.items()}
-    return {name: value for name, value in nested.items() if value == value}
+def _known(said: Any) -> Any:
+    """Return a nested mapping without its NaN values, which JSON cannot hold; anything else as it is."""
+    if not isinstance(said, Mapping):
+        return said
+    return {name: _known(value) for name, value in said.items() if value == value}
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:

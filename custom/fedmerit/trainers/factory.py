@@ -1,6 +1,7 @@
 """The trainer and the network of a plan: the one place that knows which kind a plan needs, and loads only that."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.script import NAMED_TENSORS
-from fedmerit.schema.configuration.settings import Network
+from fedmerit.schema.configuration.settings import ARCHITECTURES, Network
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.saved_networks import read_description
@@ -71,6 +72,24 @@ def measure_network(network: Network, sides: Sequence[int]) -> tuple[int, int]:
     from fedmerit.trainers.monai import network_checks
 
     return network_checks.measure_network(network, sides)
+
+
+def list_sizes(network: Network) -> list[list[int]]:
+    """Return the sizes of all weights of a network of a known architecture, without further arguments or another norm.
+
+    Of other architectures, whose code is not loaded here, and of networks that cannot be built, the description's.
+    """
+    described = [[network.width], [network.depth], [network.residual_units], list(network.patch)]
+    if network.architecture not in ARCHITECTURES:
+        return described
+    from fedmerit.trainers.monai import networks
+
+    try:
+        with torch.device("meta"):
+            built = networks.build_network(replace(network, arguments={}, norm="own"))
+    except BadInput:
+        return described
+    return [list(parameter.shape) for parameter in built.parameters()]
 
 
 def least_learning_rate(config: RunConfiguration) -> tuple[float, int]:

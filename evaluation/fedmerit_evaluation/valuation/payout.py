@@ -147,7 +147,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
     }
     others |= {f"without {part}": _amounts(rest, spec, rule) for part, rest in valued.without_each.items()}
     others |= {f"by {name}": _amounts(valued, name, rule) for name in rankings}
-    amounts, audited = _amounts(valued, spec, rule), repeated if valued.is_audited else None
+    amounts, audited = _amounts(valued, spec, rule), repeated if valued.auditors else None
     return Payout(spec, own, reliability, unreliable, rule.slope, amounts, low, high, _bands(own), others, audited)
 
 

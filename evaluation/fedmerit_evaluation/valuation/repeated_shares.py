@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.contract.semivalues import FloatArray
+from fedmerit.evidence.signatures import Trust
 
 
-def repeated_shares(run: Path, sites: Sequence[str]) -> FloatArray:
+def repeated_shares(run: Path, sites: Sequence[str], auditors: Trust) -> FloatArray:
     """Return (n,) `fedmerit.evidence.repeated_work.RepeatedWork.share` of each site, 0 to 1.
 
-    It is 0 of a site that nobody audited. ``run`` is the folder of a finished run.
+    It is 0 of a site that nobody audited. ``run`` is the folder of a finished run; ``auditors`` is the authority that
+    issued the auditors' certificates.
 
     Raises:
         BadInput: the ledger or an auditor's statement is damaged, or not of this run.
@@ -23,4 +25,4 @@ def repeated_shares(run: Path, sites: Sequence[str]) -> FloatArray:
     from fedmerit.evidence.verification.work import summarise_statement
 
     records = read_ledger(run / "ledger.jsonl")
-    return np.array([summarise_statement(run, records, site).share for site in sites])
+    return np.array([summarise_statement(run, records, site, auditors).share for site in sites])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedmerit.contract.semivalues import FloatArray
 from fedmerit.errors import BadInput
+from fedmerit.evidence.signatures import Trust
 from fedmerit.schema.run_info import read_run
 from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
@@ -56,7 +57,8 @@ class Valued:
 
     runs: Sequence[ObservedRun]
     of_each: Mapping[str, FloatArray]  # by spec, of each run (r, n, D)
-    is_audited: bool = False  # whether pay counts only rounds whose drawn steps an auditor repeated
+    auditors: Trust | None = None  # pay counts only rounds whose drawn steps somebody with a certificate of this
+    # authority repeated; None: all rounds
 
     @property
     def sites(self) -> list[str]:
@@ -66,9 +68,9 @@ class Valued:
     @cached_property
     def repeated(self) -> FloatArray:
         """(n,) factor of each site's pay, 0 to 1: mean `repeated_shares` of the runs; 1 if nobody asked for audits."""
-        if not self.is_audited:
+        if self.auditors is None:
             return np.ones(len(self.sites))
-        return np.asarray(np.mean([repeated_shares(run.path, self.sites) for run in self.runs], axis=0))
+        return np.asarray(np.mean([repeated_shares(run.path, self.sites, self.auditors) for run in self.runs], axis=0))
 
     @property
     def folds(self) -> int:
@@ -143,7 +145,7 @@ class Valued:
 
     def _of(self, places: NDArray[np.int_]) -> "Valued":
         values = {spec: one[places] for spec, one in self.of_each.items()}
-        return Valued([self.runs[place] for place in places], values, self.is_audited)
+        return Valued([self.runs[place] for place in places], values, self.auditors)
 
 
 def value_runs(
@@ -152,11 +154,11 @@ def value_runs(
     draws: int = DRAWS,
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
-    is_audited: bool = False,
+    auditors: Trust | None = None,
 ) -> Valued:
     """Return values of finished runs by the estimators of ``specs``; missing observations come from kept updates.
 
-    If the runs' site folders were moved, ``place`` is the folder that they are in now; ``is_audited`` as of `Valued`.
+    If the runs' site folders were moved, ``place`` is the folder that they are in now; ``auditors`` as of `Valued`.
 
     Raises:
         BadInput: a run has not ended, the sites in ``place`` are not those it was started with, the runs are not
@@ -175,7 +177,7 @@ def value_runs(
             "differ only in their seeds or folds; value others separately"
         )
     values = {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()}
-    return Valued(runs, values, is_audited)
+    return Valued(runs, values, auditors)
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:

@@ -16,7 +16,17 @@ OF_SERVER = (
         "no outcome",
         "outcome",
     ),
-    *("organisation", "impossible sharing", "server images", "closed early", "emptied ledger", "missing records"),
+    *(
+        "organisation",
+        "impossible sharing",
+        "impossible count",
+        "impossible products",
+        "planned rounds",
+        "server images",
+        "closed early",
+        "emptied ledger",
+        "missing records",
+    ),
     "closing of another ledger",
 )
 # A site's log against the server's files.
@@ -33,6 +43,7 @@ OF_LOG = (
     ),
     *("other ledger", "no head", "head signature", "unsigned other closing", "closed again", "answer left out"),
     *("measurements", "measurements lacking", "num_samples", "other plan"),
+    *("rating details", "projected step", "not encrypted", "values"),
 )
 # Files of the run folder that the closing record covers.
 OF_RESULTS = (

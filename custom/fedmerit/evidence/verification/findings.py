@@ -42,6 +42,19 @@ CONTRADICTIONS: Mapping[str, str] = {
         "of the rounds; " + CHANGED
     ),
     "organisation": "{where}: says that {site} is of {found}; its certificate in the same record says {expected}",
+    "impossible count": (
+        "{where}: counts {found} training images of {site}; it enrolled {expected}, and no more can be distinct"
+    ),
+    "impossible products": (
+        "{where}: the inner products of {quantity} are of no vectors: the least eigenvalue of their matrix is "
+        "{found:.3g}"
+    ),
+    "not encrypted": (
+        "{where}: has no updates, as if they had been encrypted; by {log}, {site} sent its update in the clear"
+    ),
+    "planned rounds": (
+        "{where}: is of a run of {found} rounds; the plan, whose digest every site's log has, has {expected}"
+    ),
     "impossible sharing": (
         "{where}: says that {site} share three quarters of their cases; the record has {found} training cases of them"
     ),
@@ -64,6 +77,14 @@ CONTRADICTIONS: Mapping[str, str] = {
     "enrolment": "{where}: {site} enrolled other cases, or another number of them, than {log} has in round {round}",
     "rating not in log": "{where}: holds what {site} said of models, but {log} has no such answer in round {round}",
     "reported": "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, as {log}, has it",
+    "rating details": (
+        "{where}: {quantity} behind the ratings of {what} by {site} in round {round} are not those that {log} has"
+    ),
+    "values": ("{where}: values of {quantity} by {site} in round {round}: mean Dice {found}; {log} has no such answer"),
+    "projected step": (
+        "{where}: in round {round} the model was moved otherwise than by the recorded weights: by the logs, {site} "
+        "received a step that differs by {found:.3g} of its length from the sum of the updates"
+    ),
     "rating": "{where}: ratings of {quantity} by {site} in round {round}: {found}, expected what {log} has: {expected}",
     "unworked verdict": (
         "{where}: verdict against {site} from round {round} on: by its scores it did not work in {rounds}; {log} "
@@ -154,6 +175,20 @@ QUESTIONS: Mapping[str, str] = {
     ),
     "server ratings": (
         "the ratings by the server on images of its own: of these the plan has a digest, and nobody else has seen them"
+    ),
+    "rated models unproven": (
+        "that the models which sites rated are those of the updates: each site signed its ratings, the server made the "
+        "models"
+    ),
+    "rests unproven": (
+        "the inner products of what updates add to their forecasts: only the server has the updates and made forecasts"
+    ),
+    "values unproven": (
+        "the values in {found}: sites' logs have the Dice that they answered, and the server made the models"
+    ),
+    "steps unproven": (
+        "that the model was moved by these weights in {rounds}: the logs of {site} have no projections of the update "
+        "and of the step that followed"
     ),
     "scores unproven": (
         "the guard's scores of pairs of updates, which its verdicts follow from: only the server has the updates"

@@ -5,7 +5,7 @@ before: that has to be what the inner products and the weights in the ledger giv
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import (
     Finding,
@@ -32,6 +33,7 @@ from fedmerit.evidence.verification.sensitivity import (
     WHOLE,
     Records,
     Sensitivity,
+    all_images,
     bound_of_sites,
     distinct_cases,
     has_duplicates,
@@ -39,12 +41,13 @@ from fedmerit.evidence.verification.sensitivity import (
 )
 from fedmerit.guard.enrolment import may_share
 from fedmerit.guard.work import log_e_values
-from fedmerit.methods.registry import METHODS
+from fedmerit.methods.registry import METHODS, estimates_contributions
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
 from fedmerit.schema.run_info import RunInfo, read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
+from fedmerit.site.step_products import DIRECTIONS
 
 ROUNDING = 1e-9  # of numbers that are computed twice in float64, possibly in another order
 MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: a step rounds each entry by at most 2^-24
@@ -52,10 +55,13 @@ CHANCE = 1e-6  # probability, without work, of what a log shows
 LENGTH_ROUNDING = 1e-8  # of squared lengths, for models in float32
 SLACK = 4.0  # times what the scores allow: entries differ in size; real runs reached .26, generated ones 1.7
 
+GRAM_ROUNDING = 1e-9  # of eigenvalues of inner products, relative to the largest
+REST_ROUNDING = 1e-6  # likewise, of rests, which are differences
+
 WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, is shown
     *("logs missing", "logs unsigned", "owner of the certificate", "owners of the logs' certificates"),
     *("organisations unproven", "log ends disputed", "update discarded", "rating discarded", "absence unproven"),
-    *("sites unheard", "foreign method"),
+    *("sites unheard", "steps unproven"),
 )
 
 Line = tuple[int, LogEntry]  # of a log
@@ -84,7 +90,7 @@ def replay_rounds(
     info = read_run(run)
     method = info["plan"]["method"]
     if method not in METHODS.ours:
-        return [], [*questions, make_finding("foreign method", found=method)]
+        return [], [*questions, make_finding("foreign method", found=method, moved=Movement(WHOLE))]
     encrypted = HE in (info.get("privacy") or ())
     played = list[PlayedRound]()
     where = f"{info.file}: its plan"
@@ -94,12 +100,16 @@ def replay_rounds(
             first = next(one for one in records if any(SERVER in by for by in one.inputs.ratings.values()))
             report(make_finding("server images", at(ledger, first.round + 1), round=first.round))
         has_images = bool(info["plan"].get("server_images")) or SERVER in raters
+        if records[-1].of != info["plan"]["rounds"]:
+            values = {"found": records[-1].of, "expected": info["plan"]["rounds"]}
+            report(make_finding("planned rounds", at(ledger, len(records)), **values))
         joined = {site for record in records for site in record.joined}
         replay = Replay(info["plan"], sites, joined, not encrypted, has_images)
         for record in records:
             line = at(ledger, record.round + 1)
             where = f"{line}: inputs of round {record.round}"
             played.append(replay.play(record, line))
+            _require_possible_products(played[-1], report)
             _compare_outcome(played[-1], report)
     except BadInput:
         raise
@@ -113,8 +123,23 @@ def replay_rounds(
     return played, questions
 
 
+def _require_possible_products(played: PlayedRound, report: Report) -> None:
+    """Require that inner products can be those of some vectors: their matrix has no negative eigenvalue."""
+    inputs = played.inputs
+    matrices = [("updates", inputs.reports.products, GRAM_ROUNDING)]
+    matrices += [("parts of updates", part, REST_ROUNDING) for part in (() if inputs.parts is None else inputs.parts)]
+    if inputs.measured is not None:
+        matrices.append(("rests of updates", inputs.measured.rests, REST_ROUNDING))
+    for what, products, rounding in matrices:
+        if products is not None and len(products):
+            values = torch.linalg.eigvalsh(products.nan_to_num(0.0))
+            if float(values[0]) < -rounding * float(values.abs().max()):
+                place = {"round": played.record.round, "quantity": what}
+                report(make_finding("impossible products", played.line, **place, found=float(values[0])))
+
+
 def _require_certified(ledger: Path, records: Sequence[RoundRecord], report: Report) -> None:
-    """Require of each enrolment the organisation in its certificate, and sharing that its signed counts allow."""
+    """Require of each enrolment the organisation in its certificate, and what its signed counts allow."""
     cases: dict[str, int] = {}
     for record in records:
         where = at(ledger, record.round + 1)
@@ -123,6 +148,8 @@ def _require_certified(ledger: Path, records: Sequence[RoundRecord], report: Rep
             place = {"site": site, "round": record.round}
             if (expected := certified_organisation(one, site)) != one.organisation:
                 report(make_finding("organisation", where, **place, found=one.organisation, expected=expected))
+            if one.images > (most := all_images(one)) + 1e-6:
+                report(make_finding("impossible count", where, **place, found=one.images, expected=most))
             for other in one.shares_with:
                 if other in cases and not may_share(cases[site], cases[other]):
                     pair = {"site": join_names([site, other]), "round": record.round}
@@ -210,7 +237,8 @@ def rest_on_server(
     if not played:
         return
     info = read_run(run)
-    replayed = Sensitivity(_player(info, records, sites), records, played)
+    estimates = estimates_contributions(info["plan"]["method"])
+    replayed = Sensitivity(_player(info, records, sites), records, played, estimates)
     enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
     pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
     if len(enrolled) > 1:
@@ -219,8 +247,15 @@ def rest_on_server(
         yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))
     if twice := [site for site, one in enrolled.items() if has_duplicates(one)]:
         yield make_finding("duplicates unproven", site=join_names(twice), moved=replayed.by_duplicates())
-    if any(SERVER in by for record in records for by in record.inputs.ratings.values()):
-        yield make_finding("server ratings", moved=replayed.by_server_ratings())
+    raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
+    if SERVER in raters:
+        yield make_finding("server ratings", moved=replayed.by_ratings())
+    elif raters:
+        yield make_finding("rated models unproven", moved=replayed.by_ratings())
+    if any(record.inputs.rests for record in records):
+        yield make_finding("rests unproven", moved=replayed.by_rests())
+    if (run / OBSERVED).exists():
+        yield make_finding("values unproven", found=OBSERVED, moved=Movement(WHOLE))
     if any(record.inputs.scores for record in records):
         verdicts = {site for record in records for site in record.guard.verdicts}
         yield make_finding("scores unproven", moved=replayed.by_scores(verdicts))
@@ -296,8 +331,10 @@ def compare_log(
 def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Line]]:
     """Yield the rounds after which a log has the step from their model to the next one, with its entry."""
     for before, round in pairwise(played):
-        line = _find_training(round.record, log)
-        if line is not None and log.site in round.record.participants and _remembers(before, line, log):
+        line, ended = _find_training(round.record, log), before.record.ended.get(log.site, before.record.model)
+        if line is None or not _remembers(before, line, log):
+            continue
+        if log.site in round.record.participants or line[1].received == ended:  # its answer may have been lost
             yield before, line
     for line in log.lines(EVALUATE, len(played)) if played else ():
         record = played[-1].record
@@ -333,6 +370,8 @@ def _compare_reported(played: PlayedRound, line: Line, log: SiteLog, report: Rep
     if "update" in entry.step and played.inputs.size:
         assert reports.products is not None
         logged["squared norm of the update"] = entry.step["update"], reports.products[row, row]
+    if "update" in entry.step and not played.inputs.size:
+        report(make_finding("not encrypted", played.line, site=site, round=played.record.round, log=where))
     for quantity, (measured, recorded) in logged.items():
         _require_logged(report, played, float(recorded), measured, quantity, site, where)
     for name, recorded_pairs in reports.pairs.items():
@@ -384,15 +423,77 @@ def _compare_step(before: PlayedRound, line: Line, log: SiteLog, report: Report)
 
 def _compare_ratings(played: PlayedRound, log: SiteLog, report: Report) -> None:
     round = played.record.round
-    answers = [(line, entry.dice) for line, entry in log.lines(EVALUATE, round) if entry.dice is not None]
+    answers = [(line, entry.rating) for line, entry in log.lines(EVALUATE, round) if entry.rating is not None]
     for what, ratings in played.inputs.ratings.items():
         if log.site in ratings:
-            dice = list(ratings[log.site].dice)
-            if all(logged != dice for _, logged in answers):
+            rating = played.record.inputs.ratings[what][log.site]
+            matching = [logged for _, logged in answers if logged.dice == rating.dice]
+            if not matching:
                 line, last = answers[-1] if answers else (0, None)
-                values = {"quantity": what, "found": dice, "expected": last}
+                values = {"quantity": what, "found": rating.dice, "expected": last and last.dice}
                 place = f"{at(log.path, line)}," if line else log.path
                 report(make_finding("rating", played.line, site=log.site, round=round, **values, log=place))
+                continue
+            for quantity in ("cases", "losses", "patients", "soft"):
+                if all(getattr(logged, quantity) != getattr(rating, quantity) for logged in matching):
+                    place = {"site": log.site, "round": round, "quantity": quantity}
+                    report(make_finding("rating details", played.line, **place, what=what, log=log.path))
+
+
+def compare_projections(
+    played: Sequence[PlayedRound], logs: Sequence[SiteLog], report: Report = stop
+) -> Iterator[Finding]:
+    """Compare the projections of each step of the model, by the logs, with those of the sum of updates that it is.
+
+    Yields the sites whose logs were given, and lack the projections of an update that is in the sum.
+
+    Raises:
+        Contradiction: a step has another projection than the sum of the updates, by the weights of the outcome.
+    """
+    known: dict[tuple[int, str], dict[str, LogEntry]] = {}  # by round and ledger head, then by site
+    for log in logs:
+        for before, (_, entry) in _logged_steps(played, log):
+            if [len(row) for row in entry.projections] == [DIRECTIONS] * 2 and "moved" in entry.step:
+                known.setdefault((before.record.round, entry.ledger), {})[log.site] = entry
+    given, lacking = {log.site for log in logs}, dict[str, list[int]]()
+    for round in played:
+        number, found = (
+            round.record.round,
+            {site for (n, _), by in known.items() if n == round.record.round for site in by},
+        )
+        if round.steps is None:
+            continue
+        needed = {
+            site for site, share in zip(round.sites, round.steps.nan_to_num().any(dim=0).tolist(), strict=True) if share
+        }
+        for site in sorted((needed & given) - found):
+            lacking.setdefault(site, []).append(number)
+        for (n, _), by_site in known.items():
+            if n == number:
+                _compare_projected(round, by_site, needed, report)
+    for site, numbers in lacking.items():
+        yield make_finding("steps unproven", site=site, rounds=join_rounds(numbers), numbers=numbers)
+
+
+def _compare_projected(
+    before: PlayedRound, by_site: Mapping[str, LogEntry], needed: Collection[str], report: Report
+) -> None:
+    assert before.steps is not None
+    for site, entry in by_site.items():
+        shares = before.steps[before.sites.index(site)]
+        parts = {peer: float(share) for peer, share in zip(before.sites, shares, strict=True) if share}
+        if shares.isnan().any() or not set(parts) <= set(by_site):
+            continue
+        computed = [
+            sum(share * by_site[peer].projections[0][k] for peer, share in parts.items()) for k in range(DIRECTIONS)
+        ]
+        differs = max(abs(one - other) for one, other in zip(computed, entry.projections[1], strict=True))
+        moved = math.sqrt(max(entry.step["moved"], 0.0))
+        rounding = 2 * MODEL_ROUNDING * (math.sqrt(max(entry.step["model"], 0.0)) + moved)
+        if differs > rounding + ROUNDING * moved:
+            place = {"site": site, "round": before.record.round}
+            found = differs / moved if moved else math.inf
+            report(make_finding("projected step", before.line, **place, found=found))
 
 
 def _compare_work(

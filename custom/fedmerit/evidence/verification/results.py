@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.evidence.closing_record import CROSS_SITE
+from fedmerit.evidence.closing_record import CROSS_SITE, OBSERVED
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, make_finding, stop
 from fedmerit.files import read_json
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
 from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
+from fedmerit.schema.results import read_table as read_rows
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import COUNTS, Overlap, mean_dice
 from fedmerit.site.site_log import overlaps_digest
@@ -389,6 +390,44 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     if log.site not in sites or any(len(digests) != len(sites) for digests in answers):
         return set()
     return {digests[sites.index(log.site)] for digests in answers}
+
+
+def compare_values(run: Path, logs: Sequence[SiteLog], report: Report = stop) -> None:
+    """Require that values.csv has of each site with a log what the site answered of models in that round.
+
+    Raises:
+        Contradiction: the mean Dice of its models are those of no answer.
+    """
+    path = run / OBSERVED
+    if not path.exists():
+        return
+    answers: dict[tuple[str, int], list[Sequence[float | None]]] = {}
+    for log in logs:
+        for _, entry in log.lines(EVALUATE):
+            if entry.rating is not None:
+                answers.setdefault((log.site, entry.round), []).append(entry.rating.dice)
+    given, rows = {log.site for log in logs}, read_rows(path)
+    rows = rows[(rows["quantity"] == "dice") & rows["site"].isin(given)]
+    for (round, observer, site), of_answer in rows.groupby(["round", "split", "site"], sort=False):
+        dice = [_mean(of_model) for _, of_model in of_answer.groupby("coalition", sort=False)]
+        known = answers.get((str(site), int(round)), ())
+        if not any(_are_same(dice, answer) for answer in known):
+            path_of = {log.site: log.path for log in logs}[str(site)]
+            place = {"site": site, "round": int(round), "quantity": observer}
+            report(make_finding("values", path, **place, found=dice, log=path_of))
+
+
+def _mean(rows: pd.DataFrame) -> float | None:
+    known = rows.dropna(subset="value")
+    found = zip(known["case"], known["label"], known["value"], strict=True)
+    return mean_dice([Overlap.of_score(str(case), str(label), float(value)) for case, label, value in found])
+
+
+def _are_same(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    return len(first) == len(second) and all(
+        one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+        for one, other in zip(first, second, strict=True)
+    )
 
 
 def _compare_reported(

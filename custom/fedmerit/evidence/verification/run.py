@@ -39,11 +39,18 @@ from fedmerit.evidence.verification.heads import (
     require_same_closing,
 )
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds, rest_on_server, weigh_question
+from fedmerit.evidence.verification.outcomes import (
+    compare_log,
+    compare_projections,
+    replay_rounds,
+    rest_on_server,
+    weigh_question,
+)
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.evidence.verification.results import (
     ResultsTable,
     compare_matrix,
+    compare_values,
     compare_with_ledger,
     compare_with_log,
     read_table,
@@ -170,7 +177,9 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             unproven += questions
             for log in logs:
                 unproven += compare_log(played, log, sites, report)
+            unproven += compare_projections(played, logs, report)
     with faults.collect():
+        compare_values(run, logs, report)
         if table:
             require_same_run(table, run, report)
         if closing and records:
@@ -182,7 +191,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
     work = list[RepeatedWork]()
     for log in logs:
         with faults.collect():
-            if shown := compare_work(run, records, closing, log, trust):
+            if shown := compare_work(run, records, closing, log, trust, certificates):
                 work.append(shown)
                 unproven += list_unrepeated(shown)
     unproven += list_unlogged_statements(run, logs)

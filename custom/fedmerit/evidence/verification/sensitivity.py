@@ -8,13 +8,12 @@ site with the largest weight. Long runs are played only for the first rounds, un
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 from fedmerit.evidence.verification.findings import Movement
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.guard.enrolment import may_share
 from fedmerit.schema.records import EnrolmentRecord, InputsRecord, RatingRecord, RoundRecord
-from fedmerit.server.round_inputs import SERVER
 
 Records = Sequence[RoundRecord]
 Weights = Sequence[Mapping[str, float]]  # by round, of each site
@@ -26,6 +25,15 @@ WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
 def weights_of(played: Iterable[PlayedRound]) -> list[dict[str, float]]:
     """Return the weights of each round, by site."""
     return [dict(zip(one.sites, one.outcome.weights.tolist(), strict=True)) for one in played]
+
+
+def reputations_of(played: Iterable[PlayedRound]) -> list[dict[str, float]]:
+    """Return the shares of the sum of positive reputations of each round, by site; 0 if there are none."""
+    shares = []
+    for one in played:
+        positive = one.outcome.reputation.nan_to_num(nan=0.0).clamp(min=0.0)
+        shares.append(dict(zip(one.sites, (positive / positive.sum().clamp(min=1e-300)).tolist(), strict=True)))
+    return shares
 
 
 def largest_movement(movements: Iterable[Movement]) -> Movement:
@@ -47,8 +55,9 @@ def bound_of_sites(
 ) -> Movement:
     """Return how far the weights of ``sites`` could be from others', if all that is known of these is invented."""
     chosen = set(range(len(played)) if rounds is None else rounds)
-    recorded = [(one, site) for one in played if one.record.round in chosen for site in sites if site in one.sites]
-    weights = ((float(one.outcome.weights[one.sites.index(site)]), one, site) for one, site in recorded)
+    places = [(one, site) for one, site in product(played, list(sites)) if one.record.round in chosen]
+    known = weights_of(played)
+    weights = ((known[one.record.round].get(site, 0.0), one, site) for one, site in places)
     return largest_movement(
         Movement(max(weight, WHOLE - weight), site, one.record.round) for weight, one, site in weights
     )
@@ -61,12 +70,19 @@ class Sensitivity:
         play: computes the rounds of records again.
         records: the ledger.
         played: its rounds.
+        estimates: whether the method estimates contributions: shares of reputations, too, are compared then.
     """
 
     def __init__(
-        self, play: Callable[[Records], Sequence[PlayedRound]], records: Records, played: Sequence[PlayedRound]
+        self,
+        play: Callable[[Records], Sequence[PlayedRound]],
+        records: Records,
+        played: Sequence[PlayedRound],
+        estimates: bool = False,
     ):
-        self.play, self.records, self.played, self.weights = play, records, played, weights_of(played)
+        self.play, self.records, self.played = play, records, played
+        self.compared = (weights_of, reputations_of) if estimates else (weights_of,)
+        self.weights = weights_of(played)
         self.sites = sorted({site for record in records for site in record.participants})
         self.heaviest = max(self.sites, key=lambda site: sum(one.get(site, 0.0) for one in self.weights), default="")
         self.limit = max(1, (BUDGET + len(records) // 4) // (len(self.sites) + 4))
@@ -79,8 +95,10 @@ class Sensitivity:
         movements = []
         for records in variants:
             try:
-                weights = weights_of(self.play(records[:limit]))
-                movements.append(compare_weights(self.weights[: len(weights)], weights))
+                again = self.play(records[:limit])
+                movements += [
+                    compare_weights(shares(self.played[: len(again)]), shares(again)) for shares in self.compared
+                ]
             except Exception:  # of whatever kind the code of methods meets in numbers that no round has
                 movements.append(Movement(WHOLE))
         return largest_movement(movements)
@@ -107,12 +125,16 @@ class Sensitivity:
     def by_duplicates(self) -> Movement:
         """Return how far it moves weights that a site enrolled cases twice."""
         return self.largest(
-            [self._with_enrolments(lambda site, one: one.model_copy(update={"images": _all_images(one)}))]
+            [self._with_enrolments(lambda site, one: one.model_copy(update={"images": all_images(one)}))]
         )
 
-    def by_server_ratings(self) -> Movement:
-        """Return how far the server's ratings move weights: by each site in turn, without which all would be lost."""
+    def by_ratings(self) -> Movement:
+        """Return how far ratings move weights: for each site in turn, without which all would be lost."""
         return self.largest((self._with_inputs(partial(_rated_for, site)) for site in self.sites), self.limit)
+
+    def by_rests(self) -> Movement:
+        """Return how far the rests of updates move weights: for each site in turn, which alone adds to forecasts."""
+        return self.largest((self._with_inputs(partial(_adding, site)) for site in self.sites), self.limit)
 
     def by_scores(self, verdicts: Iterable[str]) -> Movement:
         """Return how far the guard's scores move weights: with each site's verdict taken back, or one put in."""
@@ -125,7 +147,8 @@ class Sensitivity:
 
     def by_products(self) -> Movement:
         """Return how far the inner products of different sites' updates move weights."""
-        changes = (partial(_related, None, 0.0), partial(_related, None, 1.0), partial(_related, self.heaviest, 0.0))
+        of_one = (partial(_related, self.heaviest, cosine) for cosine in (0.0, -1.0))
+        changes = (partial(_related, None, 0.0), partial(_related, None, 1.0), *of_one)
         return self.largest((self._with_inputs(change) for change in changes), self.limit)
 
     def _with_inputs(self, change: Callable[[InputsRecord], InputsRecord]) -> Records:
@@ -156,10 +179,11 @@ def distinct_cases(enrolment: EnrolmentRecord) -> int:
 
 def has_duplicates(enrolment: EnrolmentRecord) -> bool:
     """Return whether a record counts fewer images than its site enrolled, as if cases were enrolled twice."""
-    return float(enrolment.images) < _all_images(enrolment) - 1e-6
+    return float(enrolment.images) < all_images(enrolment) - 1e-6
 
 
-def _all_images(enrolment: EnrolmentRecord) -> float:
+def all_images(enrolment: EnrolmentRecord) -> float:
+    """Return the training images that a site enrolled, by what it signed."""
     return float(enrolment.slices.get("training", enrolment.images))
 
 
@@ -173,24 +197,33 @@ def _shared(
 
 def _held_by_two(holder: str, site: str, one: EnrolmentRecord) -> EnrolmentRecord:
     """Return an enrolment whose cases a second site holds, if it is that of ``holder``."""
-    return one.model_copy(update={"images": _all_images(one) / 2}) if site == holder else one
+    return one.model_copy(update={"images": all_images(one) / 2}) if site == holder else one
 
 
 def _rated_for(favoured: str, inputs: InputsRecord) -> InputsRecord:
-    """Return inputs with ratings by the server after which the models with the favoured site are good, others bad."""
+    """Return inputs with ratings after which the models with the favoured site are good, others bad."""
     sites = sorted(inputs.counts)
     place = sites.index(favoured) if favoured in sites else None
 
     def rated(what: str, one: RatingRecord) -> RatingRecord:
         is_without = what == "leave_one_out"
-        good = [(number % len(sites) == place) != is_without for number in range(len(one.dice))]
-        return one.model_copy(update={"dice": [float(is_good) for is_good in good]})
+        good = [float((number % len(sites) == place) != is_without) for number in range(len(one.dice))]
+        soft = [[dice] * len(row) for dice, row in zip(good, one.soft, strict=False)]
+        return one.model_copy(update={"dice": good, "soft": soft})
 
-    ratings = {
-        what: {by: rated(what, one) if by == SERVER else one for by, one in those.items()}
-        for what, those in inputs.ratings.items()
-    }
+    ratings = {what: {by: rated(what, one) for by, one in those.items()} for what, those in inputs.ratings.items()}
     return inputs.model_copy(update={"ratings": ratings})
+
+
+def _adding(site: str, inputs: InputsRecord) -> InputsRecord:
+    """Return inputs in which only this site's update adds to its forecast: all of it."""
+    rests = {
+        row: {
+            column: inputs.products.get(row, {}).get(column, 0.0) if row == column == site else 0.0 for column in values
+        }
+        for row, values in inputs.rests.items()
+    }
+    return inputs.model_copy(update={"rests": rests})
 
 
 def _scored(site: str, score: float, inputs: InputsRecord) -> InputsRecord:

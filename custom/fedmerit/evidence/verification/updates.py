@@ -57,13 +57,11 @@ def find_discarded_updates(
         if record.round in trained and log.site not in (*record.participants, *record.updates)
     ]
     yield from _list_discarded("update discarded", discarded, ledger, log, "an answer in that round", report)
-    tasks, first = {entry.round for _, entry in log.lines()}, min((entry.round for _, entry in log.lines()), default=0)
+    tasks = {entry.round for _, entry in log.lines()}
     missing = [
         record
         for record in records
-        if record.round > first
-        and record.round not in tasks
-        and log.site not in (*record.participants, *record.updates)
+        if record.round not in tasks and log.site not in (*record.participants, *record.updates)
     ]
     for reason, rounds in _by_reason(missing, log.site).items():
         yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)

@@ -8,7 +8,15 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import Closing
 from fedmerit.evidence.repeated_work import AUDITS, RepeatedWork, draw_leaf, find_commitments, statement_payload
-from fedmerit.evidence.signatures import Trust, certificate_name, is_signed_by_any, parse_certificates, subject
+from fedmerit.evidence.signatures import (
+    CERTIFICATE,
+    Trust,
+    certificate_name,
+    is_signed_by_any,
+    parse_certificates,
+    read_certificates,
+    subject,
+)
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, join_names, join_rounds, make_finding
 from fedmerit.files import read_object
@@ -17,9 +25,16 @@ from fedmerit.schema.records import AuditStatement, RoundRecord
 
 
 def compare_work(
-    run: Path, records: Sequence[RoundRecord], closing: Closing | None, log: SiteLog, trust: Trust | None
+    run: Path,
+    records: Sequence[RoundRecord],
+    closing: Closing | None,
+    log: SiteLog,
+    trust: Trust | None,
+    server: Sequence[Certificate] = (),
 ) -> RepeatedWork | None:
     """Return what is shown of a site's work; None if its log has no commitments and nobody repeated anything.
+
+    ``server`` are the certificates that the ledger is signed with: the server is no auditor of its friends.
 
     Raises:
         Contradiction: a statement is not its auditor's, or is of another plan, commitment or draw than log and ledger.
@@ -46,18 +61,26 @@ def compare_work(
             raise Contradiction("audit of other steps", path, site=log.site, round=text, log=log.path)
     faults = {int(text): repeated.fault for text, repeated in statement.rounds.items() if repeated.fault}
     shown = sorted(int(text) for text, repeated in statement.rounds.items() if not repeated.fault)
-    own_keys = [certificate.public_key() for certificate in log.certificates]
-    is_independent = not own_keys
-    if auditor:
-        is_independent = auditor.public_key() not in own_keys and certificate_name(auditor) != log.site
+    is_independent = _is_independent(auditor, log.site, [*log.certificates, *server])
     name = subject(auditor) if auditor else ""
     return RepeatedWork(log.site, trained, drawn, shown, faults, name, is_independent)
 
 
-def summarise_statement(run: Path, records: Sequence[RoundRecord], site: str) -> RepeatedWork:
+def _is_independent(auditor: Certificate | None, site: str, parties: Sequence[Certificate]) -> bool:
+    """Return whether an auditor is neither the site nor one of the ``parties``, whose certificates these are."""
+    if auditor is None:
+        return False
+    names, keys = {site, *map(certificate_name, parties)}, [one.public_key() for one in parties]
+    return certificate_name(auditor) not in names and auditor.public_key() not in keys
+
+
+def summarise_statement(
+    run: Path, records: Sequence[RoundRecord], site: str, trust: Trust | None = None
+) -> RepeatedWork:
     """Return what an auditor's statement in a run folder says of a site's work, as far as the ledger has the rounds.
 
-    Without the site's log nobody knows whether the repeated steps are those that were drawn: `compare_work` does.
+    Without the site's log nobody knows whether the repeated steps are those that were drawn: `compare_work` does. The
+    auditor's certificate has to be of the authority of ``trust``; None: of any.
 
     Raises:
         Contradiction: the statement is not its auditor's, or of another site or plan.
@@ -68,14 +91,13 @@ def summarise_statement(run: Path, records: Sequence[RoundRecord], site: str) ->
     if not path.exists():
         return RepeatedWork(site, trained)
     statement = read_statement(path)
-    auditor = _read_auditor(path, statement, None)
+    auditor = _read_auditor(path, statement, trust)
     if statement.site != site or (records and statement.plan != records[0].plan):
         raise Contradiction("audit of another run", path, site=site, found=statement.site)
     pems = {one.certificate for record in records if (one := record.guard.enrolled.get(site))} - {""}
-    own_keys = [one.public_key() for pem in pems for one in parse_certificates(pem.encode(), f"{run}: {site}")]
-    is_independent = not own_keys
-    if auditor:
-        is_independent = auditor.public_key() not in own_keys and certificate_name(auditor) != site
+    parties = [one for pem in pems for one in parse_certificates(pem.encode(), f"{run}: {site}")]
+    parties += read_certificates(run / CERTIFICATE) if (run / CERTIFICATE).exists() else []
+    is_independent = _is_independent(auditor, site, parties)
     rounds = {int(text): repeated.fault for text, repeated in statement.rounds.items() if text.isdecimal()}
     shown = sorted(round for round, fault in rounds.items() if not fault and round in trained)
     faults = {round: fault for round, fault in rounds.items() if fault}

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedmerit.trainers.monai.generators import make_generator
+
 Range = tuple[float, float]
 BIAS_DEGREE = 3  # of the polynomials of a bias field
 
@@ -70,14 +72,14 @@ class Augmenter:
 
     Args:
         augmentation: what may happen.
-        seed: of all draws.
+        seed: of all draws, as of `make_generator`.
         device: where the batches lie.
     """
 
-    def __init__(self, augmentation: Augmentation, seed: int, device: torch.device):
+    def __init__(self, augmentation: Augmentation, seed: int | str, device: torch.device):
         self.augmentation = augmentation
-        self.draws = torch.Generator().manual_seed(seed)
-        self.noise = torch.Generator(device).manual_seed(seed)  # the one draw of an image's size
+        self.draws = make_generator(seed)
+        self.noise = make_generator(seed, device)  # the one draw of an image's size
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state of the generators."""

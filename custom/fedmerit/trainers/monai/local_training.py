@@ -25,6 +25,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai.evaluation import estimate_statistics
+from fedmerit.trainers.monai.generators import make_generator
 from fedmerit.trainers.monai.networks import build_network, split_levels
 from fedmerit.trainers.monai.neurons import owned_parameters
 from fedmerit.trainers.monai.prediction import autocast, choose_precision, image_losses
@@ -89,7 +90,7 @@ def train(
     samples: Samples,
     training: Training,
     rate: float,
-    seed: int,
+    seed: int | str,
     held: Mapping[nn.Parameter, Tensor] | None = None,
     extra_loss: ExtraLoss | None = None,
     penalty: Penalty | None = None,
@@ -106,7 +107,7 @@ def train(
         samples: the site's training images.
         training: loss, optimiser and batches.
         rate: the round's learning rate, of `learning_rate`.
-        seed: of the order of images and the augmentation.
+        seed: of the order of images and the augmentation, as of `make_generator`.
         held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
         extra_loss: added to the run's, of the augmented batch.
         penalty: likewise, of the trainable parameters (d,); it does not count in the mean that is returned.
@@ -175,7 +176,7 @@ def train(
 def draw_batches(
     samples: Samples,
     training: Training,
-    seed: int,
+    seed: int | str,
     device: torch.device,
     done: int = 0,
     note: Callable[[Tensor, torch.Generator], None] | None = None,
@@ -187,7 +188,7 @@ def draw_batches(
     ``drawn`` are the places of every step, instead of those of `draw_places`; of a step without any, images and masks
     are empty.
     """
-    order = torch.Generator().manual_seed(seed)
+    order = make_generator(seed)
     every = drawn or draw_places(samples, training, order)
     for step, places in enumerate(islice(every, count_steps(samples, training))):
         if not len(places):
@@ -350,6 +351,7 @@ class LocalRound:
     task: Task  # the server's, in the clear
     checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
     commitments: RoundCommitments | None = None  # to its trainings; None: none are made
+    has_secret: bool = False  # whether training_seed_site has a secret of the site
     mechanism: Mechanism | None = None  # of DP-SGD, by which the site trains then; None: it trains without
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float | None) -> dict[str, float]:
@@ -402,6 +404,14 @@ class LocalRound:
         return self._learned(received, self._train(held=held))
 
     @property
+    def _seeds(self) -> tuple[int, str, int]:
+        return self.config.seed, self.training_seed_site, self.task.round
+
+    @property
+    def _key(self) -> str:
+        return "/".join(map(str, self._seeds))
+
+    @property
     def _rate(self) -> float:
         return learning_rate(self.config.training, self.task.round, self.config.rounds)
 
@@ -412,7 +422,7 @@ class LocalRound:
 
     def _train(self, faults: dict[str, str] | None = None, **more: Any) -> float:
         """Train by the run's recipe. ``faults``: `ModelExchange.faults`; ``more`` are further arguments."""
-        seed = random_seed(self.config.seed, self.training_seed_site, self.task.round)
+        seed = self._key if self.has_secret else random_seed(*self._seeds)
         run = self.samples, self.config.training, self._rate, seed
         checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
         commitments = self.commitments.next() if self.commitments else None
@@ -424,8 +434,7 @@ class LocalRound:
             return None
         from fedmerit.trainers.monai.private_training import PrivateTraining  # loads Opacus
 
-        key = f"{self.config.seed}/{self.training_seed_site}/{self.task.round}"
-        return PrivateTraining(self.samples, self.config.privacy, self.mechanism, key)
+        return PrivateTraining(self.samples, self.config.privacy, self.mechanism, self._key)
 
     def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
         """Train with the loss term of the peers' predictions; the network holds the received model."""

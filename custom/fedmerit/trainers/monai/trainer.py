@@ -81,8 +81,9 @@ class ImageTrainer:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
-        # what seeds the training, with the run's seed and the round
-        self.training_seed_site = f"{folder.name}/{secret}" if secret else folder.name
+        # what seeds the training, with the run's seed and the round; with a secret, also all else of the plan
+        self.training_seed_site = f"{folder.name}/{secret}/{config.digest}" if secret else folder.name
+        self._has_secret = bool(secret)
         self.work = work
         self.mechanism = self._plan_mechanism() if config.privacy else None
         self._evaluations = Evaluations(config)
@@ -171,7 +172,7 @@ class ImageTrainer:
         run = self.config, self.method, self.can
         machine = self.network, self.samples, self.device
         site = self.training_seed_site, self._validation_dice
-        return LocalRound(*run, *machine, *site, task, mechanism=self.mechanism)
+        return LocalRound(*run, *machine, *site, task, mechanism=self.mechanism, has_secret=self._has_secret)
 
     def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
         """Return dice, and losses if asked for, of some models on one split."""
@@ -295,7 +296,7 @@ class PooledTrainer(ImageTrainer):
         settings = self.config.training
         self.config = replace(self.config, training=replace(settings, steps=settings.steps * num_sites))
         self._site_trainer, self.samples, self._training = site_trainer, samples, training
-        self.training_seed_site, self.work = POOLED, None
+        self.training_seed_site, self._has_secret, self.work = POOLED, False, None
 
     @property
     def num_samples(self) -> int:

@@ -289,6 +289,8 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
         NOT_COUNTERSIGNED,
         "that validation measurements of site2 in round 3 are its own: its log has none",
         "that testing measurements of site2 in round 2 are its own: its log has none",
+        "that the model was moved by these weights in round 2: the logs of site2 have no projections of the update and "
+        "of the step that followed",
     )
 
 

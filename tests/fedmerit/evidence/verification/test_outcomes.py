@@ -18,7 +18,8 @@ from stepping import Stepped as Federation
 
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
-from fedmerit.evidence.verification.run import Verification, verify_run
+from fedmerit.evidence.ledger import split_head
+from fedmerit.evidence.verification.run import Verification, examine_run, verify_run
 from fedmerit.files import write_json
 from fedmerit.guard.work import Measurements
 from fedmerit.methods.registry import METHODS, build_method
@@ -38,8 +39,9 @@ from fedmerit.schema.messages import (
     Work,
 )
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
+from fedmerit.server import evaluator, run_guard
 from fedmerit.site.site_log import SiteLog
-from fedmerit.site.step_products import measure_step
+from fedmerit.site.step_products import measure_step, project_step
 from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.memory import Memory
 
@@ -73,8 +75,8 @@ class PretendedSite:
         if isinstance(task, Evaluation):
             before = self.memory.get(task.round - 1)
             final = len(task.models) == 1 and task.models.shape[1] and task.round == self.federation.config.rounds
-            step = self.measured(task.models[0], before) if final else {}
-            noted = self.log.evaluated(task, task.models, "question", said, step)
+            evidence = self.evidence(task, task.models[0], before) if final else {}
+            noted = self.log.evaluated(task, task.models, "question", said, evidence)
             return replace(said, log=noted)
         assert isinstance(task, ImportanceTask)
         self.log.measured(task, "question")
@@ -98,7 +100,7 @@ class PretendedSite:
             for name in self.federation.can.peer_quantities
             if task.peers
         }
-        evidence = {"values": values, "pairs": pairs, "step": self.measured(model, before, update)}
+        evidence = {"values": values, "pairs": pairs, **self.evidence(task, model, before, update)}
         noted = self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
         vectors = beside(self.federation.method, update)
         buffers = {name: value + 1 for name, value in task.buffers.items()}
@@ -106,8 +108,11 @@ class PretendedSite:
         said = Reply(task.round, update, buffers, count, OVERLAPS, values, pairs=pairs, vectors=vectors)
         return replace(said, log=noted)
 
-    def measured(self, model: torch.Tensor, before: Memory | None, update: torch.Tensor | None = None) -> Any:
-        return measure_step(model, before, update) | measure_work(list_old_parts(model, before, 0), before)
+    def evidence(
+        self, task: Any, model: torch.Tensor, before: Memory | None, update: torch.Tensor | None = None
+    ) -> dict[str, Any]:
+        step = measure_step(model, before, update) | measure_work(list_old_parts(model, before, 0), before)
+        return {"step": step, "projections": project_step(model, before, split_head(task.ledger)[0])}
 
 
 Spoil = Callable[[Federation], object]
@@ -377,6 +382,166 @@ def test_rating_that_a_server_changes_is_found_by_the_log_of_its_rater(tmp_path)
         verify_run(run, logs(run, "Alder"))
 
 
+def steering(federation: Federation) -> None:
+    """A server that moves the model a bit more along Birch's update, and records inner products that fit all logs.
+
+    Each site sees how long the step is, and how far it goes along its own update; three sites leave three products.
+    """
+    invented: dict[int, list[float]] = {}
+
+    def outcome(honest: Any, admission: Any, received: torch.Tensor) -> Any:
+        updates, weights = admission.own.double(), honest.weights
+        step = weights @ updates
+        other = step + 0.1 * updates[1]
+        step = other * float(step @ other) / float(other @ other)  # of the length that the recorded weights give
+        along = updates @ step - weights * (updates @ updates.T).diagonal()
+        a, b, c = weights.tolist()
+        system = torch.tensor([[b, c, 0], [a, 0, c], [0, a, b]], dtype=torch.float64)
+        invented[federation.round] = torch.linalg.solve(system, along).tolist()
+        return replace(honest, models=(received + step).float())
+
+    def write(record: dict[str, Any]) -> None:
+        products = record["inputs"]["products"]
+        products["Alder"]["Birch"], products["Alder"]["Cedar"], products["Birch"]["Cedar"] = invented[record["round"]]
+
+    _deciding(federation, outcome, range(9))
+    for round in range(4):
+        on_record(write, round)(federation)
+
+
+def test_model_that_other_weights_made_is_found_though_the_recorded_products_fit_every_log(tmp_path, monkeypatch):
+    run = played(tmp_path / "run", "fedavg", spoil=steering, guard="off")
+    assert verify_run(run, logs(run, "Alder", "Cedar")).faults == ()
+    with pytest.raises(BadInput, match="the model was moved otherwise than by the recorded weights") as error:
+        verify_run(run, logs(run))
+    assert {one.kind for one in error.value.findings} == {"projected step"}
+    assert {(one.round, one.site) for one in error.value.findings} == {(n, site) for n in range(4) for site in SITES}
+    assert all(one.found > 0.01 for one in error.value.findings)
+
+
+def test_step_whose_sum_the_logs_do_not_have_is_not_shown(tmp_path):
+    run = played(tmp_path / "run", "fedavg", guard="off")
+    assert open_claims(verify_run(run, logs(run))) == []
+
+    def forget(lines: Any) -> None:
+        for line in lines:
+            line.pop("projections", None)
+
+    rewritten(log_of(run, "Birch"), forget)
+    closed_again(run)
+    found = [one for one in examine_run(run, logs(run)).unproven if one.kind == "steps unproven"]
+    assert [(one.site, one.details["numbers"]) for one in found] == [("Birch", [0, 1, 2, 3])]
+    assert found[0].moved.weight == pytest.approx(0.75)
+
+
+def test_products_of_no_vectors_convict_the_server(run):
+    def change(record: dict[str, Any]) -> None:
+        products = record["inputs"]["products"]
+        products["Alder"]["Birch"] = 2 * (products["Alder"]["Alder"] * products["Birch"]["Birch"]) ** 0.5
+
+    forged(run, change, 3)
+    assert "impossible products" in {one.kind for one in examine_run(run).faults}
+
+
+def test_more_images_than_a_site_enrolled_are_a_contradiction(tmp_path, monkeypatch):
+    count, more = run_guard.distinct_images, {12: 3.0}  # Birch's
+    monkeypatch.setattr(run_guard, "distinct_images", lambda one: count(one) * more.get(one.slices["training"], 1.0))
+    run = played(tmp_path / "run", "fedavg", guard="on")
+    with pytest.raises(BadInput, match=r"counts 36.0 training images of Birch; it enrolled 12.0"):
+        verify_run(run)
+
+
+@pytest.mark.parametrize("method", ["cgsv", "fedce"])
+def test_rests_that_only_the_server_computed_are_not_shown(tmp_path, method, monkeypatch):
+    """The number is at least what the lie moved."""
+    honest, init = played(tmp_path / "honest", method, guard="on"), Measurements.__init__
+    scale = torch.tensor([0.05, 1.0, 0.05], dtype=torch.float64)
+
+    def lying(self: Any, size: int, scores: torch.Tensor, rests: torch.Tensor | None = None) -> None:
+        init(self, size, scores, None if rests is None else rests * scale[:, None] * scale)
+
+    monkeypatch.setattr(Measurements, "__init__", lying)
+    run = played(tmp_path / "run", method, guard="on")
+    monkeypatch.setattr(Measurements, "__init__", init)
+    before, after = ([json.loads(line)["weights"] for line in (one / "ledger.jsonl").open()] for one in (honest, run))
+    gained = max(abs(one[site] - other[site]) for one, other in zip(before, after, strict=True) for site in SITES)
+    found = examine_run(run, logs(run))
+    (question,) = [one for one in found.unproven if one.kind == "rests unproven"]
+    assert found.faults == ()
+    assert gained > 0.05
+    assert question.moved.weight >= gained
+
+
+@pytest.mark.parametrize(("quantity", "value"), [("cases", 1000), ("losses", [1.0])])
+def test_rating_that_weighs_more_is_found_by_the_log_of_its_rater(tmp_path, quantity, value, monkeypatch):
+    of = evaluator.Rating.of
+
+    def weighed(answer: Any, soft: bool = False) -> Any:
+        one, many = of(answer, soft), len(answer.overlaps)
+        more = torch.tensor([value] * many) if quantity == "losses" else (value,) * many
+        return replace(one, **{quantity: more})
+
+    monkeypatch.setattr(evaluator.Rating, "of", weighed)
+    run = played(tmp_path / "run", "cffl", guard="off")
+    monkeypatch.setattr(evaluator.Rating, "of", of)
+    assert verify_run(run).faults == ()
+    with pytest.raises(BadInput, match=f"{quantity} behind the ratings of candidates by Alder in round 0 are not"):
+        verify_run(run, logs(run, "Alder"))
+
+
+def test_models_that_sites_rated_are_not_shown(tmp_path):
+    run = played(tmp_path / "run", "cffl", guard="off")
+    (question,) = [one for one in examine_run(run, logs(run)).unproven if one.kind == "rated models unproven"]
+    assert question.moved.weight > 0.2
+
+
+def test_ledger_of_fewer_rounds_than_planned_is_a_contradiction(tmp_path):
+    run = played(tmp_path / "run", "fedavg", guard="off")
+
+    def shorten(lines: Any) -> None:
+        lines[2]["saved"] = lines.pop()["saved"]
+        for line in lines:
+            line["of"] = 3
+
+    rewritten(run / "ledger.jsonl", shorten)
+    assert "planned rounds" in {one.kind for one in examine_run(run).faults}
+
+
+def test_run_that_says_that_it_was_encrypted_is_contradicted_by_a_log(tmp_path):
+    run = played(tmp_path / "run", "fedavg", guard="off")
+
+    def hide(lines: Any) -> None:
+        for line in lines:
+            line["inputs"] = {"size": 0, "counts": line["inputs"]["counts"]}
+
+    rewritten(run / "ledger.jsonl", hide)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
+    closed_again(run)
+    assert "not encrypted" in {one.kind for one in examine_run(run, logs(run, "Alder")).faults}
+
+
+def test_values_are_those_that_sites_answered_and_rest_on_the_server(tmp_path):
+    run = played(tmp_path / "run", "fedavg", guard="off", values=("one_round",))
+    (question,) = [one for one in examine_run(run, logs(run)).unproven if one.kind == "values unproven"]
+    assert question.moved.weight == 1.0
+    path = run / "values.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if ",3,Birch," in line and ",dice," in line)
+    lines[place] = ",".join([*lines[place].split(",")[:-1], "0.999\n"])
+    path.write_text("".join(lines))
+    closed_again(run)
+    with pytest.raises(BadInput, match=r"values of one_round by Birch in round 3: .* has no such answer"):
+        verify_run(run, logs(run, "Birch"))
+
+
+def test_share_of_reputations_counts_as_a_weight_does_if_the_method_estimates_contributions(tmp_path):
+    """Weights by innovation are shares of images; ratings decide the reputations, by which it pays."""
+    run = played(tmp_path / "run", "innovation", guard="on")
+    (question,) = [one for one in examine_run(run, logs(run)).unproven if one.kind == "rated models unproven"]
+    assert question.moved.weight > 0.3
+
+
 def test_swapped_model_is_found_by_its_digest_or_by_the_step(tmp_path):
     def swap(federation: Federation) -> None:
         def after(record: Any) -> None:
@@ -438,7 +603,9 @@ def test_record_written_while_the_run_lasts_is_found_though_all_logs_acknowledge
 
 def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch):
     monkeypatch.setattr(Catalogue, "ours", [])
-    assert any("fedce is not ours" in text for text in sentences(verify_run(run)))
+    found = verify_run(run)
+    assert any("fedce is not ours" in text for text in sentences(found))
+    assert found.moved.weight == 1.0
 
 
 @pytest.mark.parametrize(
@@ -476,12 +643,12 @@ def swapping(federation: Federation) -> None:
     _deciding(federation, lambda honest, admission, received: replace(honest, models=honest.models + 0.01))
 
 
-def _deciding(federation: Federation, outcome: Callable[..., Any]) -> None:
+def _deciding(federation: Federation, outcome: Callable[..., Any], rounds: range = range(2, 3)) -> None:
     divide = federation.run_guard.divide_outcome
 
     def divided(admission: Any, given: Any, received: torch.Tensor) -> Any:
         honest = divide(admission, given, received)
-        return outcome(honest, admission, received) if federation.round == 2 else honest
+        return outcome(honest, admission, received) if federation.round in rounds else honest
 
     federation.run_guard.divide_outcome = divided  # type: ignore[method-assign]
 
