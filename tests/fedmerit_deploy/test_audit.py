@@ -145,7 +145,7 @@ def test_share_of_repeated_rounds_counts_what_others_than_the_site_repeated(sign
 
 
 def test_statement_of_nobody_or_of_a_stranger_counts_for_no_pay(signed, sites, keys, tmp_path):
-    run, trust = shutil.copytree(signed, tmp_path / "run"), Trust(keys / "root.crt")
+    run, trust = shutil.copytree(signed, tmp_path / "run"), Trust(keys / "root.crt", "server")
     path = write_statement(run / AUDITS, audit(run, sites), None)
     assert repeated_shares(run, NAMES, trust).tolist() == [0.0, 0.0]
     logs = [run / "sites" / name / "site_log.jsonl" for name in NAMES]

@@ -12,6 +12,7 @@ from made_results import made_results, made_row
 from run_factory import add_rows, make_run, write_ledger
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.findings import Finding, Movement
 from fedmerit.evidence.verification.run import Verification
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.results import Row
@@ -235,10 +236,12 @@ def test_what_the_ledgers_leave_open_is_reported_once(tmp_path: Path, monkeypatc
     runs = [make_run(tmp_path / name, method="fedce", seed=seed, rounds=2) for seed, name in enumerate("ab")]
     for run in runs:
         write_ledger(run, [{"round": 1}])
-    monkeypatch.setattr(evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=("whose it is",)))
+    unproven = (Finding("not closed", moved=Movement(0.25)),)
+    monkeypatch.setattr(evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=unproven))
     assert ledger(open_sources(open_runs(runs), None)) == (
         "a: 2 rounds, hash chain complete, signed by CN=server; b: 2 rounds, hash chain complete, signed by "
-        "CN=server. Each round has participants, digests of updates and model, weights. Not shown by that: whose it is."
+        "CN=server. Each round has participants, digests of updates and model, weights. Not shown by that: that results "
+        "and models are those of the run: it is not closed yet. What is not shown could have moved a weight by up to 0.250."
     )
 
 

@@ -52,6 +52,7 @@ def find_commitments(entries: Sequence[LogEntry], records: Sequence[RoundRecord]
         records: the ledger.
     """
     lines, enrolled = {entry.hash: line for line, entry in enumerate(entries)}, _enrolled_samples(entries)
+    unknown_end = -1 if any(entry.signature for entry in entries) else len(entries)  # a site without a key signs none
     by_round: dict[int, list[tuple[int, LogEntry]]] = {}
     for line, entry in enumerate(entries):
         if entry.work == TRAIN and entry.commitment:
@@ -59,7 +60,7 @@ def find_commitments(entries: Sequence[LogEntry], records: Sequence[RoundRecord]
     counted = {}
     for record in records:
         site = entries[0].site if entries else ""
-        last = lines.get(split_head(record.logs.get(site, ""))[0], -1)
+        last = lines.get(split_head(record.logs.get(site, ""))[0], unknown_end)
         signed = [entry for line, entry in by_round.get(record.round, ()) if line <= last]
         if site in record.participants and signed and (commitment := signed[-1].commitment):
             is_seen = record.inputs.size > 0

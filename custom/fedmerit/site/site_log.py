@@ -176,7 +176,7 @@ class SiteLog:
 
 
 def _known(said: Any) -> Any:
-    """Return a nested mapping without its NaN values, which JSON cannot hold; anything else as it is."""
+    """Return a nested mapping without its NaN values, which JSON cannot hold; anything else unchanged."""
     if not isinstance(said, Mapping):
         return said
     return {name: _known(value) for name, value in said.items() if value == value}

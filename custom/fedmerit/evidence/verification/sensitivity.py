@@ -133,7 +133,7 @@ class Sensitivity:
         return self.largest((self._with_inputs(partial(_rated_for, site)) for site in self.sites), self.limit)
 
     def by_rests(self) -> Movement:
-        """Return how far the rests of updates move weights: for each site in turn, which alone adds to forecasts."""
+        """Return how far the rests of updates move weights: for each site in turn, if only it adds to its forecast."""
         return self.largest((self._with_inputs(partial(_adding, site)) for site in self.sites), self.limit)
 
     def by_scores(self, verdicts: Iterable[str]) -> Movement:
