@@ -240,8 +240,9 @@ def test_what_the_ledgers_leave_open_is_reported_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=unproven))
     assert ledger(open_sources(open_runs(runs), None)) == (
         "a: 2 rounds, hash chain complete, signed by CN=server; b: 2 rounds, hash chain complete, signed by "
-        "CN=server. Each round has participants, digests of updates and model, weights. Not shown by that: that results "
-        "and models are those of the run: it is not closed yet. What is not shown could have moved a weight by up to 0.250."
+        "CN=server. Each round has participants, digests of updates and model, weights. Not shown by that: that "
+        "results and models are those of the run: it is not closed yet. What is not shown could have moved a weight by "
+        "up to 0.250."
     )
 
 
