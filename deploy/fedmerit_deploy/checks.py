@@ -29,7 +29,7 @@ from nvflare.lighter.constants import ProvFileName
 from fedmerit.ciphertexts import open_context
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
-from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER, is_closed
+from fedmerit.engines.nvflare.start_scripts import NO_SPACES, PYTHON_FOLDER, is_closed
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
 from fedmerit.files import read_json
@@ -349,6 +349,9 @@ def _check_encryption(kit: Path, is_site: bool) -> Findings:
 
 def _check_start(kit: Path) -> Findings:
     """Yield whether startup/start.sh would start what is checked here, and import from nowhere else."""
+    if any(letter.isspace() for letter in str(kit.resolve())):
+        yield fail(NO_SPACES)
+        return
     here, file = Path(sys.executable).parent, kit / "local" / PYTHON_FOLDER
     folder = file.read_text().strip() if file.exists() else ""
     python = shutil.which("python3", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")])))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 from certificates import certify
 
+from fedmerit.engines.nvflare.start_scripts import NO_SPACES
 from fedmerit.errors import BadInput
 from fedmerit.plugins import approvable
 from fedmerit_deploy import checks
 from fedmerit_deploy.checks import accept_loose, check_machine
 from fedmerit_deploy.kits import approve, class_policy, prepare_server, prepare_site
+from fedmerit_deploy.processes import running_processes
 from fedmerit_deploy.provisioning import init, make_project
 
 
@@ -214,6 +217,18 @@ def test_check_reports_python_of_start_script(ready, monkeypatch, found):
     (ready / "local/python_folder").write_text("/elsewhere\n")
     ((state, reported),) = found(ready, "start")
     assert (state, f"PATH={here}:" in reported) == ("warn", True)
+
+
+def test_kit_in_a_folder_with_spaces_is_refused_by_check_and_start_script(ready):
+    kit = Path(shutil.move(ready, ready.with_name("my kit")))
+    try:
+        checked = {one.what: (one.state, one.message) for one in check_machine(kit, offline=True)}
+        assert checked["start"] == ("fail", NO_SPACES)
+        done = subprocess.run(["bash", kit / "startup" / "start.sh"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"FedMerit: {NO_SPACES}\n")
+        assert not running_processes(kit)
+    finally:
+        shutil.move(kit, ready)
 
 
 def test_check_warns_of_start_script_that_imports_from_its_folder(ready, found):

@@ -360,7 +360,9 @@ def fetched(tmp_path):
         for number in range(rounds or 0):
             Ledger(run / "ledger.jsonl").append({"round": number})
         description = {"job_id": "job1", "status": "FINISHED:EXECUTION_EXCEPTION"}
-        opened = SimpleNamespace(get_job_meta=lambda job_id: description, download_job_result=download)
+        opened = SimpleNamespace(
+            get_job_meta=lambda job_id: description, download_job_result=download, list_jobs=lambda **_: []
+        )
         return session.fetch(opened, "job1", tmp_path / "out")
 
     return fetch

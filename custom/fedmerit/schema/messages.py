@@ -63,6 +63,7 @@ MOST_FILTERS = 16  # that a site declares
 T = TypeVar("T")
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does: names of NVFlare's tasks
 MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of a split, and training cases of a site
+MOST_TENSORS = 10**6  # of a model
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and sums may overflow
 LARGEST_STATISTIC = 1e12  # magnitude of BatchNorm statistics and counters
 LONGEST = 1e9  # seconds, some 30 years
@@ -297,6 +298,9 @@ class Reply(Message):
     ] = ""
     restarts: Annotated[
         int, Count(0, 1000), About("Times that the site's script was started again since its last answer.")
+    ] = 0
+    unsent: Annotated[
+        int, Count(0, MOST_TENSORS), About("Tensors of the model that the site's script left out of its answer.")
     ] = 0
     epsilon: Annotated[
         Annotated[float, Number(0, LARGEST)] | None, About("ε that training by DP-SGD has spent so far; none: without.")

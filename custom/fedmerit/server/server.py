@@ -211,12 +211,19 @@ class Federation:
     def _take_metric(self, replies: Replies) -> dict[str, str]:
         """Return the entry of the record that names the metric which the sites took, if no record has it yet.
 
+        What is odd about the scripts is noted.
+
         Raises:
             RunFailed: the sites took different metrics.
         """
         answers = {site: reply for site, reply in zip(self.sites, replies, strict=True) if reply}
         for site in (site for site, reply in answers.items() if reply.restarts):
             self.take_note(f"{site}: its script was started again, without what it held in memory")
+        for site, reply in answers.items():
+            if reply.unsent and self.config.script:
+                tensors = len(self.config.script.tensors)
+                sent = f"{tensors - reply.unsent} of the model's {tensors} tensors"
+                self.take_note(f"{site}: its script sends {sent}; the others stay as it received them")
         taken = {site: reply.metric for site, reply in answers.items() if reply.metric}
         if self.metric or self.config.script is None or self.config.script.metric != AUTO:
             return {}

@@ -160,6 +160,7 @@ class Site:
             log=said,
             metric=trained.metric,
             restarts=trained.restarts,
+            unsent=trained.unsent,
             epsilon=privacy.get("epsilon"),
         )
 

@@ -46,6 +46,7 @@ class Trained:
     values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
     metric: str = ""  # what the overlaps are scores of, if the site took it from its script's answers
     restarts: int = 0  # how often the site's script was started again since the answer before
+    unsent: int = 0  # tensors of the model that the site's script left out
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
         "values": dict(trained.values),
         "metric": trained.metric,
         "restarts": trained.restarts,
+        "unsent": trained.unsent,
         **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
         "update": None if is_difference else learned.update,
         "loss": learned.loss,
@@ -161,7 +163,7 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         mechanism=kept["mechanism"],
     )
     parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
-    parts |= {name: kept[name] for name in ("values", "metric", "restarts")}
+    parts |= {name: kept[name] for name in ("values", "metric", "restarts", "unsent")}
     return Trained(learned, kept["num_samples"], **parts), kept["seconds"]
 
 

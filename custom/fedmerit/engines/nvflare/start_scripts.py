@@ -20,18 +20,27 @@ export {SAFE_PATH}=1
 CHOSEN="$( cd "$( dirname "${{BASH_SOURCE[0]}}" )/../local" && pwd )/{PYTHON_FOLDER}"
 if [[ -r "$CHOSEN" ]]; then export PATH="$( cat "$CHOSEN" ):$PATH"; fi
 """
+NO_SPACES = "NVFlare starts nothing in a folder whose path has spaces; move the kit"
+REFUSAL = f"""
+case "$( cd "$( dirname "${{BASH_SOURCE[0]}}" )" && pwd )" in
+  *[[:space:]]*) echo "FedMerit: {NO_SPACES}" >&2; exit 1 ;;
+esac
+"""
 
 
 class SafeStartBuilder(Builder):
     """A step of NVFlare's provisioning that closes the start scripts of all kits; it goes before the signatures."""
 
     def build(self, project: Project, ctx: ProvisionContext) -> None:
-        """Change the scripts in startup/ that start Python."""
+        """Change the scripts in startup/ that start Python, and what starts them."""
         for participant in project.get_all_participants():
             for script in sorted(Path(ctx.get_kit_dir(participant)).glob("*.sh")):
                 text = script.read_text()
                 if "python3 " in text:
                     script.write_text(closed(text, script))
+                elif script.name == "start.sh":
+                    first, newline, rest = text.partition("\n")
+                    script.write_text(f"{first}{newline}{REFUSAL.lstrip()}{rest}")
 
 
 def closed(text: str, script: Path) -> str:

@@ -135,7 +135,8 @@ class ScriptTrainer:
         is_continued = not self._has_trained and any(self.memory.glob("round_*.pt"))  # by another process of the site
         self._has_trained = True
         scores, restarts = self._scores(said), said.restarts + is_continued
-        return Trained(learned, self._count(said), scores, values=values, metric=metric, restarts=restarts)
+        unsent = len({*self.network.state_dict()} - {*said.params})
+        return Trained(learned, self._count(said), scores, (), values, metric, restarts, unsent)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Return scores of every model of ``task``, equal ones once.

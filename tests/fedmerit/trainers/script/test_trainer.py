@@ -186,6 +186,7 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
         assert len(changed) == 1
         assert result.learned.trained[changed[0]] == 5
         assert result.num_samples == 3
+        assert result.unsent == len(TENSORS) - 1
 
 
 @pytest.mark.parametrize(
