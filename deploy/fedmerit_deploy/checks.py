@@ -470,13 +470,19 @@ def _check_ports(kit: Path) -> Findings:
 def _check_revoked(kit: Path) -> Findings:
     """Yield which list of revoked certificates is in force at the server; nothing if there is none."""
     path, revocations = kit / "local" / REVOKED, Revocations(kit)
-    if serials := revocations.serials:
-        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        yield ok(f"{len(serials)} certificates, by {path.name} of {written:%Y-%m-%d %H:%M} UTC")
-    elif revocations.is_unreadable:
+    serials, listed = revocations.serials, revocations.listed
+    if revocations.is_unreadable:
         yield fail(
             f"{path}: cannot be read, or is not the authority's, so the server lets nobody in; copy it there again"
         )
+    elif lacking := serials - listed:
+        what = "is an older list" if path.exists() else "is gone"
+        yield warn(
+            f"{path}: {what}; {len(lacking)} certificates of a later one stay revoked here; copy the newest there again"
+        )
+    elif serials:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        yield ok(f"{len(serials)} certificates, by {path.name} of {written:%Y-%m-%d %H:%M} UTC")
 
 
 def _why_taken(port: int) -> str:

@@ -10,6 +10,7 @@ a job at work, so the job's controller refuses its answers.
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from fedmerit_deploy.membership import QUESTION, Membership
 
 REVOKED = "revoked.pem"  # in local/ of the server's kit: a certificate revocation list, signed by the authority
 REGISTERED = "registered.json"  # in the server's kit: by name, the serial number of the certificate of its last proof
+KNOWN = "revoked.json"  # in the server's kit: the serial numbers of all lists that were in force there
 ROOT = "rootCA.pem"
 REASON = "its certificate is revoked"
+UNPROVEN = f"{REGISTERED} at the server does not know its certificate; it registers again by itself"
 UNREADABLE = f"{REVOKED} at the server cannot be read, so nobody is let in until it is the coordinator's list again"
 MOST_DIGITS = 60  # of a serial number
 EVENTS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_HEARTBEAT_RECEIVED)
@@ -37,51 +40,74 @@ EVENTS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_REGISTER_PROCESSE
 class Revocations:
     """A list of who is shut out, by the files in the server's ``kit``, which are read again whenever they change.
 
-    If a list is there and cannot be read, or is not the authority's, the last one that could is in force; without any,
-    everybody is shut out.
+    What was on a list once stays revoked, whether that list is gone or an older one is put in its place. If a list is
+    there and cannot be read, or is not the authority's, the last one that could is in force; without any, everybody is
+    shut out.
+
+    Args:
+        kit: of the server.
+        keeps: whether the serial numbers are kept in `KNOWN`.
     """
 
-    def __init__(self, kit: Path):
-        self.kit, self._seen, self._serials = kit, (0, 0), frozenset[int]()
+    def __init__(self, kit: Path, keeps: bool = False):
+        self.kit, self.keeps, self._seen = kit, keeps, (0, 0)
+        self.listed = frozenset[int]()  # on the last list that could be read
+        self._known = frozenset(self._numbers(KNOWN).values())
 
     @property
     def is_unreadable(self) -> bool:
         """Whether there is a list, and none could be read since the process began."""
-        return not self.serials and self._seen == (0, 0) and os.path.lexists(self.kit / "local" / REVOKED)
+        self._read()
+        return self._seen == (0, 0) and os.path.lexists(self.kit / "local" / REVOKED)
 
     @property
     def serials(self) -> frozenset[int]:
-        """The serial numbers on the list; if it cannot be read or is not the authority's, those of the last list."""
+        """The serial numbers of all lists that were in force."""
+        self._read()
+        return self._known
+
+    def _read(self) -> None:
         path = self.kit / "local" / REVOKED
         try:
             stat = path.stat()
-            if (seen := (stat.st_mtime_ns, stat.st_size)) != self._seen:
-                revoked = x509.load_pem_x509_crl(read_bytes(path, MOST_PEM))
-                root: Any = x509.load_pem_x509_certificate((self.kit / "startup" / ROOT).read_bytes()).public_key()
-                if revoked.is_signature_valid(root):
-                    self._seen, self._serials = seen, frozenset(entry.serial_number for entry in revoked)
+            if (seen := (stat.st_mtime_ns, stat.st_size)) == self._seen:
+                return
+            revoked = x509.load_pem_x509_crl(read_bytes(path, MOST_PEM))
+            root: Any = x509.load_pem_x509_certificate((self.kit / "startup" / ROOT).read_bytes()).public_key()
+            if not revoked.is_signature_valid(root):
+                return
         except (OSError, ValueError, TypeError, BadInput):
-            pass
-        return self._serials
+            return
+        self._seen, self.listed = seen, frozenset(entry.serial_number for entry in revoked)
+        if self.keeps and self.listed - self._known:
+            with suppress(OSError, BadInput):  # of a full disk: they are in force, and kept after the next start
+                write_json(self.kit / KNOWN, {str(serial): serial for serial in sorted(self._known | self.listed)})
+        self._known |= self.listed
+
+    def _numbers(self, file: str) -> dict[str, int]:
+        try:
+            return {str(name): int(number) for name, number in read_json(self.kit / file).items()}
+        except (BadInput, AttributeError, TypeError, ValueError):
+            return {}
 
     def registered(self) -> Mapping[str, int]:
         """Return, by name, the serial number of the certificate that the participant last proved itself with."""
-        try:
-            return {str(name): int(serial) for name, serial in read_json(self.kit / REGISTERED).items()}
-        except (BadInput, AttributeError, TypeError, ValueError):
-            return {}
+        return self._numbers(REGISTERED)
 
     def register(self, name: str, serial: int) -> None:
         """Note which certificate a participant proved itself with."""
         write_json(self.kit / REGISTERED, {**self.registered(), name: serial})
 
     def shut_out(self, name: str) -> bool:
-        """Return whether the certificate of a name's last proof is on the list."""
-        return bool(self.serials) and self.registered().get(name) in self.serials
+        """Return whether the certificate of a name's last proof is revoked, or, while any is, not known."""
+        return self.explain(name) in (REASON, UNPROVEN)
 
     def explain(self, name: str) -> str:
         """Return why a participant is shut out; "": it is not."""
-        return UNREADABLE if self.is_unreadable else REASON if self.shut_out(name) else ""
+        if self.is_unreadable:
+            return UNREADABLE
+        serial = self.registered().get(name) if self.serials else 0
+        return UNPROVEN if serial is None else REASON if serial in self.serials else ""
 
 
 class ListedVerifier(IdentityVerifier):
@@ -124,13 +150,13 @@ class RevocationCheck(FLComponent):
         manager = engine.server.client_manager
         keeper = manager.cred_keeper
         if not isinstance(keeper.id_verifier, ListedVerifier):
-            keeper.id_verifier = ListedVerifier(Revocations(Path(engine.get_workspace().get_root_dir())))
+            keeper.id_verifier = ListedVerifier(Revocations(Path(engine.get_workspace().get_root_dir()), keeps=True))
         revocations = keeper.id_verifier.revocations
         is_out, is_disabled = revocations.shut_out(name), manager.is_client_disabled(name)
         serial = _asked_serial(fl_ctx)
         if event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             if is_out and not is_disabled:
-                self.log_warning(fl_ctx, f"{name} is shut out: {REASON}")
+                self.log_warning(fl_ctx, f"{name} is shut out: {revocations.explain(name)}")
                 engine.disable_clients([name])
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             if serial is None and is_out and is_disabled:  # it may have a renewed one, which the verifier now looks at

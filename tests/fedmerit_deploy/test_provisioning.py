@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.utils import x509_name
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit_deploy.checks import check_machine
 from fedmerit_deploy.kit_integrity import kit_digest
-from fedmerit_deploy.kits import prepare_site
+from fedmerit_deploy.kits import prepare_server, prepare_site
 from fedmerit_deploy.provisioning import (
     CONTEXT_BUILDER,
     PROJECT_FILE,
@@ -44,7 +45,7 @@ from fedmerit_deploy.provisioning import (
     revoke,
     write_request,
 )
-from fedmerit_deploy.revocation import REVOKED, Revocations
+from fedmerit_deploy.revocation import REASON, REGISTERED, REVOKED, UNPROVEN, UNREADABLE, Revocations
 
 GOOD = {"sites": {"A": "clinic", "B": "lab"}, "server": "fl.clinic.org", "org": "clinic", "admins": {"a@b.org": "lead"}}
 
@@ -354,8 +355,9 @@ def test_revoked_and_renewed_certificates_are_on_signed_list(federation, tmp_pat
     assert "site2" not in (federation / "project.yml").read_text()
     server = kits / "localhost"
     revocations = Revocations(server)
-    revocations.register("site1", old["site1"])
     assert revocations.serials == frozenset()
+    assert not revocations.explain("site1")
+    revocations.register("site1", old["site1"])
     shutil.copy(list_, server / "local")
     assert revocations.serials == set(old.values())
     assert revocations.shut_out("site1")
@@ -368,6 +370,50 @@ def test_revoked_and_renewed_certificates_are_on_signed_list(federation, tmp_pat
     assert "cannot be read, so nobody is let in" in restarted.explain("site1")
     shutil.copy(list_, server / "local")
     assert not restarted.explain("site1")
+
+
+def test_revoked_certificates_stay_so_without_the_list_and_with_an_older_one(federation, tmp_path):
+    kits, newest = federation / "fedmerit/prod_00", federation / "fedmerit/state" / REVOKED
+    old = {name: certificate(kits / name).serial_number for name in ("site1", "site2")}
+    renew(federation, ["site1"])
+    shutil.copy(newest, older := tmp_path / "older.pem")
+    revoke(federation, ["site2"])
+    server, file = kits / "localhost", kits / "localhost/local" / REVOKED
+    prepare_server(server)
+    shutil.copy(newest, file)
+    assert Revocations(server, keeps=True).serials == set(old.values())
+    for name, serial in old.items():
+        Revocations(server).register(name, serial)
+    for put, words in ((older, "is an older list; 1 certificates"), (None, "is gone; 2 certificates")):
+        file.unlink()
+        if put:
+            shutil.copy(put, file)
+        restarted = Revocations(server, keeps=True)
+        assert restarted.serials == set(old.values())
+        assert restarted.explain("site2") == REASON
+        ((state, reported),) = [
+            (one.state, one.message) for one in check_machine(server, True) if one.what == "revoked"
+        ]
+        assert (state, words in reported) == ("warn", True)
+    file.write_text("")
+    assert Revocations(server).explain("site1") == UNREADABLE
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"site1": "x"}'])
+def test_site_whose_certificate_is_not_known_is_shut_out_while_any_is_revoked(federation, content):
+    server = federation / "fedmerit/prod_00/localhost"
+    revocations = Revocations(server)
+    revocations.register("site1", 1)
+    assert not revocations.shut_out("site1")
+    revoke(federation, ["site2"])
+    shutil.copy(federation / "fedmerit/state" / REVOKED, server / "local")
+    assert not revocations.shut_out("site1")
+    (server / REGISTERED).unlink()
+    if content is not None:
+        (server / REGISTERED).write_text(content)
+    assert revocations.explain("site1") == UNPROVEN
+    revocations.register("site1", 1)  # as it registers again
+    assert not revocations.explain("site1")
 
 
 def _foreign(folder):

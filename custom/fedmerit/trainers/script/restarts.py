@@ -51,7 +51,9 @@ def explain_output(text: str, code: int | None = None) -> tuple[str, str]:
         kind = ""
     reason = script_reason(code, kind, int(number[1]) if number else None, after)
     lines = lines[max((place + 1 for place, line in enumerate(lines) if RUNPY in line), default=0) :]
-    advice = [] if code or mark else ["it ended by itself: its loop has to go on while flare.is_running()"]
+    advice = (
+        [] if code or mark else ["it ended by itself or by sys.exit: its loop has to go on while flare.is_running()"]
+    )
     advice = ["it was killed, as if out of memory"] if code == KILLED and not mark else advice
     if len(lines) > LINES:
         lines = [*lines[:2], "  ...", *lines[3 - LINES :]] if mark else lines[-LINES:]  # the frame of the script stays

@@ -115,6 +115,9 @@ def test_explain_output_takes_the_scripts_own_traceback_not_that_of_a_thread_of_
     assert lines.endswith("KeyError: 3")
     assert reason.startswith("its script ended with KeyError")
     lines, reason = explain_output(f"trained\n{foreign}", 0)
-    assert lines.splitlines() == ["trained", "it ended by itself: its loop has to go on while flare.is_running()"]
+    assert lines.splitlines() == [
+        "trained",
+        "it ended by itself or by sys.exit: its loop has to go on while flare.is_running()",
+    ]
     assert reason.startswith("its script ended with code 0")
     assert explain_output(foreign, 1)[0].endswith("RuntimeError: stream")
