@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 from fedmerit_data.pages import template_environment, write_page
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTENT = {"fedmerit_version": "1.0", "sites": [], "findings": [], "columns": ()}
+CONTENT = {"fedmerit_version": "1.0", "sites": [], "findings": []}
 
 
 def _page(folder: Path, **changes: object) -> str:
@@ -38,7 +38,7 @@ def test_content_stays_text_and_percent_signs_stay_with_their_numbers(tmp_path: 
 
 def test_missing_value_of_template_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UndefinedError, match="'fedmerit_version' is undefined"):
-        write_page(tmp_path / "page.html", "fedmerit_data", "quality.html.j2", sites=[], findings=[], columns=())
+        write_page(tmp_path / "page.html", "fedmerit_data", "quality.html.j2", sites=[], findings=[])
     assert not (tmp_path / "page.html").exists()
 
 

@@ -46,9 +46,23 @@ def write_shareable(examination: Examination, folder: Path) -> list[Path]:
     report = shareable_report(examination)
     json, html, csv = (folder / name for name in SHARED)
     write_json(json, report)
-    write_page(html, "fedmerit_data", "quality.html.j2", columns=COLUMNS, **report)
+    rows = _group_cases(report["findings"])
+    write_page(html, "fedmerit_data", "quality.html.j2", **report | {"findings": rows})
     write_text(csv, _csv(report["findings"], COLUMNS))
     return [json, html, csv]
+
+
+def _group_cases(findings: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return findings as rows of the page: one for all cases of a site that have the same finding, with the cases."""
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for finding in findings:
+        same = tuple(finding[name] for name in ("severity", "kind", "site", "detail", "meaning"))
+        rows.setdefault(same, {}).setdefault(finding["split"], []).append(finding["position"])
+    return [
+        dict(zip(("severity", "kind", "site", "detail", "meaning"), same, strict=True))
+        | {"cases": "; ".join(f"{split} {', '.join(positions)}".strip() for split, positions in splits.items())}
+        for same, splits in rows.items()
+    ]
 
 
 def write_private(findings: Sequence[Finding], file: Path) -> None:

@@ -37,15 +37,15 @@ class Scanner:
 
 
 SITES = {
-    "site1": Scanner(1.4, 144, 1.30, 3.6, (0.48, 0.72), 0.06, 1.0, 0.10, 0.015, 1600, 1.00),
-    "site2": Scanner(1.2, 160, 1.00, 3.6, (0.44, 0.80), 0.07, 0.9, 0.15, 0.025, 2100, 1.10),
-    "site3": Scanner(1.0, 128, 1.50, 3.0, (0.52, 0.70), 0.05, 1.2, 0.20, 0.030, 600, 0.92),
-    "site4": Scanner(1.0, 136, 1.25, 4.0, (0.42, 0.66), 0.08, 1.1, 0.25, 0.035, 4000, 1.05),
+    "site1": Scanner(1.4, 144, 1.30, 4.2, (0.48, 0.72), 0.06, 1.0, 0.10, 0.015, 1600, 1.00),
+    "site2": Scanner(1.2, 160, 1.00, 4.6, (0.44, 0.80), 0.07, 0.9, 0.15, 0.025, 2100, 1.10),
+    "site3": Scanner(1.0, 128, 1.50, 3.9, (0.52, 0.70), 0.05, 1.2, 0.20, 0.030, 600, 0.92),
+    "site4": Scanner(1.0, 136, 1.25, 4.4, (0.42, 0.66), 0.08, 1.1, 0.25, 0.035, 4000, 1.05),
     # The outlier: a small field around an endorectal coil, flooded near it, dark and noisy far from it.
-    "site5": Scanner(0.6, 140, 1.00, 3.0, (0.36, 0.50), 0.09, 1.3, 0.30, 0.030, 12000, 0.95, coil=True),
-    "site6": Scanner(0.8, 152, 1.10, 3.3, (0.50, 0.76), 0.06, 0.8, 0.12, 0.045, 900, 1.20),
+    "site5": Scanner(0.6, 140, 1.00, 4.0, (0.36, 0.50), 0.09, 1.3, 0.30, 0.030, 12000, 0.95, coil=True),
+    "site6": Scanner(0.8, 152, 1.10, 5.0, (0.50, 0.76), 0.06, 0.8, 0.12, 0.045, 900, 1.20),
 }
-SLICES = 10
+SLICES = 10  # they reach beyond the largest gland at both ends
 
 
 def generate(raw: Path, seed: int, patients: int | None) -> None:
@@ -83,8 +83,8 @@ def _pelvis(
     x: Array, y: Array, z: Array, scanner: Scanner, rng: np.random.Generator
 ) -> tuple[Array, NDArray[np.uint8], Array]:
     """Return brightness, gland zones and distance in mm from where a coil would lie; x to the left, y to the back."""
-    gland = scanner.gland * rng.normal(1, 0.10)
-    width, depth, height = gland * np.array([26, 20, 19]) * rng.normal(1, 0.06, 3)
+    gland = scanner.gland * np.clip(rng.normal(1, 0.10), 0.85, 1.15)
+    width, depth, height = gland * np.array([26, 20, 14.5]) * np.clip(rng.normal(1, 0.06, 3), 0.9, 1.1)
     # The rectum behind the gland: collapsed around gas, or blown up by the coil's balloon that dents the gland.
     reach = rng.normal(20, 1) if scanner.coil else rng.uniform(7, 13)
     behind = depth + (0.62 if scanner.coil else 1.0) * reach + 2

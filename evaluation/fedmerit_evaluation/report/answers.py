@@ -31,7 +31,7 @@ class Needed:
 
     text: str
     is_met: bool
-    reason: str = ""  # why it is not met
+    reason: str = ""  # why it is not met, unless the sentence of the answer says so
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ def _payment(model: ReportModel) -> Answer:
         return Answer("payment", question, "off", "not known", say("answer_benefit", model))
     unmet = {text: [one for one in model.payment.conditions if one.code in codes] for text, codes in NEEDED.items()}
     stops = any(one.code == "no_estimate" for one in model.payment.conditions)  # the others are not judged
+    further = model.payment.conditions[1:]  # the sentence of the answer has the first
     needed = [
-        Needed(text, not conditions, join_words(say("reason", one) for one in conditions))
+        Needed(text, not conditions, join_words(say("reason", one) for one in conditions if one in further))
         for text, conditions in unmet.items()
         if conditions or not stops
     ]

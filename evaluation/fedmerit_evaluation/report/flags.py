@@ -102,6 +102,11 @@ class Flags:
         verdicts = (one for one in self.verdicts or () if (one.method, one.site) == (method, site))
         return tuple(Flag(*map(str, row)) for row in rows[["What", "Rounds"]].to_numpy()), tuple(verdicts)
 
+    def simulated(self, *, flagged: bool) -> list[str]:
+        """Return the simulated attackers that were flagged in a run, or those that were not."""
+        sites = (site for run in self.attacked for site in run.attacks if (site in run.flagged) == flagged)
+        return list(dict.fromkeys(sites))
+
     @property
     def verdicts_by_site(self) -> dict[str, list[GuardVerdict]]:
         """The verdicts by site."""

@@ -16,7 +16,7 @@ from fedmerit_evaluation.statistics.ranks import Ranking
 
 FAILURE = 0.5  # Dice of a patient below which a segmentation has failed
 EQUAL_SHARE = "an equal share"
-ONE_SPLIT = "shares rest on the patients of one split; folds would show what other patients give"
+ONE_SPLIT = "shares of one split do not show what other patients would give"
 CHANCE = "too few seeds or test patients"
 
 

@@ -20,7 +20,7 @@ commands = Commands()
 @commands.add("demo --out demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to work in; finished runs in it are reused.")] = Path("demo"),
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 8,
 ) -> None:
     """Run a demonstration: six generated hospitals, FedCE, FedAvg, leave-one-out, a free rider, the report."""
     from fedmerit_cli.printing import print_runs, print_sites, run_with_progress

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from fedmerit_cli.main import app
 from fedmerit_data.check import examine
 from fedmerit_data.checking.findings import Severity
+from fedmerit_data.checking.quality_report import write_shareable
 
 
 @pytest.fixture
@@ -50,6 +51,15 @@ def test_what_is_shared_names_no_file_case_or_patient(spoiled, tmp_path):
     ]
     for secret in SECRETS:
         assert secret in private.read_text()
+
+
+def test_page_has_one_row_for_cases_of_a_site_with_one_finding(tmp_path, sites):
+    for case in ("training0", "training1"):
+        change(sites, case, "label", LABELS["in the last slice"][1])
+    write_shareable(examine(sites), tmp_path)
+    page = (tmp_path / "quality.html").read_text()
+    assert page.count("mask at end") == 1
+    assert "training 000, 001" in page
 
 
 def test_the_terminal_names_files_by_default(spoiled):

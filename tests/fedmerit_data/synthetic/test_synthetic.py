@@ -8,7 +8,7 @@ from layouts import prepare
 
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_data.check import check
+from fedmerit_data.check import check, examine
 from fedmerit_data.readers.releases import FUNDUS_ROIS, PROSTATE_MULTISITE
 from fedmerit_data.synthetic import fundus, prostate
 
@@ -41,6 +41,7 @@ def made(request, tmp_path_factory):
 def test_six_sound_sites_that_the_public_readers_read(made):
     kind, out = made
     assert check(out) == []
+    assert {finding.kind for finding in examine(out).findings} <= {"few patients"}
     sites = open_sites(out)
     assert [site.name for site in sites] == [f"site{number}" for number in range(1, 7)]
     assert {site.info["source"] for site in sites} == {kind}

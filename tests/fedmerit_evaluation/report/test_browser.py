@@ -56,6 +56,16 @@ def test_it_renders_without_an_error_and_asks_for_nothing_else(page: Any) -> Non
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
+@pytest.mark.parametrize("width", [1280, 1100, 920, 390])
+def test_numbers_of_axes_do_not_overlap(page: Any, width: int) -> None:
+    resize(page, width, mobile=width < 640)
+    overlapping = """return [...document.querySelectorAll(".board svg.strip")].flatMap(axis => {
+        const boxes = [...axis.querySelectorAll(":scope > text")].map(text => text.getBoundingClientRect())
+            .filter(box => box.width).sort((one, other) => one.x - other.x);
+        return boxes.filter((box, i) => i && box.x < boxes[i - 1].right).map(box => Math.round(box.x)); })"""
+    assert page.execute_script(overlapping) == []
+
+
 def test_the_policy_stops_what_is_not_the_pages_own(page: Any) -> None:
     page.execute_script("""
         const script = document.createElement("script"); script.textContent = "window.ran = true";
