@@ -45,7 +45,7 @@ SITES = {
     "site5": Scanner(0.6, 140, 1.00, 4.0, (0.36, 0.50), 0.09, 1.3, 0.30, 0.030, 12000, 0.95, coil=True),
     "site6": Scanner(0.8, 152, 1.10, 5.0, (0.50, 0.76), 0.06, 0.8, 0.12, 0.045, 900, 1.20),
 }
-SLICES = 10  # they reach beyond the largest gland at both ends
+SLICES = 10
 
 
 def generate(raw: Path, seed: int, patients: int | None) -> None:
@@ -112,7 +112,7 @@ def _pelvis(
     taper = 1 + 0.12 * z / height
     outline = _solid(x / taper, np.where(y > 0, y * 1.1, y), z, width, depth, height)
     outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 14))
-    inside = (outline < 1) & (rectum > 1.12)
+    inside = (outline < 1) & (rectum > 1.12) & (np.abs(z) < z.max())  # the scan reaches beyond the gland
     inner = _solid(x, y + 0.28 * depth, z - 2, 0.72 * width, 0.70 * depth, 0.85 * height) < 1
     transition, peripheral = scanner.zones
     nodules = 0.12 * _smooth(rng, x.shape, 2.2)

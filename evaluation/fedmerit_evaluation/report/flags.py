@@ -107,14 +107,6 @@ class Flags:
         sites = (site for run in self.attacked for site in run.attacks if (site in run.flagged) == flagged)
         return list(dict.fromkeys(sites))
 
-    @property
-    def verdicts_by_site(self) -> dict[str, list[GuardVerdict]]:
-        """The verdicts by site."""
-        by_site: dict[str, list[GuardVerdict]] = {}
-        for verdict in self.verdicts or ():
-            by_site.setdefault(verdict.site, []).append(verdict)
-        return by_site
-
 
 def collect_flags(runs: Sequence[Run]) -> Flags:
     """Return what was found of the sites in runs with labels."""

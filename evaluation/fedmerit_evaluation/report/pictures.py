@@ -202,6 +202,9 @@ def _gain_picture(model: ReportModel, labels: Sequence[str]) -> GainPicture | No
         total = sum(row.patients for row in rows)
         local = of(means["mean"], STANDALONE) if STANDALONE in means.index else nan
         mean_dice = {label: of(means["mean"], label) for label in labels}
+        # A mean over some hospitals is not drawn: gains are over those with both, and it would not be their difference.
+        local = nan if any(isnan(row.local) for row in rows) else local
+        mean_dice = {one: nan if any(isnan(row.dice[one]) for row in rows) else mean for one, mean in mean_dice.items()}
         rows.append(GainRow(MEAN, total, local, mean_dice, {label: _estimate(mean_gains, label) for label in labels}))
     known = [estimate for row in rows for estimate in row.gain.values()]
     return GainPicture(
@@ -223,7 +226,7 @@ def _estimate(table: pd.DataFrame, key: object) -> Estimate:
     if key not in table.index:
         return UNKNOWN
     row = table.loc[[key]].iloc[0]
-    return Estimate(*(round(100 * float(row[name]), 1) for name in ("mean", "low", "high")))
+    return Estimate(*(round(100 * float(row[name]), 1) + 0.0 for name in ("mean", "low", "high")))  # no -0.0
 
 
 def _share_picture(model: ReportModel) -> SharePicture | None:

@@ -56,7 +56,7 @@ def test_it_renders_without_an_error_and_asks_for_nothing_else(page: Any) -> Non
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
 
 
-@pytest.mark.parametrize("width", [1280, 1100, 920, 390])
+@pytest.mark.parametrize("width", [1280, 1090, 920, 390])
 def test_numbers_of_axes_do_not_overlap(page: Any, width: int) -> None:
     resize(page, width, mobile=width < 640)
     overlapping = """return [...document.querySelectorAll(".board svg.strip")].flatMap(axis => {
