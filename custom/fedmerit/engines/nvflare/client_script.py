@@ -51,7 +51,7 @@ from fedmerit.trainers.script.trainer import Question, Said
 crashes: deque[BaseException] = deque(maxlen=1)  # the last error that ended a script in this process
 SCRIPT_THREAD = "client_api_in_process_trainer"  # NVFlare's name of its thread
 OUTPUT_THREAD = "client_api_trainer_log_"  # how NVFlare's names of the threads begin that log what a script prints
-NOISE = re.compile(r"^\[ME=|CJ heartbeat timed out")  # what NVFlare prints in a script's process
+NOISE = re.compile(r"^\[ME=|CJ heartbeat time")  # what NVFlare prints in a script's process
 OUTPUT = get_module_logger(external_process_backend.__name__, external_process_backend.ExternalProcessBackend.__name__)
 BY_NVFLARE = re.compile(
     r"TASK_ABORTED|EXECUTION_EXCEPTION|trainer|backend|timed out|Traceback"
