@@ -200,10 +200,19 @@ def note_file(found: dict[str, Path], case: str, path: Path) -> None:
 
 def require_few_labels(path: Path, values: NDArray[Any]) -> None:
     """Raise `BadInput` if a mask has as many different values as an image."""
-    if ((values >= 0) & (values < MAX_LABELS) & (values == np.rint(values))).all():
+    if values.min() >= 0 and values.max() < MAX_LABELS and np.array_equal(values, np.rint(values)):
         return  # there are at most MAX_LABELS such numbers: no need to sort
     if np.unique(values).size > MAX_LABELS:
         raise BadInput(f"{path}: has more than {MAX_LABELS} different values, as an image has; expected a mask")
+
+
+def require_whole(path: Path, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a mask as whole numbers; `BadInput` if one is a fraction, below 0 or not finite."""
+    whole: NDArray[Any] = np.rint(values)
+    exact = np.array_equal(whole, values)  # also says that none is NaN
+    if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= whole.min() <= whole.max() < np.inf:
+        raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
+    return whole
 
 
 def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:

@@ -21,7 +21,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Channel, Decoded, RawCase, list_visible
 from fedmerit_data.spatial.dicom import read_colours, read_dicom
-from fedmerit_data.spatial.geometry import align_axes, resample_channel, restore_axes, slice_volume
+from fedmerit_data.spatial.geometry import align_axes, resample_channel, restore_axes, slice_channels
 from fedmerit_data.spatial.heads import is_dicom_file
 from fedmerit_data.spatial.photographs import load_photograph, to_grey
 from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
@@ -150,15 +150,8 @@ class Channels:
             pixels = np.stack([volume.voxels[..., 0].T for volume in self.volumes])
             marked = np.stack([mask.voxels[..., 0].T for mask in masks]).astype(np.uint8)
             return Decoded(np.ascontiguousarray(pixels)[None], marked[None], remarks=self.remarks)
-        case = RawCase(image_name(self.grid.path), "", self.grid.path, masks[0].path)
-        images = [slice_volume(case, volume, masks[0]) for volume in self.volumes]
-        labels = [slice_volume(case, self.grid, mask).label for mask in masks]
-        return replace(
-            images[0],
-            image=np.concatenate([part.image for part in images], axis=1),
-            label=np.concatenate(labels, axis=1),
-            remarks=(*dict.fromkeys(remark for part in images for remark in part.remarks), *self.remarks),
-        )
+        decoded = slice_channels(self.volumes, [mask.voxels > 0 for mask in masks])
+        return replace(decoded, remarks=(*decoded.remarks, *self.remarks))
 
 
 def read_channels(parts: Sequence[Channel], count: int, resample: bool = False, fill: float | None = None) -> Channels:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object
-from fedmerit_data.raw_cases import require_few_labels
+from fedmerit_data.raw_cases import require_few_labels, require_whole
 from fedmerit_data.spatial.dicom import Regions
 
 LabelMap = Mapping[str, tuple[int | str, ...]]
@@ -178,7 +178,9 @@ def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[N
         raise BadInput(f"{path}: has no {missing[0]}, which --labels names; it {known}: correct --labels or the mask")
     masks = [np.zeros(layers[0].index.shape, np.bool_) for name in labels if name != IGNORE]
     for layer in layers:
-        whole = _require_whole(path, layer.index, is_any=not all(labels.values()))
+        if not all(labels.values()):  # a parcellation has more labels than an image given by mistake may have values
+            require_few_labels(path, layer.index)
+        whole = require_whole(path, layer.index)
         meant = {name: _values(layer, values) for name, values in labels.items()}
         if all(labels.values()) and layer.is_numbered and OTHERS not in labels.get(IGNORE, ()):
             _require_known(path, whole, layer, {value for values in meant.values() for value in values})
@@ -191,15 +193,6 @@ def _values(layer: Layer, values: Sequence[int | str]) -> list[int]:
     """Return those values of a label that a layer has."""
     numbers = [value for value in values if isinstance(value, int)] if layer.is_numbered else []
     return numbers + [layer.names[value] for value in values if isinstance(value, str) and value in layer.names]
-
-
-def _require_whole(path: Path, index: NDArray[Any], is_any: bool) -> NDArray[Any]:
-    if is_any:  # a parcellation has more labels than an image given by mistake may have values
-        require_few_labels(path, index)
-    whole: NDArray[Any] = np.rint(index)
-    if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
-        raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
-    return whole
 
 
 def _require_known(path: Path, whole: NDArray[Any], layer: Layer, known: set[int]) -> None:

@@ -1,7 +1,9 @@
 """Image and mask on one grid, and the slices of both in one orientation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from nibabel import orientations
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape, require_whole
 from fedmerit_data.spatial.stacks import StackHeader
 from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, corners, distance
 
@@ -176,22 +178,31 @@ def slice_volume(
             not one of the layout.
     """
     label = align_axes(case, image, label)
-    if not np.isfinite(image.voxels).all():
-        raise BadInput(f"{image.path}: has values that are not finite; export the image again")
     require_few_labels(label.path, label.voxels)
-    whole = np.rint(label.voxels)
-    if not np.abs(label.voxels - whole).max() < 1e-3 or whole.min() < 0:
-        raise BadInput(f"{label.path}: has labels other than 0, 1, 2, ...; expected a mask, 0 outside the prostate")
-    remarks = (*image.remarks, *remarks)
+    whole = require_whole(label.path, label.voxels)
     highest = int(whole.max())
     if zones is not None and highest > zones:
         raise BadInput(f"{label.path}: has label {highest}; expected 0 to {zones}")
     if zones is None and highest > 1:
         remarks += (f"labels up to {highest} clipped to 1",)
-    voxels, mask, affine = image.voxels, np.minimum(whole, 1).astype(np.uint8), image.affine
+    return slice_channels([image], [whole > 0], remarks)
+
+
+def slice_channels(
+    images: Sequence[Volume], masks: Sequence[NDArray[np.bool_]], remarks: tuple[str, ...] = ()
+) -> Decoded:
+    """Return the slices of channels and masks, all on one grid, as `slice_volume` does; ``remarks`` follow theirs.
+
+    Raises:
+        BadInput: a value of an image is not finite.
+    """
+    for image in images:
+        if not np.isfinite(image.voxels).all():
+            raise BadInput(f"{image.path}: has values that are not finite; export the image again")
+    image, affine, turn = images[0], images[0].affine, None
+    remarks = (*dict.fromkeys(remark for channel in images for remark in channel.remarks), *remarks)
     if plane := find_plane(image):
         turn = orientations.ornt_transform(*_orders(image, plane))
-        voxels, mask = (orientations.apply_orientation(stored, turn) for stored in (voxels, mask))
         affine = affine @ orientations.inv_ornt_aff(turn, image.voxels.shape)
         if plane != "axial":
             remarks += (f"slices in the {plane} plane",)
@@ -200,11 +211,9 @@ def slice_volume(
     else:
         remarks += ("its header does not state where its voxels are: axes kept as stored",)
     spacing = voxel_sizes(affine)
-    pixels = np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)  # (slices, height, width), as marked
-    marked = np.ascontiguousarray(mask.transpose(2, 1, 0), dtype=np.uint8)
     return Decoded(
-        pixels[:, None],
-        marked[:, None],
+        _stack([channel.voxels for channel in images], turn, np.float32),
+        _stack(masks, turn, np.uint8),
         (float(spacing[1]), float(spacing[0])) if image.is_measured else None,
         remarks,
         float(spacing[2]) if image.is_measured else None,
@@ -212,6 +221,15 @@ def slice_volume(
         "".join(orientations.aff2axcodes(image.affine)) if image.is_located else None,
         _spacing_from(image),
     )
+
+
+def _stack(volumes: Sequence[NDArray[Any]], turn: NDArray[Any] | None, kind: type[Any]) -> NDArray[Any]:
+    """Return (slices, volumes, height, width) of voxels (x, y, z) whose axes are turned before."""
+    turned = [volume if turn is None else orientations.apply_orientation(volume, turn) for volume in volumes]
+    stack = np.empty((turned[0].shape[2], len(turned), *turned[0].shape[1::-1]), kind)
+    for place, volume in enumerate(turned):
+        stack[:, place] = volume.transpose(2, 1, 0)
+    return stack
 
 
 def _spacing_from(image: Volume) -> str | None:

@@ -13,6 +13,7 @@ from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, Sca
 from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded
@@ -200,10 +201,11 @@ def resize_label(label: NDArray[np.uint8], size: int, box: Box, slices: int | No
     """
     if slices is not None and slices != len(label):  # the slice in which the middle of each lies
         label = label[((np.arange(slices) + 0.5) * len(label) / slices).astype(int)]
-    crop, beyond = _window(label, box)
-    with _without_records():
-        sampled = _sampled(BorderPad(beyond)(crop(_planes(label))), size)
-    return sampled.numpy().reshape(*label.shape[:2], size, size).astype(np.uint8)
+    rows, columns = _sampled_places(box, size)
+    sampled = label.take(rows, axis=2, mode="clip").take(columns, axis=3, mode="clip")
+    sampled[:, :, (rows < 0) | (rows >= label.shape[2])] = 0
+    sampled[:, :, :, (columns < 0) | (columns >= label.shape[3])] = 0
+    return sampled
 
 
 def _window(stack: NDArray[Any], box: Box) -> tuple[SpatialCrop, list[int]]:
@@ -222,10 +224,14 @@ def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
     return stack[..., max(box.top, 0) : max(bottom, 0), max(box.left, 0) : max(right, 0)]
 
 
-def _sampled(planes: NDArray[Any] | Tensor, size: int) -> Tensor:
-    # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
-    sampled: Tensor = Resize((size, size), mode="nearest-exact")(planes)
-    return sampled
+def _sampled_places(box: Box, size: int) -> list[NDArray[np.intp]]:
+    """Return the rows and the columns, each (size,), that a grid of ``size`` x ``size`` samples of a box.
+
+    nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
+    """
+    lines = (torch.arange(length, dtype=torch.float32)[None, None] for length in (box.height, box.width))
+    steps = (interpolate(line, size, mode="nearest-exact")[0, 0].numpy().astype(np.intp) for line in lines)
+    return [start + step for start, step in zip((box.top, box.left), steps, strict=True)]
 
 
 def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int], int]:
@@ -237,15 +243,13 @@ def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int]
         size: As that of `preprocess`.
         box: Likewise.
     """
-    rows, columns = (
-        start
-        + _sampled(np.arange(length, dtype=np.float32)[None, None].repeat(size, 1), size)[0, 0].numpy().astype(int)
-        for start, length in ((box.top, box.height), (box.left, box.width))
+    where = tuple(
+        slice(int(marked[0]), int(marked[-1]) + 1)
+        for marked in (np.flatnonzero(mask.any(axis=others)) for others in ((1, 2), (0, 2), (0, 1)))
     )
-    where = ndimage.find_objects(mask)[0]
     rows, columns = (
         at[(at >= part.start) & (at < part.stop)] - part.start
-        for at, part in zip((rows, columns), where[1:], strict=True)
+        for at, part in zip(_sampled_places(box, size), where[1:], strict=True)
     )
     pieces, count = ndimage.label(mask[where], structure=np.ones((3, 3, 3)))
     kept = set(np.unique(pieces[:, rows][:, :, columns]).tolist())
