@@ -27,12 +27,14 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "ktrans": (),
     "bold": (),
     "ct": ("cta", "cect", "nect", "ncct"),
-    "pet": ("pt", "suv", "fdg"),
+    "pet": ("pt", "fdg"),
+    "suv": ("petsuv", "suvpet"),
     "us": ("ultrasound",),
 }
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
+PROCESSED = ("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm")
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001
-MODALITIES = {"ct": "CT", "pet": "PT", "us": "US"}  # DICOM's codes; other known channels are MR
+MODALITIES = {"ct": "CT", "pet": "PT", "suv": "PT", "us": "US"}  # DICOM's codes; other known channels are MR
 GENERAL = {"mri": "MR", "mr": "MR", "ct": "CT", "pet": "PT", "us": "US", "xray": "XR"} | dict.fromkeys(
     ("image", "img", "scan"), ""
 )  # names that state no channel, but perhaps a modality
@@ -40,6 +42,7 @@ GENERAL = {"mri": "MR", "mr": "MR", "ct": "CT", "pet": "PT", "us": "US", "xray":
 MARKED = re.compile(
     r"mask|seg|label|reader|rater|annot|contour|observer|expert|ground|roi|lesion|tumou?r|gland|pred|gt"
 )
+NOT_NAMED = "a channel that --channels does not name"
 NOT_KNOWN = "its name is not known as a channel; --channels names it if it is one"
 Names = tuple[str, ...]
 
@@ -47,11 +50,17 @@ Names = tuple[str, ...]
 def canonical(name: str) -> str:
     """Return what a channel is called here: ``t1ce`` for T1c, t1gd or T1-CE; of a name that is not known, the name.
 
-    Words for the machine, as in ``MR-T2``, are left out unless nothing else is stated.
+    Words for the machine, as in ``MR-T2``, are left out unless nothing else is stated; those for what a program did, as
+    in ``T2_preprocessed``, if a known name is left.
     """
-    words = [word for word in re.split(r"[^a-z0-9]+", name.casefold()) if word]
-    kept = "".join(word for word in words if word not in ("mr", "mri")) or "".join(words)
-    return CANONICAL.get(kept, kept)
+    words = _words(name)
+    plain = "".join(word for word in words if word not in ("mr", "mri")) or "".join(words)
+    kept = "".join(word for word in words if word not in ("mr", "mri", *PROCESSED))
+    return CANONICAL.get(plain) or CANONICAL.get(kept, plain)
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.casefold()) if word]
 
 
 def is_known(name: str) -> bool:
@@ -117,7 +126,8 @@ def arrange_channels(site: RawSite, wanted: Names, listed: Names | None, count: 
                 "that of a channel: name all that are to be read, such as --channels t1,t2"
             )
         cases.append(chosen)
-        left_out += [(f"{part.path.parent.name}/{part.path.name}", NOT_KNOWN) for part in dropped]
+        reason = NOT_NAMED if wanted else NOT_KNOWN
+        left_out += [(f"{part.path.parent.name}/{part.path.name}", reason) for part in dropped]
     usual = Counter(case.channel_names for case in cases).most_common(1)[0][0] if cases else ()
     for case in cases:
         if case.channel_names != usual:
@@ -157,8 +167,13 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
 def _choose(case: RawCase, wanted: Names, is_listed: bool, origin: Origin) -> tuple[RawCase, tuple[Channel, ...]]:
     """Return a case with those of its several files that are channels, and the others."""
     by_name: dict[str, Channel] = {}
+    plain = ["".join(_words(part.name)) for part in case.parts]
     for place, part in enumerate(case.parts):
         name = canonical(part.name) or f"channel{place}"
+        if plain[place] not in CANONICAL and any(
+            CANONICAL.get(other) == name for other in plain[:place] + plain[place + 1 :]
+        ):
+            name = plain[place]  # t2_preprocessed beside t2
         if name in by_name:
             raise BadInput(
                 f"{part.path}: {by_name[name].name} and {part.name} are one channel, {name}; keep one of the two"

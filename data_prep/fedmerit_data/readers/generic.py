@@ -1,6 +1,7 @@
 """Reader of your own images: lists, a table of pairs, or folders of any layout."""
 
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
 from fedmerit_data.readers.channel_names import Names, find_channels
 from fedmerit_data.readers.image_files import KNOWN
-from fedmerit_data.readers.inventory import UNREAD, Inventory, take_inventory
+from fedmerit_data.readers.inventory import OUTLINES, UNREAD, Inventory, take_inventory
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, named_organs, require_labels
 from fedmerit_data.readers.labelled_images import Allowed, decode
@@ -30,6 +31,7 @@ EXPECTED = (
     "folder, BIDS, DICOM with SEG or RTSTRUCT), a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv"
 )
 DOCUMENTS = (".txt", ".md", ".csv", ".json", ".pdf")
+MAX_ENDINGS = 8  # endings of names in a message
 MISSING = ("its image is missing", "its mask is missing")
 DESCRIBE = "--describe writes pairs.csv, which you can correct and give back with --pairs"
 
@@ -93,7 +95,10 @@ def propose_pairs(source: Path, site: str | None = None, labels: LabelMap = ANY)
 
 def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str]:
     """Return why a folder cannot be read: what is wrong, what it holds, the nearest layout, and what to do."""
-    if unread := _unread(inventory, found):
+    outlines = [path for path, reason in inventory.others if reason == OUTLINES]
+    if outlines and found.unpaired and not all(one.is_mask for one in found.unpaired):
+        first = f"{outlines[0]}: {OUTLINES}"
+    elif unread := _unread(inventory, found):
         first = f"{unread}: is of no format that is read; expected one of {KNOWN}"
     elif not found.faults:
         first = f"{source}: no case in it; expected {EXPECTED}"
@@ -101,12 +106,25 @@ def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str
         first = found.faults[0]
         if first.endswith(MISSING):
             other = [one.item.path.name for one in found.unpaired if one.is_mask == first.endswith(MISSING[1])]
-            rename = f" rename {other[0]}, which has no image or mask," if other else ""
+            rename = f" rename {other[0]}, which has no image or mask," if len(other) == 1 else ""
             first = f"{first}; add it,{rename} or move the file out of the source"
     more = [f"and {len(found.faults) - 1} more such"] if len(found.faults) > 1 else []
     cases = sum(len(one.cases) for one in found.sites)
     nearest = f"{found.rules[0]}; {cases} cases fit" if found.rules else "none"
-    return [first, *more, *inventory.lines, f"nearest layout: {nearest}", DESCRIBE]
+    return [first, *more, *inventory.lines, f"nearest layout: {nearest}", *_endings(found), DESCRIBE]
+
+
+def _endings(found: Arrangement) -> list[str]:
+    """Return a line on how names end if no file is a mask by its name: one of these words may be that of masks."""
+    if found.sites or any(one.is_mask for one in found.unpaired):
+        return []
+    words = Counter(re.split(r"[_\-. ]", one.stem)[-1] for one in found.unpaired)
+    common = [(word, count) for word, count in words.most_common(MAX_ENDINGS) if count > 1 and not word.isdigit()]
+    if not common:
+        return ["no file or folder is named as masks are, such as masks/p1.png or p1_mask.png"]
+    counted = ", ".join(f"{word} ({count})" for word, count in common)
+    example = f"--labels NAME={common[-1][0]}"
+    return [f"no name is that of a mask; names end in {counted}: if one is that of masks, {example}"]
 
 
 def _unread(inventory: Inventory, found: Arrangement) -> Path | None:

@@ -168,9 +168,10 @@ def read_channels(parts: Sequence[Channel], count: int, resample: bool = False, 
     """
     names = ", ".join(part.name or part.path.name for part in parts)
     if len(parts) not in (1, count):
+        example = f" or by name, such as --channels {','.join(part.name or part.path.name for part in parts[:count])}"
         raise BadInput(
             f"{parts[0].path}: has {len(parts)} channels ({names}), not {count}; pass --channels {len(parts)}, or list "
-            "those to use in pairs.csv"
+            f"those to use in pairs.csv{example if len(parts) > count else ''}"
         )
     pictures = [is_photograph(part.path) for part in parts]
     if any(pictures) and not all(pictures):

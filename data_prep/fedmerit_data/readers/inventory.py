@@ -7,6 +7,7 @@ its ending for other formats. Heads of DICOM are kept in the user's cache folder
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -36,6 +37,14 @@ MOST_NAMED = 6  # folders, series or patients in a line of a summary
 CACHE_VERSION = 1
 SHARED = ("patient", "study", "series", "description", "number", "modality", "frame")  # by the slices of a series
 UNREAD = "of no format that is read"
+OUTLINES = "polygons or boxes, which are not read; export masks as pictures"
+POLYGONS = {  # of COCO, labelme, VIA, GeoJSON; CVAT, ASAP, Pascal VOC; YOLO
+    ".json": re.compile(rb'"(?:annotations|shapes|shape_attributes|geometry)"'),
+    ".geojson": re.compile(rb'"geometry"'),
+    ".xml": re.compile(rb"<(?:polygon|polyline|Coordinate|bndbox)\b"),
+    ".txt": re.compile(rb"\A\d+(?: +[01]?\.\d+){4,}\s*$", re.MULTILINE),
+}
+MOST_MARKS = 1 << 24  # bytes of such a file
 SERIES_MARK = "#"  # FOLDER#UID names a series of a folder
 
 
@@ -202,8 +211,12 @@ def _may_be_dicom(path: Path) -> bool:
 def _reason(path: Path) -> str:
     if path.name.upper() == "DICOMDIR":
         return "the index of a medium"
-    if path.suffix.lower() == ".json" and path.is_file() and b'"annotations"' in path.read_bytes()[: 1 << 24]:
-        return "polygons of COCO, which are not read; export masks as pictures"
+    marks = POLYGONS.get(path.suffix.lower())
+    if marks and path.is_file():
+        with path.open("rb") as file:
+            content = file.read(MOST_MARKS)
+        if marks.search(content):
+            return OUTLINES
     return UNREAD
 
 

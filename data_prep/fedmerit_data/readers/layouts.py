@@ -27,18 +27,24 @@ FURTHER = r"(?:[_ -]?(?:tr|ts|va|train\w*|test\w*|val\w*|c?\d+|png|nii|dicom|cla
 IMAGE_FOLDER = re.compile(rf"(?:jpeg)?(?:images?|imgs?|imaging|scans?|volumes?|inputs?|photos?|pictures?){FURTHER}")
 MASK_FOLDER = re.compile(
     rf"(?:masks?|labels?|segs?|segmentations?|segmentation_?masks?|annotations?|annots?|ground[_ -]?t\w+|gts?"
-    rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?){FURTHER}"
+    rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?|structures){FURTHER}"
 )
+LAST_WORD = re.compile(r"(?P<rest>.+?)(?:[_\-. ]+|(?<=[a-z])(?=[A-Z]))(?P<word>[A-Za-z]+)")  # test-image, SiteA_masks
 SPLIT_FOLDER = re.compile(r"train\w*|test\w*|val\w*")
 DERIVATIVES = "derivatives"  # of BIDS; the folder in it names who made them
+RAW = "rawdata"  # folder of BIDS beside derivatives
 SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
+OF_MASK = re.compile(r"_(?:label|desc|seg|res|den)-[A-Za-z0-9]+")  # of BIDS, beside what an image is called
+LABEL_ENTITY = re.compile(r"_label-([A-Za-z0-9]+)")
+NO_CHANNEL = ("sub-", "ses-", "space-", "label-", "desc-", "seg-", "res-", "den-")  # entities
 # Words in names of files, between separators.
 SEPARATOR = re.compile(r"[_\-. ]+")
 MASK_WORD = re.compile(
-    r"masks?|segs?|dseg|segmentations?|labels?|gts?|groundt\w+|annotations?|rois?|contours?|manual\d*"
+    r"masks?|msk|segs?|dseg|segmentations?|labels?|gts?|groundt\w+|anno|annots?|annotations?|rois?|contours?|manual\d*"
 )
 IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
-READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*", re.IGNORECASE)
+GLUED = re.compile(r"(?<![a-z])(images?|imgs?|vol|volumes?|masks?|segs?|labels?|gts?)(?=\d)", re.IGNORECASE)  # img0001
+READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*|\d(?:st|nd|rd)HO", re.IGNORECASE)
 PATIENT_FOLDER = re.compile(r".*\d.*")
 UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
 MAX_NAMED = 5  # organs or series in a message
@@ -50,8 +56,9 @@ Words = tuple[str, ...]
 class Placed:
     """An item with its role; names are compared by their words in lower case.
 
-    ``folders`` are those that it lies in without those that only name a role or a split; ``above`` are those before a
-    folder that names a role, `None` if there is none. ``stem`` is its name, ``core`` the words of it that name no role.
+    ``folders`` are those that it lies in without those that only name a role or a split, which are ``splits``;
+    ``above`` are those before a folder that names a role, `None` if there is none. ``stem`` is its name, ``core`` the
+    words of it that name no role.
     """
 
     item: Item
@@ -60,6 +67,8 @@ class Placed:
     above: Words | None
     stem: str
     core: Words
+    splits: Words = ()
+    is_derivative: bool = False
 
     @cached_property
     def exact(self) -> Words:
@@ -77,7 +86,14 @@ class Placed:
         return _words(*self.core)
 
     def part(self, *names: str) -> str:
-        """Return what the stem says beside the names of its case and patient, and the words of its role."""
+        """Return what the stem says beside the names of its case and patient, and the words of its role.
+
+        Of BIDS that is what an image shows beside subject and session, and the label of a mask.
+        """
+        if SUBJECT.match(self.stem) and self.is_mask:
+            return "_".join(LABEL_ENTITY.findall(self.stem))
+        if SUBJECT.match(self.stem):
+            return "_".join(part for part in self.stem.split("_") if not part.startswith(NO_CHANNEL))
         rest = self.stem
         for name in sorted(names, key=len, reverse=True):
             if name and rest != name and rest.startswith(name) and SEPARATOR.match(rest, len(name)):
@@ -85,9 +101,14 @@ class Placed:
                 break
             if rest == name:
                 return ""
-        words = SEPARATOR.split(rest)
+        words = _split(rest)
         kept = [word for word in words if not (MASK_WORD if self.is_mask else IMAGE_WORD).fullmatch(word.casefold())]
         return rest if len(kept) == len(words) else "_".join(kept)
+
+
+def _split(stem: str) -> list[str]:
+    """Return the words of a name, those of a role without digits that follow."""
+    return [word for word in SEPARATOR.split(GLUED.sub(r"\1_", stem)) if word]
 
 
 def _words(*texts: str) -> Words:
@@ -100,37 +121,57 @@ def _common(*each: Words) -> Words:
     return tuple(words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*each, strict=False)))
 
 
-def place_item(item: Item, organs: Collection[str] = ()) -> Placed:
+def place_items(items: Sequence[Item], organs: Collection[str] = ()) -> list[Placed]:
+    """Return items with their roles; the last word of a folder's name states one only if that leaves images."""
+    placed = [place_item(item, organs, by_last_word=True) for item in items]
+    return [place_item(item, organs) for item in items] if all(one.is_mask for one in placed) else placed
+
+
+def place_item(item: Item, organs: Collection[str] = (), by_last_word: bool = False) -> Placed:
     """Return an item with its role: a mask by its header, its name, its folder, or if ``organs`` name it."""
     *parents, stem = item.key.split("/") if item.key else ("",)
     of_derivatives = ""
-    if DERIVATIVES in parents[:-1]:
+    if is_derivative := DERIVATIVES in parents[:-1]:
         at = parents.index(DERIVATIVES)
-        of_derivatives = parents[at + 1].casefold()
-        del parents[at : at + 2]
-    kinds = {name: _kind_of_folder(name.casefold()) for name in parents}
-    roles = [place for place, name in enumerate(parents) if kinds[name] in ("image", "mask")]
-    words = [word for word in SEPARATOR.split(stem) if word]
-    parent = parents[-1] if parents else ""
-    is_organ = stem in organs or any(stem.startswith(parent) and stem.endswith(f"_{organ}") for organ in organs)
+        by_pipeline = not SUBJECT.fullmatch(parents[at + 1])
+        of_derivatives = parents[at + 1].casefold() * by_pipeline
+        del parents[at : at + 1 + by_pipeline]
+    elif RAW in parents[:-1] and any(map(SUBJECT.fullmatch, parents)):
+        parents.remove(RAW)
+    folders = [_read_folder(name, by_last_word) for name in parents]
+    roles = [place for place, (kind, _) in enumerate(folders) if kind in ("image", "mask")]
+    words = _split(OF_MASK.sub("", stem) if SUBJECT.match(stem) else stem)
+    is_organ = stem in organs or any(re.search(rf"[_\-. ]{re.escape(organ)}$", stem) for organ in organs)
     says_mask = any(MASK_WORD.fullmatch(word.casefold()) or READER.fullmatch(word) for word in words)
     by_name = says_mask or bool(MASK_FOLDER.fullmatch(of_derivatives))
-    by_folder = kinds[parents[roles[-1]]] == "mask" if roles else by_name
+    by_folder = folders[roles[-1]][0] == "mask" if roles else by_name
     is_mask = by_folder or item.is_region or is_organ
     role = MASK_WORD if is_mask else IMAGE_WORD
     return Placed(
         item,
         is_mask,
-        tuple(name for name in parents if not kinds[name]),
-        tuple(name for name in parents[: roles[0]] if not kinds[name]) if roles else None,
+        tuple(name for _, name in folders if name),
+        tuple(name for _, name in folders[: roles[0] + 1] if name) if roles else None,
         stem,
         tuple(words) if is_organ else tuple(word for word in words if not role.fullmatch(word.casefold())),
+        tuple(name for name, (kind, _) in zip(parents, folders, strict=True) if kind == "split"),
+        is_derivative,
     )
 
 
-def _kind_of_folder(name: str) -> str:
-    patterns = {"image": IMAGE_FOLDER, "mask": MASK_FOLDER, "split": SPLIT_FOLDER}
-    return next((kind for kind, pattern in patterns.items() if pattern.fullmatch(name)), "")
+def _read_folder(name: str, by_last_word: bool) -> tuple[str, str]:
+    """Return what the name of a folder states, "image", "mask", "split" or "", and what else it names, "" if nothing.
+
+    SiteA_masks are masks of SiteA.
+    """
+    plain = name.casefold()
+    for kind, pattern in (("image", IMAGE_FOLDER), ("mask", MASK_FOLDER)):
+        if pattern.fullmatch(plain):
+            return kind, ""
+        match = LAST_WORD.fullmatch(name) if by_last_word else None
+        if match and pattern.fullmatch(match["word"].casefold()):
+            return kind, "" if SPLIT_FOLDER.fullmatch(match["rest"].casefold()) else match["rest"]
+    return ("split", "") if SPLIT_FOLDER.fullmatch(plain) else ("", name)
 
 
 class Images:
@@ -143,6 +184,10 @@ class Images:
         for image in images:
             for kind in ("exact", "path", "name", "folders"):
                 self.by[kind][getattr(image, kind)].append(image)
+            at = len(image.folders)
+            while at and not PATIENT_FOLDER.fullmatch(image.folders[at - 1]):
+                at -= 1
+            self.by["patient folder"][image.folders[:at]].append(image)
             for kind, prefixes in (("path", paths), ("name", names)):
                 words = getattr(image, kind)
                 if longest := next(
@@ -187,7 +232,7 @@ def by_longer_image(mask: Placed, images: Images) -> list[Placed]:
 
 def by_longer_mask(mask: Placed, images: Images) -> list[Placed]:
     """Find the image whose name that of the mask continues: p1 of p1_liver, of masks/p1/liver."""
-    return _longest(mask.path, images.by["path"])
+    return _longest(mask.path, images.by["path"]) or _longest(mask.path, images.by["exact"])
 
 
 def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
@@ -200,9 +245,11 @@ def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
 
 
 def by_folder(mask: Placed, images: Images) -> list[Placed]:
-    """Find all images in the folder of the mask: that of a patient."""
+    """Find all images in the folder of the mask, that of a patient, or in folders in it, such as P1/preprocessed."""
     is_site = mask.above == mask.folders and not PATIENT_FOLDER.fullmatch("".join(mask.folders[-1:]))
-    return images.by["folders"][mask.folders] if mask.folders and not is_site else []
+    if not mask.folders or is_site:
+        return []
+    return images.by["folders"][mask.folders] or images.by["patient folder"][mask.folders]
 
 
 def _longest(words: Words, found: dict[object, list[Placed]]) -> list[Placed]:
@@ -243,7 +290,7 @@ class Group:
     def name(self) -> str:
         """The name that its files have in common, or that of its patient."""
         image, mask = self.images[0], min(self.masks, key=lambda mask: len(mask.path))
-        pairs = ((image.path, mask.path), (image.name, mask.name))
+        pairs = ((image.path, mask.path), (image.name, mask.name), (_words(image.stem), mask.name))
         if len(self.images) == 1 and any(one and other[: len(one)] == one for one, other in pairs):
             return image.stem if image.core else image.folders[-1]
         if mask.core and any(other and one[: len(other)] == other for one, other in pairs):
@@ -269,7 +316,7 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
         organs: Names of masks, and of the regions in them, that labels ask for.
         one_site: Whether ``site`` names all of it.
     """
-    placed = _with_masks_beside([place_item(item, organs) for item in inventory.items])
+    placed = _with_masks_beside(place_items(inventory.items, organs))
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
     groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
     used = {id(image) for group in groups for image in group.images}
@@ -281,7 +328,12 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
             continue
         if image.item.head is not None and by_reference_only:
             left_out.append((_relative(inventory, image.item.path), f"{image.item.title}: no mask refers to it"))
-        elif image.above is None and PATIENT_FOLDER.fullmatch("/".join(image.folders)) and image.folders in patients:
+        elif image.is_derivative:
+            left_out.append((_relative(inventory, image.item.path), "a derivative that is no mask"))
+        elif image.above is None and any(
+            PATIENT_FOLDER.fullmatch("/".join(image.folders[:end])) and image.folders[:end] in patients
+            for end in range(1, len(image.folders) + 1)
+        ):
             left_out.append((_relative(inventory, image.item.path), "no mask is named for it"))
         else:
             single.append(image)
@@ -311,7 +363,7 @@ def _with_masks_beside(placed: Sequence[Placed]) -> list[Placed]:
     images = {(one.folders, _words(one.stem)) for one in placed if not one.is_mask}
     found = []
     for one in placed:
-        words = [word for word in SEPARATOR.split(one.stem) if word]
+        words = _split(one.stem)
         kept = tuple(word for word in words if not MASK_WORD.fullmatch(word.casefold()))
         named = _words(*kept)
         beside = any((one.folders, named[:end]) in images for end in range(len(named), 0, -1))
@@ -328,7 +380,8 @@ def _pair(masks: Sequence[Placed], images: Images) -> tuple[list[Group], list[st
         for rule, find in RULES.items():
             if find is by_folder and _is_shared(mask, images, groups.values()):
                 continue
-            if found := find(mask, images):
+            found = find(mask, images)
+            if found := [image for image in found if image.splits == mask.splits] or found:
                 key = frozenset(map(id, found))
                 key = next((known for known in groups if key < known), key)
                 groups.setdefault(key, Group(found, rule)).masks.append(mask)
@@ -369,25 +422,27 @@ def _find_patients(groups: Sequence[Group]) -> None:
     for group in groups:
         image, folders = group.images[0], group.folder or group.images[0].folders
         stems = (image.stem, group.masks[0].stem)
-        at = next((place for place, name in enumerate(folders) if _is_patient(name, stems)), None)
+        several = [len(by_folder[folders[: place + 1]]) > 1 for place in range(len(folders))]
+        at = next((place for place, name in enumerate(folders) if _is_patient(name, stems, several[place])), None)
         if image.above is not None and at is None:
             at = len(image.above) if len(folders) > len(image.above) else None
             group.site = image.above
         elif at is None and (group.head is not None or group.rule == FOLDER_RULE or not group.masks[0].core):
-            at = next((place for place in range(len(folders)) if len(by_folder[folders[: place + 1]]) == 1), None)
+            at = next((place for place in range(len(folders)) if not several[place]), None)
             group.site = folders if at is None else folders[:at]
         else:
             group.site = folders if at is None else folders[:at]
         group.patient = "" if at is None else folders[at]
 
 
-def _is_patient(folder: str, stems: Sequence[str]) -> bool:
-    """Return whether a folder is a patient's: the names in it begin with its own."""
+def _is_patient(folder: str, stems: Sequence[str], has_several: bool) -> bool:
+    """Return whether a folder is a patient's: the names in it begin with its own; of several cases it has a number."""
     if SUBJECT.fullmatch(folder):
         return True
     starts = [stem for stem in stems if stem == folder or re.match(r"[_.-]", stem[len(folder) :])]
     same = any(stem.startswith(folder) for stem in starts)
-    return same and (bool(PATIENT_FOLDER.fullmatch(folder)) or all(stem.startswith(folder) for stem in stems))
+    has_number = bool(PATIENT_FOLDER.fullmatch(folder))
+    return same and (has_number or (not has_several and all(stem.startswith(folder) for stem in stems)))
 
 
 def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:
@@ -396,6 +451,10 @@ def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:
         for group in groups:
             group.site = group.site[1:]
     sites = Counter(group.site for group in groups)
+    if len(sites) == 1 and all(len(group.site) == 1 and not group.folder for group in groups):
+        for group in groups:  # the folder of all images, whose masks are elsewhere: Original beside Ground Truth
+            group.site = ()
+        return
     if len(groups) >= FEWEST_PATIENTS and set(sites.values()) == {1} and all(sites):
         for group in groups:
             *above, group.patient = group.site
@@ -415,7 +474,8 @@ def _cases(
     for group, channels in zip(groups, parts, strict=True):
         name = group.name
         if stems[name] > 1:
-            name = "-".join(dict.fromkeys((*group.images[0].folders[len(group.site) :], group.images[0].stem))) or name
+            image = group.images[0]
+            name = "-".join(dict.fromkeys((*image.splits, *image.folders[len(group.site) :], image.stem))) or name
         name = UNUSUAL.sub("_", name).strip() or "case"
         if several and tuple(sorted(channels)) != usual:
             have, others = (", ".join(sorted(one)) for one in (channels, usual))
@@ -445,6 +505,9 @@ def _channel_parts(group: Group) -> dict[str, Placed]:
     """Return the images by the names of their channels: what their names say beside that of the case."""
     names = (group.name, group.patient)
     found = {image.part(*names) or image.stem: image for image in group.images}
+    if len(found) < len(group.images):  # pre/flair and orig/flair
+        above = len(group.folder)
+        found = {"_".join((*image.folders[above:], image.part(*names) or image.stem)): image for image in group.images}
     if len(found) < len(group.images):
         found = {image.item.key.replace("/", "_"): image for image in group.images}
     return found

@@ -158,3 +158,16 @@ def test_preparation_names_of_channels_count_them():
     asked = Preparation("generic", source="x", channels=("t2", "adc"))
     assert asked.layout.channels == 2
     assert asked.meaning()["channels"] == 2
+
+
+def test_canonical_without_words_for_what_a_program_did():
+    assert [canonical(name) for name in ("FLAIR_preprocessed", "T1-brain", "SUV", "brain")] == [
+        "flair",
+        "t1",
+        "suv",
+        "brain",
+    ]
+
+
+def test_arrange_channels_takes_the_plain_name_beside_a_processed_one(tmp_path):
+    assert arranged(tmp_path, "t2", "t2_preprocessed")[0] == ["t2"]

@@ -56,6 +56,22 @@ BY_NAME = {  # image and mask; site, case and patient
         ("raw", "sub-01_ses-2_T2w", "raw-sub-01"),
     ),
     "other folders": ("images/10/10_77_t2w.nii.gz", "masks/10_77.nii.gz", ("raw", "10_77", "raw-10")),
+    "bids, labels that images lack": (
+        "sub-01/ses-1/anat/sub-01_ses-1_space-MNI_T1w.nii.gz",
+        "sub-01/ses-1/anat/sub-01_ses-1_space-MNI_label-L_desc-T1lesion_mask.nii.gz",
+        ("raw", "sub-01_ses-1_space-MNI", "raw-sub-01"),
+    ),
+    "bids, derivatives of no pipeline": (
+        "rawdata/sub-01/sub-01_ct.nii.gz",
+        "derivatives/sub-01/sub-01_seg-vert_msk.nii.gz",
+        ("raw", "sub-01", "raw-sub-01"),
+    ),
+    "last words of folders": ("test-image/p1.nii.gz", "test-mask/p1.nii.gz", ("raw", "p1", "raw-p1")),
+    "sites in names of folders": ("A_images/p1.nii.gz", "A_masks/p1.nii.gz", ("A", "p1", "A-p1")),
+    "images in a folder of any name": ("Original/1.nii.gz", "Ground Truth/1.nii.gz", ("raw", "1", "raw-1")),
+    "numbers without a separator": ("img/img01.nii.gz", "label/label01.nii.gz", ("raw", "img01", "raw-img01")),
+    "folders in a patient's": ("C1/P1/preprocessed/P1.nii.gz", "C1/P1/masks/consensus.nii.gz", ("C1", "P1", "C1-P1")),
+    "role first": ("Image_01L.nii.gz", "Image_01L_1stHO.nii.gz", ("raw", "Image_01L", "raw-Image_01L")),
     "kits": ("case_00/imaging.nii.gz", "case_00/segmentation.nii.gz", ("raw", "case_00", "raw-case_00")),
 }
 
@@ -261,3 +277,48 @@ def test_channels_on_other_grids_are_resampled_on_request(tmp_path):
         np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
         np.testing.assert_allclose(decoded.image[:, 0, :19, :23], ramp.transpose(2, 1, 0)[:, :19, :23], atol=1e-4)
         assert any(remark.startswith("channel adc resampled (linear)") for remark in decoded.remarks)
+
+
+def test_find_sites_pairs_within_a_split_if_names_repeat(tmp_path):
+    """train/images/1 and test/images/1 are two images."""
+    files(tmp_path / "raw", *((f"{split}/images/1.nii.gz", f"{split}/masks/1.nii.gz") for split in ("train", "test")))
+    assert found(tmp_path / "raw") == {
+        "raw": {f"{split}-1": (f"raw-{split}-1", ["1.nii.gz"]) for split in ("test", "train")}
+    }
+
+
+def test_find_sites_takes_no_site_for_a_patient(tmp_path):
+    files(
+        tmp_path / "raw",
+        *((f"ct_train/ct_train_{n}_image.nii.gz", f"ct_train/ct_train_{n}_label.nii.gz") for n in (1, 2)),
+    )
+    (cases,) = found(tmp_path / "raw").values()
+    assert len({patient for patient, _ in cases.values()}) == 2
+
+
+def test_find_sites_takes_an_organ_by_the_end_of_a_name(tmp_path):
+    files(tmp_path / "raw", ("p1.nii.gz", "p1_gland.nii.gz"))
+    (site,) = generic.find_sites(tmp_path / "raw", labels={"gland": ("gland",)})
+    assert [(case.name, case.organs) for case in site.cases] == [("p1", ("gland",))]
+
+
+def test_refusal_names_the_ends_of_names_if_none_is_a_mask(tmp_path):
+    for name in ("p1", "p1_wmh", "p2", "p2_wmh"):
+        save_nifti(tmp_path / "raw" / f"{name}.nii.gz", volume(0))
+    with pytest.raises(BadInput, match=r"names end in wmh \(2\): if one is that of masks, --labels NAME=wmh"):
+        generic.find_sites(tmp_path / "raw")
+
+
+POLYGONS = {
+    "a.json": '{"shapes": [{"points": [[1, 1]]}]}',
+    "a.xml": "<annotations><polygon points='1,1;2,2'/></annotations>",
+    "a.txt": "0 0.1 0.1 0.2 0.2 0.3 0.1\n",
+}
+
+
+@pytest.mark.parametrize("name", POLYGONS)
+def test_refusal_says_that_polygons_are_not_read(tmp_path, name):
+    save_png(tmp_path / "raw" / "images" / "a.png", np.zeros((20, 20), np.uint8))
+    (tmp_path / "raw" / name).write_text(POLYGONS[name])
+    with pytest.raises(BadInput, match=rf"{name}: polygons or boxes, which are not read; export masks as pictures"):
+        generic.find_sites(tmp_path / "raw")
