@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,13 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     """Return the rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
     The separator is a comma, a semicolon as in spreadsheets of some languages, or a tab as in BIDS. Of a spreadsheet
-    (.xlsx) it is the first sheet that has the columns.
+    (.xlsx, .xls) it is the first sheet that has the columns.
 
     Raises:
         BadInput: the file cannot be read, or lacks a column.
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
-    if file.suffix.lower() == ".xlsx":
+    if file.suffix.lower() in (".xlsx", ".xls"):
         return _read_sheet(file, columns)
     try:
         content = read_bytes(file, MOST_TABLE)
@@ -41,13 +41,20 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         head = text.partition("\n")[0]
         separator = max(SEPARATORS, key=head.count)  # the first if there is none
         table = csv.DictReader(io.StringIO(text), delimiter=separator)
-        there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+        there = table.fieldnames = _headings(table.fieldnames or (), columns)
         rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in there}) for row in table]
     except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"{file}: not a readable table ({error}); {expected}") from error
     if missing := [name for name in columns if name not in there]:
         raise BadInput(f"{file}: has no column {missing[0]}; {expected}")
     return [(line, row) for line, row in rows if any(row.values())]
+
+
+def _headings(names: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """Return the headings without spaces around them, those of ``columns`` as these are written."""
+    plain = [name.strip() for name in names]
+    wanted = {name.casefold(): name for name in columns if name not in plain}
+    return [wanted.get(name.casefold(), name) for name in plain]
 
 
 def _read_sheet(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
@@ -60,12 +67,12 @@ def _read_sheet(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str,
         )
     except ImportError as error:
         raise BadInput(
-            f"{file}: reading .xlsx needs openpyxl: install fedmerit[excel], or save the table as CSV"
+            f"{file}: reading spreadsheets needs openpyxl and xlrd: install fedmerit[excel], or save the table as CSV"
         ) from error
     except Exception as error:  # whatever a damaged file makes the library raise
         raise BadInput(f"{file}: not a readable spreadsheet ({error}); save the table as CSV") from error
     for sheet in sheets.values():
-        sheet.columns = [str(name).strip() for name in sheet.columns]
+        sheet.columns = _headings(map(str, sheet.columns), columns)
         if set(columns) <= set(sheet.columns):
             rows = [
                 (line, {str(name): str(value).strip() for name, value in row.items()})

@@ -32,7 +32,10 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "us": ("ultrasound",),
 }
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
-PROCESSED = ("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm")
+PROCESSED = (  # words of scanners and programs that do not say what an image shows
+    *("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm"),
+    *("tse", "tra", "sag", "cor", "ax", "axial", "transversal"),
+)
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001
 MODALITIES = {"ct": "CT", "pet": "PT", "suv": "PT", "us": "US"}  # DICOM's codes; other known channels are MR
 GENERAL = {"mri": "MR", "mr": "MR", "ct": "CT", "pet": "PT", "us": "US", "xray": "XR"} | dict.fromkeys(
@@ -167,13 +170,11 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
 def _choose(case: RawCase, wanted: Names, is_listed: bool, origin: Origin) -> tuple[RawCase, tuple[Channel, ...]]:
     """Return a case with those of its several files that are channels, and the others."""
     by_name: dict[str, Channel] = {}
-    plain = ["".join(_words(part.name)) for part in case.parts]
+    times = Counter(canonical(part.name) for part in case.parts)
     for place, part in enumerate(case.parts):
-        name = canonical(part.name) or f"channel{place}"
-        if plain[place] not in CANONICAL and any(
-            CANONICAL.get(other) == name for other in plain[:place] + plain[place + 1 :]
-        ):
-            name = plain[place]  # t2_preprocessed beside t2
+        name, plain = canonical(part.name) or f"channel{place}", "".join(_words(part.name))
+        if times[name] > 1 and plain not in CANONICAL:  # t2_preprocessed beside t2, t2_tra beside t2_sag
+            name = plain or name
         if name in by_name:
             raise BadInput(
                 f"{part.path}: {by_name[name].name} and {part.name} are one channel, {name}; keep one of the two"

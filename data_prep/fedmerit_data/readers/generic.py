@@ -37,7 +37,7 @@ DESCRIBE = "--describe writes pairs.csv, which you can correct and give back wit
 
 
 def find_sites(
-    source: Path, site: str | None = None, labels: LabelMap = ANY, pairs: Path | None = None
+    source: Path, site: str | None = None, labels: LabelMap = ANY, pairs: Path | None = None, by_name: bool = False
 ) -> list[RawSite]:
     """Return the sites of ``pairs``, of a list in ``source`` or in each of its folders, or of its folders.
 
@@ -45,6 +45,7 @@ def find_sites(
         site: Name of a source that is one site; by default that of its folder.
         labels: Their organs are names of masks.
         pairs: A table of pairs; its paths are relative to ``source``.
+        by_name: Whether channels are chosen by name afterwards, as of `arrange`.
 
     Raises:
         BadInput: no case, an image or mask without the other, a list that cannot be read, or a ``site`` is named and
@@ -63,15 +64,16 @@ def find_sites(
             require_file(listing)
         sites = [found for listing in lists for found in read_list(listing)]
         return add_left_out(sites, unlisted(lists, sites))
-    inventory, found = _arranged(source, site, labels)
+    inventory, found = _arranged(source, site, labels, by_name)
     if found.faults or not found.sites:
         raise BadInput(*_reasons(source, inventory, found))
     return list(found.sites)
 
 
-def _arranged(source: Path, site: str | None, labels: LabelMap) -> tuple[Inventory, Arrangement]:
+def _arranged(source: Path, site: str | None, labels: LabelMap, by_name: bool = False) -> tuple[Inventory, Arrangement]:
     inventory = take_inventory(source)
-    return inventory, arrange(inventory, site or source.resolve().name, named_organs(labels), site is not None)
+    name = site or source.resolve().name
+    return inventory, arrange(inventory, name, named_organs(labels), site is not None, by_name)
 
 
 def propose_pairs(source: Path, site: str | None = None, labels: LabelMap = ANY) -> list[dict[str, str]]:
@@ -180,7 +182,7 @@ def generic_kind(
         channels=channels,
         find_sites=partial(
             find_channels,
-            find=partial(find_sites, site=site, labels=labels, pairs=pairs),
+            find=partial(find_sites, site=site, labels=labels, pairs=pairs, by_name=bool(wanted)),
             wanted=wanted,
             listed=partial(listed_channels, pairs=pairs),
             count=channels,

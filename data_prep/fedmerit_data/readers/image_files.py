@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -89,7 +89,7 @@ HEADERS = (".mhd", ".nhdr", ".hdr")
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 
 
-def name_and_suffix(path: Path) -> tuple[str, str]:
+def name_and_suffix(path: PurePath) -> tuple[str, str]:
     """Name and suffix of a file, such as ``("scan", ".nii.gz")``; an empty suffix if the name has none."""
     match = FILE.fullmatch(path.name)
     return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
@@ -254,7 +254,8 @@ def _read_part(part: Channel, count: int) -> list[Volume]:
     number = shape[3] if len(shape) == 4 else 1
     if index is not None:
         if shape and not (count == 1 and len(shape) == 4 and 0 <= index < number):
-            raise BadInput(f"{path}: --channel {index}: no such channel for a model of {count}; leave it out")
+            there = f"it has {number}, counted from 0" if count == 1 else f"all {count} are read; leave it out"
+            raise BadInput(f"{path}: --channel {index}: no such channel; {there}")
         return [read_volume(path, index, colours=True)]
     leads_with_one = len(shape) == 4 and shape[0] == 1 == count  # its reader says so
     if shape and number != count and not leads_with_one:

@@ -34,7 +34,9 @@ SPLIT_FOLDER = re.compile(r"train\w*|test\w*|val\w*")
 DERIVATIVES = "derivatives"  # of BIDS; the folder in it names who made them
 RAW = "rawdata"  # folder of BIDS beside derivatives
 SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
-OF_MASK = re.compile(r"_(?:label|desc|seg|res|den)-[A-Za-z0-9]+")  # of BIDS, beside what an image is called
+OF_MASK = re.compile(  # of BIDS, beside what an image is called
+    r"_(?:(?:label|desc|seg|res|den)-[A-Za-z0-9]+|space-(?:[A-Za-z0-9]*T[12][A-Za-z0-9]*|FLAIR|orig|native)(?=_|$))"
+)
 LABEL_ENTITY = re.compile(r"_label-([A-Za-z0-9]+)")
 NO_CHANNEL = ("sub-", "ses-", "space-", "label-", "desc-", "seg-", "res-", "den-")  # entities
 # Words in names of files, between separators.
@@ -44,6 +46,12 @@ MASK_WORD = re.compile(
 )
 IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
 GLUED = re.compile(r"(?<![a-z])(images?|imgs?|vol|volumes?|masks?|segs?|labels?|gts?)(?=\d)", re.IGNORECASE)  # img0001
+UID = re.compile(r"\d+(?:\.\d+){4,}")
+VISIT_FOLDER = re.compile(
+    r"(?:ses-\w+|(?:visit|time ?point|time|tp|scan|exam|day|week|month|year|baseline|follow[_ -]?up|pre|post)"
+    r"[_ -]?\w{0,4}|[vtmd]\d{1,3}|(?:19|20)\d\d[_.-]?\d\d[_.-]?\d\d)",
+    re.IGNORECASE,
+)
 READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*|\d(?:st|nd|rd)HO", re.IGNORECASE)
 PATIENT_FOLDER = re.compile(r".*\d.*")
 UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
@@ -85,6 +93,12 @@ class Placed:
         """The words of the core."""
         return _words(*self.core)
 
+    @property
+    def entities(self) -> str:
+        """The suffix in BIDS, with the entities of an acquisition before it."""
+        parts = self.stem.split("_") if SUBJECT.match(self.stem) else []
+        return "_".join(part for part in parts if not part.startswith(NO_CHANNEL))
+
     def part(self, *names: str) -> str:
         """Return what the stem says beside the names of its case and patient, and the words of its role.
 
@@ -93,7 +107,7 @@ class Placed:
         if SUBJECT.match(self.stem) and self.is_mask:
             return "_".join(LABEL_ENTITY.findall(self.stem))
         if SUBJECT.match(self.stem):
-            return "_".join(part for part in self.stem.split("_") if not part.startswith(NO_CHANNEL))
+            return self.stem.rpartition("_")[2]
         rest = self.stem
         for name in sorted(names, key=len, reverse=True):
             if name and rest != name and rest.startswith(name) and SEPARATOR.match(rest, len(name)):
@@ -273,6 +287,7 @@ class Group:
     images: list[Placed]
     rule: str
     masks: list[Placed] = field(default_factory=list)
+    more: list[Placed] = field(default_factory=list)  # that may be further channels
     site: Words = ()  # folders above the patient's, the site's first
     patient: str = ""
 
@@ -294,8 +309,10 @@ class Group:
         if len(self.images) == 1 and any(one and other[: len(one)] == one for one, other in pairs):
             return image.stem if image.core else image.folders[-1]
         if mask.core and any(other and one[: len(other)] == other for one, other in pairs):
-            return mask.stem[mask.stem.find(mask.core[0]) : mask.stem.rfind(mask.core[-1]) + len(mask.core[-1])]
-        return self.patient or (self.head.patient if self.head else "") or "case"
+            stem = OF_MASK.sub("", mask.stem)
+            return stem[stem.find(mask.core[0]) : stem.rfind(mask.core[-1]) + len(mask.core[-1])]
+        stated = self.head.patient if self.head else ""
+        return (stated if UID.fullmatch(self.patient) else "") or self.patient or stated or "case"
 
 
 @dataclass(frozen=True)
@@ -308,18 +325,24 @@ class Arrangement:
     rules: tuple[str, ...]  # by which masks were paired, the most frequent first
 
 
-def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_site: bool = False) -> Arrangement:
+def arrange(
+    inventory: Inventory, site: str, organs: Collection[str] = (), one_site: bool = False, by_name: bool = False
+) -> Arrangement:
     """Return the cases of an inventory by the first rule that finds each mask's images.
 
     Args:
         site: Name of the site if no folder names one.
         organs: Names of masks, and of the regions in them, that labels ask for.
         one_site: Whether ``site`` names all of it.
+        by_name: Whether channels are chosen by name afterwards: among all images of a patient's folder or study, and
+            patients may have others beside these.
     """
     placed = _with_masks_beside(place_items(inventory.items, organs))
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
     groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
-    used = {id(image) for group in groups for image in group.images}
+    if by_name:
+        _add_channels(groups, images)
+    used = {id(image) for group in groups for image in (*group.images, *group.more)}
     left_out, single = list[tuple[str, str]](), list[Placed]()
     by_reference_only = any(mask.item.is_region for mask in masks)
     patients = {group.folder for group in groups}
@@ -345,7 +368,7 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
         by_site[group.site[0] if group.site and not one_site else site].append(group)
     sites = []
     for name in sorted(by_site):
-        cases, said = _cases(name, by_site[name], organs, left_out, inventory)
+        cases, said = _cases(name, by_site[name], organs, left_out, inventory, by_name)
         faults += said
         sites.append(RawSite(name, cases))
     if sites:
@@ -356,6 +379,25 @@ def arrange(inventory: Inventory, site: str, organs: Collection[str] = (), one_s
     return Arrangement(
         tuple(sites), (*unpaired, *single), tuple(faults), tuple(rule for rule, _ in rules.most_common())
     )
+
+
+def _add_channels(groups: Sequence[Group], images: Sequence[Placed]) -> None:
+    """Add to each group of one image the others that only it can have: of its folder, or of its study and frame."""
+
+    def place(image: Placed) -> tuple[object, ...]:
+        head = image.item.head
+        return (head.study, head.frame) if head is not None and head.study else image.folders
+
+    owners = Counter(place(group.images[0]) for group in groups)
+    used = {id(image) for group in groups for image in group.images}
+    free: dict[object, list[Placed]] = defaultdict(list)
+    for image in images:
+        if id(image) not in used:
+            free[place(image)].append(image)
+    for group in groups:
+        at = place(group.images[0])
+        if len(group.images) == 1 and owners[at] == 1 and at:
+            group.more = free[at]
 
 
 def _with_masks_beside(placed: Sequence[Placed]) -> list[Placed]:
@@ -432,6 +474,9 @@ def _find_patients(groups: Sequence[Group]) -> None:
             group.site = folders if at is None else folders[:at]
         else:
             group.site = folders if at is None else folders[:at]
+        if at and VISIT_FOLDER.fullmatch(folders[at]) and len(group.site) == at:  # anna/baseline, anna/followup
+            at -= 1
+            group.site = folders[:at]
         group.patient = "" if at is None else folders[at]
 
 
@@ -462,7 +507,12 @@ def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:
 
 
 def _cases(
-    site: str, groups: Sequence[Group], organs: Collection[str], left_out: list[tuple[str, str]], inventory: Inventory
+    site: str,
+    groups: Sequence[Group],
+    organs: Collection[str],
+    left_out: list[tuple[str, str]],
+    inventory: Inventory,
+    by_name: bool,
 ) -> tuple[tuple[RawCase, ...], list[str]]:
     """Return the cases of a site, sorted by name, and what is wrong with others; adds to ``left_out``."""
     faults, cases = list[str](), list[RawCase]()
@@ -470,7 +520,7 @@ def _cases(
     ids = {group.head.patient for group in groups if group.head and group.head.patient.casefold() not in NOBODY}
     parts = [_channel_parts(group) for group in groups]
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
-    several = any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
+    several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
     for group, channels in zip(groups, parts, strict=True):
         name = group.name
         if stems[name] > 1:
@@ -480,7 +530,10 @@ def _cases(
         if several and tuple(sorted(channels)) != usual:
             have, others = (", ".join(sorted(one)) for one in (channels, usual))
             where = group.images[0].item.path.parent
-            faults.append(f"{where}: has the images {have}, the other patients {others}; each needs the same")
+            faults.append(
+                f"{where}: has the images {have}, the other patients {others}; each needs the same, or name those to "
+                "use, such as --channels t1,t2"
+            )
             continue
         try:
             chosen, named, unused = _choose_masks(group, organs)
@@ -503,14 +556,21 @@ def _cases(
 
 def _channel_parts(group: Group) -> dict[str, Placed]:
     """Return the images by the names of their channels: what their names say beside that of the case."""
-    names = (group.name, group.patient)
-    found = {image.part(*names) or image.stem: image for image in group.images}
-    if len(found) < len(group.images):  # pre/flair and orig/flair
-        above = len(group.folder)
-        found = {"_".join((*image.folders[above:], image.part(*names) or image.stem)): image for image in group.images}
-    if len(found) < len(group.images):
-        found = {image.item.key.replace("/", "_"): image for image in group.images}
-    return found
+    names, images = (group.name, group.patient), [*group.images, *group.more]
+    above = len(_common(*(image.folders for image in images)))
+
+    def described(image: Placed) -> str:
+        part = image.part(*names) or image.stem
+        return image.item.head.description or part if image.item.head is not None and group.more else part
+
+    ways: tuple[Callable[[Placed], str], ...] = (
+        described,
+        lambda image: image.entities or described(image),
+        lambda image: "_".join((*image.folders[above:], described(image))),  # pre/flair and orig/flair
+        lambda image: image.item.key.replace("/", "_"),
+    )
+    found = ({way(image): image for image in images} for way in ways)
+    return next((parts for parts in found if len(parts) == len(images)), {})
 
 
 def _choose_masks(

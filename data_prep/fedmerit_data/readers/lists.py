@@ -6,7 +6,7 @@ from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -277,14 +277,20 @@ def read_pairs(path: Path, root: Path) -> list[RawSite]:
     """Return the sites of a table of images and masks, whose paths are relative to ``root``.
 
     It has a row for each case with the columns `COLUMNS`, or one for each image and mask with those of `ROWS`, in which
-    rows of one site and case belong together. ``FOLDER#UID`` names a series of a folder that holds several.
+    rows of one site and case belong together. Without a column of sites ``root`` is one; without patients each case is
+    one's. ``FOLDER#UID`` names a series of a folder that holds several.
 
     Raises:
         BadInput: it is not such a table, a row lacks a value, or a file is missing.
     """
-    rows = read_table(path, COLUMNS[:2])
-    if not rows:
+    table = read_table(path, ())
+    if not table:
         raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
+    headings = {name: name.casefold() if name.casefold() in (*COLUMNS, *ROWS) else name for name in table[0][1]}
+    if "label" not in headings.values() and "case" not in headings.values():
+        headings |= {name: "label" for name, plain in headings.items() if plain == "mask"}
+    site = {"site": root.resolve().name} if "site" not in headings.values() else {}
+    rows = [(line, site | {headings[name]: value for name, value in row.items()}) for line, row in table]
     columns = rows[0][1]
     by_row = "mask" in columns and "image" in columns and "case" in columns
     sites = _entries_by_file(path, rows) if by_row else _entries_by_case(path, rows)
@@ -306,11 +312,11 @@ def _entries_by_case(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> 
                 raise BadInput(
                     f"{path}: has no column {part}; expected site, patient, image and label, as CSV in UTF-8"
                 )
-        if not all((*images.values(), *masks.values(), row["patient"])) or not PLAIN.fullmatch(row["site"]):
+        if not all((*images.values(), *masks.values(), row.get("patient", "case"))) or not PLAIN.fullmatch(row["site"]):
             raise BadInput(f"{path}: line {line} lacks a value, or its site is not a plain name; correct the table")
         organs = tuple(name.removeprefix("label_") for name in masks) if list(masks) != ["label"] else ()
         channels = tuple(name.removeprefix("image_") for name in images) if list(images) != ["image"] else ()
-        entry = Entry(tuple(images.values()), tuple(masks.values()), row["patient"], organs, channels)
+        entry = Entry(tuple(images.values()), tuple(masks.values()), row.get("patient", ""), organs, channels)
         sites[row["site"]].append(entry)
     return sites
 
@@ -332,7 +338,7 @@ def _entries_by_file(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> 
         for what, files in (("image", images), ("mask", masks)):
             if not files:
                 raise BadInput(f"{path}: case {case} of site {site} (line {lines}) has no {what}; add it, or remove it")
-        patients = {row["patient"] for _, row in there if row["patient"]}
+        patients = {row["patient"] for _, row in there if row.get("patient")}
         if len(patients) > 1:
             raise BadInput(f"{path}: case {case} of site {site} (line {lines}) has several patients; name one")
         if len(images) > 1 and (not all(images.values()) or len(set(images.values())) < len(images)):
@@ -349,16 +355,16 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
     Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
     ``P2-t2``.
     """
+    entries = [_with_slashes(root, entry) for entry in entries]
     listed = {_within(root, entry.images[0]) for entry in entries}
     stems = Counter(name_and_suffix(image)[0] for image in listed)
     images: dict[str, Path] = {}
     cases = []
     for entry in entries:
         channels = [_channel(root / image, listing) for image in entry.images]
-        channels = [
-            replace(channel, name=name)
-            for channel, name in zip(channels, entry.channels or [""] * len(channels), strict=True)
-        ]
+        differing = _differing([name_and_suffix(Path(image))[0] for image in entry.images])
+        names = entry.channels or differing
+        channels = [replace(channel, name=name) for channel, name in zip(channels, names, strict=True)]
         files, masks = [channel.path for channel in channels], [root / mask for mask in entry.masks]
         for path in (*files, *masks):
             if not _exists(path):
@@ -383,6 +389,23 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
             RawCase(case, patient, files[0], masks[0], more, entry.organs, listed_channels, patient_from=origin)
         )
     return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _with_slashes(root: Path, entry: Entry) -> Entry:
+    """Return an entry of a list from Windows with slashes in its paths, unless there is a file of such a name."""
+
+    def plain(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path if "\\" not in path or _exists(root / path) else path.replace("\\", "/") for path in paths)
+
+    return replace(entry, images=plain(entry.images), masks=plain(entry.masks))
+
+
+def _differing(stems: Sequence[str]) -> list[str]:
+    """Return what each name has beside the beginning that all share, up to a separator; "" of those that are not so."""
+    shared = "".join(letters[0] for letters in takewhile(lambda each: len(set(each)) == 1, zip(*stems, strict=False)))
+    common = re.sub(r"[^_.-]*$", "", shared)
+    rest = [stem[len(common) :] for stem in stems]
+    return rest if common and all(rest) and len(set(rest)) == len(stems) > 1 else [""] * len(stems)
 
 
 def pair_rows(source: Path, site: str, case: RawCase) -> list[dict[str, str]]:

@@ -4,13 +4,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import pydicom
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite, list_visible
+from fedmerit_data.readers.image_files import name_and_suffix
 from fedmerit_data.tables import read_table
 
 SUBJECT = re.compile(r"(?:^|[_/])sub-([A-Za-z0-9]+)(?=[_/.]|$)")  # of BIDS
@@ -19,11 +20,11 @@ NOBODY = ("", "anon", "anonym", "anonymous", "anonymized", "anonymised", "unknow
 MODALITIES = {"CR": "XR", "DX": "XR", "DR": "XR", "RG": "XR"}
 SILENT_MODALITIES = ("", "OT", "SC")
 PATTERN = re.compile(r"[()]")  # a pattern has a group, no name has
-TABLE_COLUMN = re.compile(r"(?P<file>.+\.(?:csv|tsv|txt|xlsx)):(?P<column>.+)", re.IGNORECASE)
+TABLE_COLUMN = re.compile(r"(?P<file>.+\.(?:csv|tsv|txt|xlsx?)):(?P<column>.+)", re.IGNORECASE)
 UNUSUAL = re.compile(r"[^A-Za-z0-9_-]+")
 VISIT = re.compile(  # ends of names that tell visits, sides or eyes of one patient
     r"(?:[_. -]?(?:ses|visit|timepoint|tp|scan|study|exam|baseline|followup|follow-up|pre|post|left|right|od|os)"
-    r"[_. -]?\d{0,4}|[_. -][vt]\d{1,2}|[_. -][lr]|(?<=\d)[a-e])$"
+    r"[_. -]?\d{0,4}|[_. -][vt]\d{1,2}|[_. -][lr]|(?<=\d)[a-e]|[_. -](?:19|20)\d\d[_. -]?\d\d[_. -]?\d\d)$"
 )
 DENSE = 0.5  # share of the numbers from the lowest to the highest above which they only count patients
 OFTEN = 0.9  # share of the beginnings of names that have the most frequent end, if ends tell visits
@@ -66,7 +67,8 @@ def _by_table(file: Path, column: str, what: str) -> Lookup:
     columns = {name: defaultdict[str, set[str]](set) for _, row in rows for name in row if name and name != column}
     for _, row in rows:
         for name, values in columns.items():
-            values[row[name]].add(row[column])
+            for key in {row[name], name_and_suffix(PurePath(row[name]))[0]}:  # images/x1.nii.gz is x1, too
+                values[key].add(row[column])
 
     def find(case: RawCase) -> str:
         keys = case_keys(case)

@@ -271,7 +271,10 @@ def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -
     steps = np.diff(places)
     at = int(np.argmin(steps))
     if steps[at] < POSITION_TOLERANCE:
-        raise BadInput(f"{folder}: {names[at]} and {names[at + 1]} have one position; keep one of the two")
+        raise BadInput(
+            f"{folder}: {names[at]} and {names[at + 1]} have one position; keep one of the two, or if "
+            "the series holds several b-values, echoes or times, the slices of one"
+        )
     usual = float(np.median(steps))
     at = int(np.argmax(np.abs(steps - usual)))
     if not abs(steps[at] - usual) <= SPACING_TOLERANCE * usual:

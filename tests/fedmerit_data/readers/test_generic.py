@@ -217,7 +217,7 @@ def test_a_table_of_pairs(tmp_path):
     assert [(case.name, case.patient) for case in west.cases] == [("c", "west-p1")]
     np.testing.assert_array_equal(colour(west.cases[0]).label[0], disc_and_cup(2))
     for table, columns, message in (
-        (rows, ("site", "patient", "image", "mask"), "has no column label"),
+        (rows, ("site", "patient", "image", "outline"), "has no column label"),
         ([("east", "", *rows[0][2:])], COLUMNS, "line 2 lacks a value"),
         ([("../east", *rows[0][1:])], COLUMNS, "not a plain name"),
         ([(*rows[0][:3], "gone.png")], COLUMNS, "gone.png, file not found"),

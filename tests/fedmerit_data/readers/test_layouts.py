@@ -322,3 +322,38 @@ def test_refusal_says_that_polygons_are_not_read(tmp_path, name):
     (tmp_path / "raw" / name).write_text(POLYGONS[name])
     with pytest.raises(BadInput, match=rf"{name}: polygons or boxes, which are not read; export masks as pictures"):
         generic.find_sites(tmp_path / "raw")
+
+
+def test_find_sites_takes_folders_of_visits_for_one_patient(tmp_path):
+    visits = ("baseline", "followup", "2021-03-05")
+    files(
+        tmp_path / "raw",
+        *((f"{who}/{visit}/t2.nii", f"{who}/{visit}/seg.nii") for who in ("ann", "bob") for visit in visits),
+    )
+    (cases,) = found(tmp_path / "raw").values()
+    assert {patient for patient, _ in cases.values()} == {"raw-ann", "raw-bob"}
+    assert len(cases) == 6
+
+
+def channels_of(root, wanted):
+    kind = generic.generic_kind(channels=tuple(wanted))
+    return [[part.path.name for part in case.channels] for site in kind.find_sites(root) for case in site.cases]
+
+
+def test_find_sites_finds_channels_by_name_beside_the_one_that_the_mask_is_of(tmp_path):
+    for who in ("sub-01", "sub-02"):
+        for name in ("T2w", "acq-ax_T1w", "FLAIR")[: 3 if who == "sub-01" else 2]:
+            save_nifti(tmp_path / who / "anat" / f"{who}_{name}.nii.gz", volume(0))
+        save_nifti(tmp_path / "derivatives" / "labels" / who / "anat" / f"{who}_T2w_seg-manual.nii.gz", box())
+    expected = [[f"{who}_acq-ax_T1w.nii.gz", f"{who}_T2w.nii.gz"] for who in ("sub-01", "sub-02")]
+    assert channels_of(tmp_path, ("t1", "t2")) == expected
+
+
+def test_find_sites_ignores_channels_of_some_patients_if_others_are_named(tmp_path):
+    for who, names in (("P1", ("t1", "t2")), ("P2", ("t1", "t2", "flair"))):
+        for name in names:
+            save_nifti(tmp_path / who / f"{who}_{name}.nii.gz", volume(0))
+        save_nifti(tmp_path / who / f"{who}_seg.nii.gz", box())
+    assert channels_of(tmp_path, ("t2", "t1")) == [[f"{who}_t2.nii.gz", f"{who}_t1.nii.gz"] for who in ("P1", "P2")]
+    with pytest.raises(BadInput, match="each needs the same, or name those to use, such as --channels t1,t2"):
+        found(tmp_path)

@@ -12,7 +12,9 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
+from fedmerit_data.readers import generic
 from fedmerit_data.readers.image_files import read_image
+from fedmerit_data.readers.lists import read_pairs
 from fedmerit_data.spatial.stacks import is_stack, read_stack
 
 LIVER, SPLEEN = box(), np.roll(box(), 2, axis=0)  # which overlap
@@ -354,3 +356,23 @@ def test_flat_nifti_and_masks_written_of_stacks(tmp_path):
     assert file.name == "a_organ.tif"
     np.testing.assert_array_equal(written.voxels, LIVER)
     np.testing.assert_allclose(written.affine, read_stack(tmp_path / "a.tif").affine, rtol=1e-6)
+
+
+def test_read_pairs_of_a_spreadsheet_from_windows(tmp_path):
+    """Semicolons, other headings, backslashes, and neither sites nor patients."""
+    save_nifti(tmp_path / "data" / "p 1.nii.gz", volume(0))
+    save_nifti(tmp_path / "data" / "p 1 seg.nii.gz", box())
+    (tmp_path / "p.csv").write_bytes(b"\xef\xbb\xbfImage;Mask\r\ndata\\p 1.nii.gz;data\\p 1 seg.nii.gz\r\n\r\n")
+    (site,) = read_pairs(tmp_path / "p.csv", tmp_path)
+    (case,) = site.cases
+    name = tmp_path.name
+    assert (site.name, case.patient, case.label.name) == (name, f"{name}-p 1", "p 1 seg.nii.gz")
+
+
+def test_read_list_names_channels_by_what_differs_in_their_files(tmp_path):
+    for name in ("p_1_flair", "p_1_t1ce", "p_1_seg"):
+        save_nifti(tmp_path / f"{name}.nii.gz", volume(0))
+    entry = {"image": ["p_1_flair.nii.gz", "p_1_t1ce.nii.gz"], "label": "p_1_seg.nii.gz"}
+    (tmp_path / "dataset.json").write_text(json.dumps({"training": [entry]}))
+    (site,) = generic.generic_kind(channels=("t1ce", "flair")).find_sites(tmp_path)
+    assert [part.name for part in site.cases[0].channels] == ["t1ce", "flair"]

@@ -112,6 +112,7 @@ def test_identify_patients_of_several_modalities_raise(tmp_path):
         (["P1_pre", "P1_post", "P2_pre"], 1),
         (["anna_L", "anna_R", "eva_L"], 1),
         (["x-v1", "x-v2", "y-v1"], 1),
+        (["anna_20200101", "anna_20210305", "bert_20200101"], 1),
         ([f"Case{number:02d}" for number in range(50) if number not in (3, 17)], 0),
         ([f"p{number}" for number in range(120)], 0),
         (["01", *(str(number) for number in range(26, 38))], 0),
@@ -138,6 +139,7 @@ TABLES = {
         "PCNN",
     ),
     "KiTS": ("case_ids,site_ids,train_test_split\ncase_00001,3,train\n", "site_ids", "case_00001", "3"),
+    "files": ("filename,pid\nimages/x0a.nii.gz,P0\nimages/x0b.nii.gz,P0\n", "pid", "x0a", "P0"),
     "M&Ms": ("External code;Centre;Vendor\nA0S9V9;1;A\nA1D0Q7;2;B\n", "Centre", "A1D0Q7_sa", "2"),
 }
 

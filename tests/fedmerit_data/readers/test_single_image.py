@@ -40,7 +40,7 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
     np.testing.assert_array_equal(read_image(path, 2).decoded.image, slices)
     np.testing.assert_array_equal(read_image(path, 1, channel=1).decoded.image, slices[:, 1:])
     for channels, channel in ((1, 2), (1, -1), (2, 0)):
-        with pytest.raises(BadInput, match=f"scan.nii: --channel {channel}: no such channel .* model of {channels}"):
+        with pytest.raises(BadInput, match=f"scan.nii: --channel {channel}: no such channel; "):
             read_image(path, channels, channel)
     with pytest.raises(
         BadInput, match=r"scan.nii: of shape .*; expected 3 channel\(s\) as its fourth axis; pass --channels 2"
