@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_TABLE, MOST_ROWS = 1 << 23, 250_000  # bytes; a row takes up to 500 in memory
 STATED_SEPARATOR = re.compile(r"\Asep=.\r?\n")  # the first line of some spreadsheets
 SEPARATORS = (",", ";", "\t")
+SPREADSHEETS = (".xlsx", ".xls")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
 
 
@@ -30,7 +31,7 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         BadInput: the file cannot be read, or lacks a column.
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
-    if file.suffix.lower() in (".xlsx", ".xls"):
+    if file.suffix.lower() in SPREADSHEETS:
         return _read_sheet(file, columns)
     try:
         content = read_bytes(file, MOST_TABLE)

@@ -1,5 +1,7 @@
 """CSV tables from and for spreadsheets."""
 
+import struct
+
 import pandas as pd
 import pytest
 
@@ -72,3 +74,16 @@ def test_a_spreadsheet_is_its_first_sheet_with_the_columns(tmp_path):
     file.write_bytes(b"no spreadsheet")
     with pytest.raises(BadInput, match="not a readable spreadsheet"):
         read_table(file, COLUMNS)
+
+
+def test_a_spreadsheet_of_old_programs_is_read(tmp_path):
+    """Of the first version of the format: its records are lengths and cells of text."""
+    pytest.importorskip("xlrd")
+    cells = [(0, 0, "Site"), (0, 1, "case"), (1, 0, "Basel"), (1, 1, "a")]
+    records = [struct.pack("<4H", 9, 4, 7, 16)]
+    for row, column, text in cells:
+        content = struct.pack("<2H4B", row, column, 0, 0, 0, len(text)) + text.encode()
+        records.append(struct.pack("<2H", 4, len(content)) + content)
+    file = tmp_path / "table.xls"
+    file.write_bytes(b"".join((*records, struct.pack("<2H", 10, 0))))
+    assert read_table(file, COLUMNS) == [(2, {"site": "Basel", "case": "a"})]

@@ -26,7 +26,7 @@ from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.geometry import slice_volume
 from fedmerit_data.spatial.photographs import decode_binary
 from fedmerit_data.spatial.volumes import read_volume
-from fedmerit_data.tables import read_table
+from fedmerit_data.tables import SPREADSHEETS, read_table
 
 NIFTI = r"\.nii(\.gz)?"
 PICTURE = r"\.(?i:png|jpe?g|tiff?|bmp)"
@@ -48,7 +48,7 @@ class Release:
     site: Callable[[str, str, Table], str]  # of a case by its name, the path of its image, and the table
     patient: Callable[[str], str] = str
     channels: tuple[str, ...] = ()  # in order; (): one
-    table: tuple[str, ...] = ()  # names that the table of cases may have; (): there is none
+    table: tuple[str, ...] = ()  # names that the table of cases may have, also as a spreadsheet; (): there is none
     columns: tuple[str, ...] = ()  # of the table, whose values joined by _ are the case
 
     def find_sites(self, source: Path) -> list[RawSite]:
@@ -87,7 +87,8 @@ class Release:
         """Return the rows of the table of cases, by case; none if there is no table."""
         if not self.table:
             return {}
-        named = [path for path in files if path.name in self.table]
+        stems = [name.removesuffix(".csv") for name in self.table]
+        named = [path for path in files if path.stem in stems and path.suffix.lower() in (".csv", *SPREADSHEETS)]
         if not named:
             raise BadInput(f"{source}: has no {' or '.join(self.table)}, which states the site of each case; add it")
         return {"_".join(column(row, name) for name in self.columns): row for _, row in read_table(named[0], ())}
