@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
+from fedmerit_data.readers.channel_names import SYNONYMS, canonical
 from fedmerit_data.readers.inventory import Inventory, Item
 from fedmerit_data.readers.label_map import LABEL
 from fedmerit_data.readers.patients import NOBODY
@@ -543,11 +544,13 @@ def _cases(
         left_out += [(_relative(inventory, mask.item.path), reason) for mask, reason in unused]
         by_header = group.head.patient if group.head and len(ids) > 1 and group.head.patient in ids else ""
         patient = by_header or group.patient or name
-        listed = tuple(
-            replace(channels[part].item.channel, name=part if len(channels) > 1 else "") for part in sorted(channels)
-        )
+        if len(channels) == 1:  # named if its name is known as that of a channel
+            (image,) = channels.values()
+            part = image.part(group.name, group.patient)
+            channels = {part if canonical(part) in SYNONYMS else "": image}
+        listed = tuple(replace(channels[part].item.channel, name=part) for part in sorted(channels))
         first, *more = (mask.item.path for mask in chosen)
-        is_plain = len(listed) == 1 and not listed[0].files
+        is_plain = len(listed) == 1 and not listed[0].files and not listed[0].name
         cases.append(
             RawCase(name, f"{site}-{patient}", listed[0].path, first, tuple(more), named, () if is_plain else listed)
         )
