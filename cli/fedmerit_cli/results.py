@@ -219,6 +219,10 @@ def evaluate(
         raise BadInput("RUN or --masks FOLDER: expected one of them")
     if (masks or grid == "own") and source is None:
         raise BadInput("--source: missing; name the raw data that the sites were prepared from")
+    if source is not None and not (masks or grid == "own"):
+        raise BadInput(
+            "--source: belongs to --grid own or --masks, which read raw data; give one of them or leave it out"
+        )
     if masks and out is None:
         raise BadInput("--out: missing; name a folder for the tables")
     if (masks or grid == "own") and estimate_statistics:

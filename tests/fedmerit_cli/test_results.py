@@ -63,6 +63,7 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
         ((), "RUN or --masks FOLDER: expected one of them"),
         (("run", "--masks", "m"), "RUN or --masks FOLDER: expected one of them"),
         (("run", "--grid", "own"), "--source: missing"),
+        (("run", "--source", "raw"), "--source: belongs to --grid own or --masks"),
         (("--masks", "m", "--source", "raw"), "--out: missing"),
         (("run", "--grid", "own", "--source", "raw", "--estimate-statistics"), "belongs to models on the stored grid"),
     ],

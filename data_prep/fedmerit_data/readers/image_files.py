@@ -389,6 +389,8 @@ def read_image(
     """
     parts = [Channel(parts)] if isinstance(parts, Path) else [*parts]
     path = parts[0].path
+    if not path.exists():
+        raise BadInput(f"{path}: not found; correct the path")
     if not path.is_dir() and not is_readable(path):
         raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
     image = read_channels(

@@ -27,7 +27,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit.machine import cores
 from fedmerit_data.raw_cases import Channel, list_visible
-from fedmerit_data.readers.image_files import READABLE, is_detached, name_and_suffix
+from fedmerit_data.readers.image_files import READABLE, is_detached, name_and_suffix, read_shape
 from fedmerit_data.spatial import heads
 from fedmerit_data.spatial.heads import MASKS, Head, read_head
 
@@ -100,18 +100,24 @@ class Inventory:
             kinds = Counter(item.head.modality or "DICOM" for item in series if item.head)
             named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(MOST_NAMED))
             found.append(f"DICOM of {len(patients)} patient(s): {named}")
-        files = Counter(
-            (Path(item.key).parent.as_posix(), name_and_suffix(item.path)[1])
-            for item in self.items
-            if item.head is None
-        )
-        found += [f"{folder}: {count} {suffix}" for (folder, suffix), count in files.most_common(MOST_NAMED)]
+        files = defaultdict[tuple[str, str], list[Path]](list)
+        for item in self.items:
+            if item.head is None:
+                files[Path(item.key).parent.as_posix(), name_and_suffix(item.path)[1]].append(item.path)
+        largest = sorted(files.items(), key=lambda entry: -len(entry[1]))
+        found += [f"{folder}: {len(of)} {suffix}{_size(of[0])}" for (folder, suffix), of in largest[:MOST_NAMED]]
         if len(files) > MOST_NAMED:
             found.append(f"and {len(files) - MOST_NAMED} more folders with images")
         if self.others:
             path, reason = self.others[0]
             found.append(f"{len(self.others)} other file(s), such as {path.relative_to(self.source)}: {reason}")
         return [f"{self.source} holds", *(f"  {line}" for line in found or ["no file"])]
+
+
+def _size(path: Path) -> str:
+    """Return what the head of a volume states of its size, for a summary; "" of other files."""
+    shape = read_shape(path)
+    return f", the first {' x '.join(map(str, shape))}" if shape else ""
 
 
 def take_inventory(source: Path) -> Inventory:

@@ -8,7 +8,7 @@ layout is a word in a list, or a rule.
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -31,7 +31,14 @@ MASK_FOLDER = re.compile(
     rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?|structures){FURTHER}"
 )
 LAST_WORD = re.compile(r"(?P<rest>.+?)(?:[_\-. ]+|(?<=[a-z])(?=[A-Z]))(?P<word>[A-Za-z]+)")  # test-image, SiteA_masks
-SPLIT_FOLDER = re.compile(r"train\w*|test\w*|val\w*")
+SPLIT_FOLDER = re.compile(
+    r"(?:train(?:ing|val)?|test(?:ing)?|val(?:id)?(?:ation)?)[_ -]?(?:data)?(?:[_ -]?sets?)?[_ -]?[a-d]?\d*"
+)
+UNMASKED_FOLDER = re.compile(  # what folders without masks are, in a source that has others
+    r"(?:images?|imgs?)[_ -]?ts|test.*|predictions?|preds?|outputs?|results?|previews?|thumbnails?|overlays?"
+    r"|segmentationobject"
+)
+PATIENT_NAME = re.compile(r"(?:p|pt|pat|patient|subj?|subject|case|id)[_ -]?\d+", re.IGNORECASE)
 DERIVATIVES = "derivatives"  # of BIDS; the folder in it names who made them
 RAW = "rawdata"  # folder of BIDS beside derivatives
 SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
@@ -352,6 +359,8 @@ def arrange(
             continue
         if image.item.head is not None and by_reference_only:
             left_out.append((_relative(inventory, image.item.path), f"{image.item.title}: no mask refers to it"))
+        elif groups and any(map(UNMASKED_FOLDER.fullmatch, image.item.key.casefold().split("/")[:-1])):
+            left_out.append((_relative(inventory, image.item.path), "in a folder of images without masks"))
         elif image.is_derivative:
             left_out.append((_relative(inventory, image.item.path), "a derivative that is no mask"))
         elif image.above is None and any(
@@ -456,18 +465,23 @@ def _unreferred(mask: Placed, images: Images) -> str:
 def _find_patients(groups: Sequence[Group]) -> None:
     """Set the folders of the site, and the patient by folders."""
     by_folder: dict[Words, set[int]] = defaultdict(set)
+    begins: dict[Words, list[bool]] = defaultdict(list)  # whether names in a folder begin with its own
     ids = [group.head.patient if group.head else "" for group in groups]
     known = {name: place for place, name in enumerate(sorted(set(ids)))} if len(set(ids) - {""}) > 1 else {}
     for place, (group, patient) in enumerate(zip(groups, ids, strict=True)):
-        folders = group.folder
+        folders = group.folder or group.images[0].folders
         for end in range(len(folders) + 1):
             by_folder[folders[:end]].add(known.get(patient, place) if patient else place)
+            begins[folders[:end]].append(end > 0 and _begins(group, folders[end - 1]))
     for group in groups:
         image, folders = group.images[0], group.folder or group.images[0].folders
-        stems = (image.stem, group.masks[0].stem)
-        several = [len(by_folder[folders[: place + 1]]) > 1 for place in range(len(folders))]
-        at = next((place for place, name in enumerate(folders) if _is_patient(name, stems, several[place])), None)
-        if image.above is not None and at is None:
+        above = [folders[: place + 1] for place in range(len(folders))]
+        several = [len(by_folder[folder]) > 1 for folder in above]
+        at = next((place for place, folder in enumerate(above) if _is_patient(folder, begins, several[place])), None)
+        if image.above and at is None and PATIENT_NAME.fullmatch(image.above[-1]):  # P1/images/001, P1/masks/001
+            at = len(image.above) - 1
+            group.site = image.above[:-1]
+        elif image.above is not None and at is None:
             at = len(image.above) if len(folders) > len(image.above) else None
             group.site = image.above
         elif at is None and (group.head is not None or group.rule == FOLDER_RULE or not group.masks[0].core):
@@ -481,14 +495,18 @@ def _find_patients(groups: Sequence[Group]) -> None:
         group.patient = "" if at is None else folders[at]
 
 
-def _is_patient(folder: str, stems: Sequence[str], has_several: bool) -> bool:
-    """Return whether a folder is a patient's: the names in it begin with its own; of several cases it has a number."""
-    if SUBJECT.fullmatch(folder):
+def _begins(group: Group, folder: str) -> bool:
+    """Return whether the name of an image or mask is that of its folder, or begins with it up to a separator."""
+    stems = (group.images[0].stem, group.masks[0].stem)
+    return any(stem == folder or bool(re.match(rf"{re.escape(folder)}[_.-]", stem)) for stem in stems)
+
+
+def _is_patient(folder: Words, begins: Mapping[Words, list[bool]], has_several: bool) -> bool:
+    """Return whether a folder is a patient's: most names in it begin with its own; of several cases it has a number."""
+    if SUBJECT.fullmatch(folder[-1]):
         return True
-    starts = [stem for stem in stems if stem == folder or re.match(r"[_.-]", stem[len(folder) :])]
-    same = any(stem.startswith(folder) for stem in starts)
-    has_number = bool(PATIENT_FOLDER.fullmatch(folder))
-    return same and (has_number or (not has_several and all(stem.startswith(folder) for stem in stems)))
+    own = begins[folder]
+    return 2 * sum(own) > len(own) and (not has_several or bool(PATIENT_FOLDER.fullmatch(folder[-1])))
 
 
 def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:

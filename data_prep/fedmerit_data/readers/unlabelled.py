@@ -66,7 +66,19 @@ def find_images(paths: Sequence[Path], channels: int, series: str | None = None,
         return found + _channels(
             [place_item(Item(path, key)) for path, key in zip(files, keys, strict=True)], channels, names
         )
+    for path in files:
+        _require_channels(path, channels, names)
     return found + [Unlabelled(image_name(path), (Channel(path),)) for path in files]
+
+
+def _require_channels(path: Path, channels: int, names: Names) -> None:
+    """Raise `BadInput` if a file has one channel, and the model takes several."""
+    if channels > 1 and len(read_shape(path)) == 3:
+        listed = f" ({', '.join(names)})" if names else ""
+        raise BadInput(
+            f"{path}: has one channel, the model takes {channels}{listed}: give the files of one patient, one for each "
+            "channel, or their folder"
+        )
 
 
 def _holds(path: Path, channels: int) -> bool:
@@ -88,6 +100,7 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
     if volumes and len(volumes) < len(images) and all(one.item.head for one in images):
         images = volumes  # without single pictures of the study, such as a report of the dose
     if len(images) == 1:
+        _require_channels(images[0].item.path, channels, names_of_channels)
         return [Unlabelled(name, (images[0].item.channel,))]
     if channels > 1 and not any(_holds(one.item.path, channels) for one in images):
         return _channels(images, channels, names_of_channels, name)

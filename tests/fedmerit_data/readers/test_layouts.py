@@ -70,6 +70,12 @@ BY_NAME = {  # image and mask; site, case and patient
     "sites in names of folders": ("A_images/p1.nii.gz", "A_masks/p1.nii.gz", ("A", "p1", "A-p1")),
     "images in a folder of any name": ("Original/1.nii.gz", "Ground Truth/1.nii.gz", ("raw", "1", "raw-1")),
     "numbers without a separator": ("img/img01.nii.gz", "label/label01.nii.gz", ("raw", "img01", "raw-img01")),
+    "pictures of a patient": ("A/P1/images/001.nii", "A/P1/masks/001.nii", ("A", "001", "A-P1")),
+    "a hospital called Test": (
+        "TestHospital/images/p.nii",
+        "TestHospital/masks/p.nii",
+        ("TestHospital", "p", "TestHospital-p"),
+    ),
     "folders in a patient's": ("C1/P1/preprocessed/P1.nii.gz", "C1/P1/masks/consensus.nii.gz", ("C1", "P1", "C1-P1")),
     "role first": ("Image_01L.nii.gz", "Image_01L_1stHO.nii.gz", ("raw", "Image_01L", "raw-Image_01L")),
     "kits": ("case_00/imaging.nii.gz", "case_00/segmentation.nii.gz", ("raw", "case_00", "raw-case_00")),
@@ -162,7 +168,7 @@ def test_refusal_shows_what_the_folder_holds_and_the_nearest_layout(tmp_path):
         generic.find_sites(tmp_path)
     lines = str(refused.value).split("\n\t")
     assert "r.nii.gz: its image is missing; add it, rename q.nii.gz" in lines[0]
-    assert "  A/images: 2 .nii.gz" in lines
+    assert "  A/images: 2 .nii.gz, the first 24 x 20 x 4" in lines
     assert "nearest layout: images and masks of equal names; 1 cases fit" in lines
     assert lines[-1].startswith("--describe writes pairs.csv")
 
@@ -228,6 +234,8 @@ def test_find_images_gives_those_of_folders_series_and_channels(tmp_path):
         assert (image.name, [part.name for part in image.parts]) == ("P7", ["a", "b"])
     with pytest.raises(BadInput, match="the model takes 3 channels"):
         find_images([tmp_path / "P7"], 3)
+    with pytest.raises(BadInput, match=r"P7_b.nii.gz: has one channel, the model takes 2: give the files of one"):
+        find_images(files_of_channels[:1], 2)
     dicom(tmp_path / "cd" / "DICOM" / "PA0", 1)
     (tmp_path / "cd" / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
     assert [image.name for image in find_images([tmp_path / "cd"], 1)] == ["cd"]
@@ -357,3 +365,19 @@ def test_find_sites_ignores_channels_of_some_patients_if_others_are_named(tmp_pa
     assert channels_of(tmp_path, ("t2", "t1")) == [[f"{who}_t2.nii.gz", f"{who}_t1.nii.gz"] for who in ("P1", "P2")]
     with pytest.raises(BadInput, match="each needs the same, or name those to use, such as --channels t1,t2"):
         found(tmp_path)
+
+
+def test_find_sites_leaves_out_folders_that_have_no_masks_by_their_names(tmp_path):
+    files(tmp_path / "raw", ("imagesTr/p1.nii", "labelsTr/p1.nii"))
+    for name in ("imagesTs/p2", "predictions/p1"):
+        save_nifti(tmp_path / "raw" / f"{name}.nii", volume(0))
+    (site,) = generic.find_sites(tmp_path / "raw")
+    assert [name for name, _ in site.left_out] == ["imagesTs/p2.nii", "predictions/p1.nii"]
+
+
+def test_find_sites_takes_no_site_for_a_patient_whose_number_is_its_name(tmp_path):
+    files(tmp_path / "raw", *((f"{site}/images/{n}.nii", f"{site}/masks/{n}.nii") for site in "12" for n in "012"))
+    assert {site: [*cases] for site, cases in found(tmp_path / "raw").items()} == {
+        "1": ["0", "1", "2"],
+        "2": ["0", "1", "2"],
+    }
