@@ -66,7 +66,7 @@ BY_NAME = {  # image and mask; site, case and patient
         "derivatives/sub-01/sub-01_seg-vert_msk.nii.gz",
         ("raw", "sub-01", "raw-sub-01"),
     ),
-    "last words of folders": ("test-image/p1.nii.gz", "test-mask/p1.nii.gz", ("raw", "p1", "raw-p1")),
+    "roles at the end of folder names": ("test-image/p1.nii.gz", "test-mask/p1.nii.gz", ("raw", "p1", "raw-p1")),
     "sites in names of folders": ("A_images/p1.nii.gz", "A_masks/p1.nii.gz", ("A", "p1", "A-p1")),
     "images in a folder of any name": ("Original/1.nii.gz", "Ground Truth/1.nii.gz", ("raw", "1", "raw-1")),
     "numbers without a separator": ("img/img01.nii.gz", "label/label01.nii.gz", ("raw", "img01", "raw-img01")),
