@@ -562,18 +562,22 @@ def describe_failure(error: Exception) -> Failure:
     return Failure(reason_of(error))
 
 
-def rounded(value: T) -> T:
-    """Return a number, numbers by name, or an answer with its numbers as they leave a site: with `DECIMALS` decimals.
+def rounded(value: T, decimals: int = DECIMALS) -> T:
+    """Return a number, numbers by name, or an answer with its numbers as they leave a site: with so many ``decimals``.
 
-    Arrays, counts and overlaps stay unchanged.
+    Arrays and counts stay unchanged, and so do overlaps with `DECIMALS`, which they are measured with.
     """
     result: Any = value
     if isinstance(value, Message):
-        result = type(value)(**{name: rounded(part) for name, part in vars(value).items()})
+        result = type(value)(**{name: rounded(part, decimals) for name, part in vars(value).items()})
     elif isinstance(value, Mapping):
-        result = {name: rounded(entry) for name, entry in value.items()}
+        result = {name: rounded(entry, decimals) for name, entry in value.items()}
     elif isinstance(value, float):
-        result = round(value, DECIMALS)
+        result = round(value, decimals)
+    elif isinstance(value, tuple) and decimals < DECIMALS:
+        result = tuple(rounded(entry, decimals) for entry in value)
+    elif isinstance(value, Overlap | Surface) and decimals < DECIMALS:
+        result = replace(value, **{name: rounded(part, decimals) for name, part in vars(value).items()})
     return cast(T, result)
 
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Site:
         certificate: PEM, of the site; "": it has none.
         caps: by split, the most models that the site's operator lets it evaluate in a round; for others no cap.
         filters: classes of the privacy filters that change its updates on their way; it declares them as it enrols.
+        decimals: of the numbers that the site's egress filter lets pass: its log has them so.
         note_training: called with the round and the SHA-256 of the received model before a training; raises if the
             site's operator does not want it.
     """
@@ -69,6 +71,7 @@ class Site:
         caps: Mapping[str, int] | None = None,
         filters: Sequence[str] = (),
         note_training: Callable[[int, str], None] = lambda round, received: None,
+        decimals: int = messages.DECIMALS,
     ):
         self.trainer, self.config, self.name, self.certificate = trainer, config, trainer.name, certificate
         method = config.build_guarded_method()
@@ -78,7 +81,7 @@ class Site:
         self.log = SiteLog(memory, trainer.name, signer, config.digest)
         self._secret = signer.sign(f"secret {config.digest}") if signer else ""  # what only the site can know
         self.participants, self.caps, self.filters = participants, dict(caps or {}), tuple(filters)
-        self._note_training = note_training
+        self._note_training, self._rounded = note_training, partial(rounded, decimals=decimals)
         self.models = self._models(ask_peer, key)
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
@@ -91,15 +94,15 @@ class Site:
     def answer(self, task: messages.Work) -> messages.Answer:
         """Do what the server asks for; return a failure if the site refuses, or has lost what it needs for it."""
         if isinstance(task, messages.EnrolmentTask):
-            return rounded(self.enrol(task))
+            return self._rounded(self.enrol(task))
         if isinstance(task, messages.ClosingTask):
             self.log.closed(task)
             return messages.ClosingReceipt(task.round)
         try:
             if isinstance(task, messages.ImportanceTask):
-                return rounded(self.measure_importance(task))
+                return self._rounded(self.measure_importance(task))
             answer = self.train(task) if isinstance(task, messages.Task) else self.evaluate(task)
-            return rounded(answer)
+            return self._rounded(answer)
         except MemoryLost as error:
             return messages.Failure(str(error))
         except Refused as error:
@@ -136,14 +139,15 @@ class Site:
         learned = trained.learned
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        pairs = {name: rounded(of_peers) for name, of_peers in learned.pairs.items()}
+        pairs = {name: self._rounded(of_peers) for name, of_peers in learned.pairs.items()}
         step = self._step(model, memory, done.old if done else None, leaving.update)
-        evidence = {"values": rounded(trained.values), "pairs": pairs, "step": step}
+        evidence = {"values": self._rounded(trained.values), "pairs": pairs, "step": step}
         evidence["projections"] = self._projections(task, model, memory) if step else []
         evidence["commitment"] = dict(learned.commitment)
         evidence["privacy"] = privacy = self._spent(task.round, learned.mechanism)
         seen, images = self.models.seen(received), trained.num_samples
-        said = self.log.trained(task, seen, leaves, question, trained.overlaps, images, evidence)
+        overlaps = self._rounded(trained.overlaps)
+        said = self.log.trained(task, seen, leaves, question, overlaps, images, evidence)
         return messages.Reply(
             round=task.round,
             update=leaving.update,
@@ -170,7 +174,7 @@ class Site:
             return {}
         rounds, delta = len({*self.log.trained_in, round}), self.config.privacy.dp_delta
         spent = spent_epsilon([Mechanism(**mechanism)] * rounds, delta)
-        return {**mechanism, "delta": delta, "epsilon": min(rounded(spent), messages.LARGEST)}
+        return {**mechanism, "delta": delta, "epsilon": min(self._rounded(spent), messages.LARGEST)}
 
     def _remember(
         self, round: int, received: Tensor, learned: Learned, memory: Memory | None, answer: Mapping[str, Any]
@@ -235,7 +239,7 @@ class Site:
         """Return dice, and losses if asked for, of some models on one split; `Refused` beyond what the run needs."""
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
-        answer = self._evaluate_models(task)
+        answer = self._rounded(self._evaluate_models(task))
         final = task.purpose is messages.Purpose.FINAL and len(task.models) == 1
         before = self.memory.read(task.round - 1) if final else None
         step = self._step(task.models[0], before) if final else {}

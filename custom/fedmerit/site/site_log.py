@@ -19,7 +19,7 @@ from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema import messages
-from fedmerit.schema.messages import recorded, rounded
+from fedmerit.schema.messages import recorded
 from fedmerit.schema.ratings import rate
 from fedmerit.schema.records import CLOSED, ENROLLED, EVALUATE, GAVE, GOT, REFUSED, TRAIN, LogEntry
 from fedmerit.schema.scores import Overlap
@@ -129,7 +129,7 @@ class SiteLog:
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
         asked |= {"received": digest(models), "overlaps": answers}
-        asked |= {"rating": rate(rounded(answer), task.soft).content()} if answer.overlaps else {}
+        asked |= {"rating": rate(answer, task.soft).content()} if answer.overlaps else {}
         asked |= {name: said for name, said in (evidence or {}).items() if said}
         return self._vouch(task, self._append(EVALUATE, task.round, task.ledger, **asked))
 

@@ -23,6 +23,7 @@ from fedmerit.schema.codec import decode, encode
 from fedmerit.schema.egress import LARGEST_MB, MOST_ENTRIES, Withheld, clear_message, list_fields
 from fedmerit.schema.messages import ANSWERS, OTHER_REASON, REASONS, Failure, PeerModel, describe_failure, rounded
 from fedmerit.schema.results import read_results
+from fedmerit.schema.scores import Overlap
 
 PATIENT = "Mueller_19450213"
 LEAVING = {name: message for name, message in MESSAGES.items() if name not in TASKS}
@@ -115,6 +116,19 @@ def test_numbers_are_rounded():
     reply = replace(ANSWERED["reply"].message, values={"cosine": 0.123456789}, train_loss=0.987654321)
     left = cleared(reply, decimals=2)
     assert (left.values, left.train_loss, left.seconds) == ({"cosine": 0.12}, 0.99, 1.0)
+
+
+@pytest.mark.parametrize("name", [name for name in LEAVING if not isinstance(LEAVING[name], PeerModel)])
+def test_gate_changes_nothing_of_an_answer_with_its_decimals(name):
+    """A site's log has its numbers with the decimals of its gate, as they arrive at the server."""
+    message = rounded(LEAVING[name], decimals=1)
+    assert is_same(cleared(message, decimals=1), message)
+
+
+def test_scores_are_rounded_with_fewer_decimals():
+    answer = ANSWERED["reply"].message
+    scored = replace(answer, overlaps=(Overlap.of_score("000", "disc", 0.123456),))
+    assert [rounded(scored, decimals).overlaps[0].score for decimals in (6, 2)] == [0.123456, 0.12]
 
 
 def test_survey_passes_above_the_floor_of_the_site():

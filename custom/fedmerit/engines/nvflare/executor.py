@@ -25,7 +25,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.operations import SitePolicy, site_policy
 from fedmerit.engines.nvflare.own_errors import ERRORS, keep_error
-from fedmerit.engines.nvflare.privacy import find_own_filters
+from fedmerit.engines.nvflare.privacy import find_own_decimals, find_own_filters
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
     message_to_model,
@@ -176,6 +176,7 @@ class MeritExecutor(Executor):
                 kept = secret_arguments(own, folder)
             trainer = build_trainer(plan, folder, own, configured_device(name), **kept)
         more["filters"] = [*(self.filters or ()), *find_own_filters(self._local(fl_ctx))]
+        more["decimals"] = find_own_decimals(self._local(fl_ctx))
         return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, **more)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

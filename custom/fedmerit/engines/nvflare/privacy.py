@@ -13,6 +13,7 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import nn
 
+from fedmerit.contract.method import DECIMALS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
@@ -77,8 +78,18 @@ def find_own_filters(local: Path) -> list[str]:
 
     They are those of all its scopes, each once; the gate is none.
     """
-    path = local / "privacy.json"
-    scopes = read_json(path).get("scopes", ()) if path.exists() else ()
-    found = (str(one["path"]) for scope in scopes for one in scope.get("task_result_filters", ()))
+    found = (str(one["path"]) for one in _result_filters(local))
     names = dict.fromkeys(path.rpartition(".")[2] for path in found if path != class_path(EgressFilter))
     return list(names)
+
+
+def find_own_decimals(local: Path) -> int:
+    """Return the decimals of the numbers that the gates in a kit's ``local`` let pass; `DECIMALS` if it has none."""
+    gates = (one.get("args", {}) for one in _result_filters(local) if one["path"] == class_path(EgressFilter))
+    return min((int(gate.get("decimals", DECIMALS)) for gate in gates), default=DECIMALS)
+
+
+def _result_filters(local: Path) -> list[dict[str, Any]]:
+    path = local / "privacy.json"
+    scopes = read_json(path).get("scopes", ()) if path.exists() else ()
+    return [one for scope in scopes for one in scope.get("task_result_filters", ())]

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from fedmerit.contract import flat
-from fedmerit.engines.nvflare.privacy import build_answer_filter
+from fedmerit.engines.nvflare.components import class_path
+from fedmerit.engines.nvflare.egress import EgressFilter
+from fedmerit.engines.nvflare.privacy import build_answer_filter, find_own_decimals
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.methods.fedavg import Standalone
@@ -119,3 +121,11 @@ def test_resuming_asks_for_the_same_filters(filtered, fedmerit):
     result = fedmerit("run", "--resume", "--out", run, "--privacy", "gaussian")
     assert result.exit_code == 2
     assert "privacy" in result.stderr
+
+
+def test_decimals_of_a_kit_are_the_fewest_of_its_gates(tmp_path):
+    assert find_own_decimals(tmp_path) == 6
+    gates = [{"path": class_path(EgressFilter), "args": {"decimals": decimals}} for decimals in (5, 3)]
+    scopes = [{"task_result_filters": [gate, {"path": "other.Filter"}]} for gate in gates]
+    (tmp_path / "privacy.json").write_text(json.dumps({"scopes": scopes}))
+    assert find_own_decimals(tmp_path) == 3
