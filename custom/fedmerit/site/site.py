@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmerit.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.games import MOST_COALITION_SITES
+from fedmerit.contract.method import DECIMALS
 from fedmerit.errors import MemoryLost, Refused, printable
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.ledger import split_head
@@ -71,7 +72,7 @@ class Site:
         caps: Mapping[str, int] | None = None,
         filters: Sequence[str] = (),
         note_training: Callable[[int, str], None] = lambda round, received: None,
-        decimals: int = messages.DECIMALS,
+        decimals: int = DECIMALS,
     ):
         self.trainer, self.config, self.name, self.certificate = trainer, config, trainer.name, certificate
         method = config.build_guarded_method()
@@ -141,7 +142,7 @@ class Site:
         leaves = leaving.ciphertexts or leaving.update
         pairs = {name: self._rounded(of_peers) for name, of_peers in learned.pairs.items()}
         step = self._step(model, memory, done.old if done else None, leaving.update)
-        evidence = {"values": self._rounded(trained.values), "pairs": pairs, "step": step}
+        evidence: dict[str, Any] = {"values": self._rounded(trained.values), "pairs": pairs, "step": step}
         evidence["projections"] = self._projections(task, model, memory) if step else []
         evidence["commitment"] = dict(learned.commitment)
         evidence["privacy"] = privacy = self._spent(task.round, learned.mechanism)

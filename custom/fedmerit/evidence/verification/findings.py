@@ -246,6 +246,10 @@ QUESTIONS: Mapping[str, str] = {
     ),
     "plan unnamed": "that {site} trained by the plan in {run}: their logs name none",
     "plan changed": "that {site} trained by the plan in {run} to the end: {log}, names another",
+    "statistics unproven": (
+        "that the statistics of BatchNorm in {found} are made of the sites': these log only parameters, and no weight "
+        "depends on statistics"
+    ),
     "models without digest": "what {found} are: models of sites, of which the ledger has no digest",
     "other models tested": "that {site} tested the final models: by their logs it was others, such as their own",
     "best round": "of which round the models in {found} are: results.csv has testing_best of {rounds} rounds",

@@ -104,12 +104,18 @@ def compare_models(
     """
     ledger, saved = at(run / "ledger.jsonl", len(records)), records[-1].saved
     files = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
+    with_statistics = []
     for name, digest in saved.items():
         if name in files:
-            if state_digest(_load_state(run / name)) != digest:
+            state = _load_state(run / name)
+            if state_digest(state) != digest:
                 report(make_finding("model", run / name, ledger=ledger))
+            if any(tensor.rpartition(".")[2] in STATISTICS for tensor in state):
+                with_statistics.append(name)
         elif not name.startswith(f"{BEST}/"):  # the best round's may not have been kept
             report(make_finding("missing model", run / name, ledger=ledger))
+    if with_statistics:
+        yield make_finding("statistics unproven", found=join_names(with_statistics))
     if further := [name for name in files if name not in saved]:
         yield make_finding("models without digest", found=join_names(further))
     models = _Models(run, list_sites(run, records), [name for name in files if name in saved], report)

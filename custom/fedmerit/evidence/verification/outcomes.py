@@ -436,8 +436,8 @@ def _compare_ratings(played: PlayedRound, log: SiteLog, report: Report) -> None:
                 continue
             for quantity in ("cases", "losses", "patients", "soft"):
                 if all(getattr(logged, quantity) != getattr(rating, quantity) for logged in matching):
-                    place = {"site": log.site, "round": round, "quantity": quantity}
-                    report(make_finding("rating details", played.line, **place, what=what, log=log.path))
+                    named = {"site": log.site, "quantity": quantity, "what": what}
+                    report(make_finding("rating details", played.line, round=round, **named, log=log.path))
 
 
 def compare_projections(

@@ -406,15 +406,15 @@ def compare_values(run: Path, logs: Sequence[SiteLog], report: Report = stop) ->
         for _, entry in log.lines(EVALUATE):
             if entry.rating is not None:
                 answers.setdefault((log.site, entry.round), []).append(entry.rating.dice)
-    given, rows = {log.site for log in logs}, read_rows(path)
-    rows = rows[(rows["quantity"] == "dice") & rows["site"].isin(given)]
-    for (round, observer, site), of_answer in rows.groupby(["round", "split", "site"], sort=False):
+    rows = read_rows(path)
+    rows = rows[(rows["quantity"] == "dice") & rows["site"].isin([log.site for log in logs])]
+    paths = {log.site: log.path for log in logs}
+    for (site, round, observer), of_answer in rows.groupby(["site", "round", "split"], sort=False):
+        name, number = str(site), int(str(round))
         dice = [_mean(of_model) for _, of_model in of_answer.groupby("coalition", sort=False)]
-        known = answers.get((str(site), int(round)), ())
-        if not any(_are_same(dice, answer) for answer in known):
-            path_of = {log.site: log.path for log in logs}[str(site)]
-            place = {"site": site, "round": int(round), "quantity": observer}
-            report(make_finding("values", path, **place, found=dice, log=path_of))
+        if not any(_are_same(dice, answer) for answer in answers.get((name, number), ())):
+            place = {"site": name, "round": number, "quantity": str(observer)}
+            report(make_finding("values", path, **place, found=dice, log=paths[name]))
 
 
 def _mean(rows: pd.DataFrame) -> float | None:

@@ -115,6 +115,9 @@ def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], obje
 def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
     found = verify_run(signed, logs(signed), keys.trust)
     assert sentences(found) == ()
+    (question,) = found.unproven
+    assert (question.kind, found.moved.weight) == ("statistics unproven", 0.0)
+    assert "models/global.pt" in question.found
     assert found.updates == dict.fromkeys(SITES, ROUNDS)
     assert found.answers == measured(signed)
     assert set(found.answers) == set(SITES)
