@@ -95,6 +95,8 @@ def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
     model = replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH, verdicts=[verdict])
     assert "Four of five such studies would show a gain of 3.8 points" in say("limit_of_benefit", model)
     assert "Four of five" not in say("limit_of_benefit", replace(model, mean_gain=GAIN))
+    wide = replace(model, verdicts=[replace(verdict, estimate=replace(verdict.estimate, error=0.5))])
+    assert say("limit_of_benefit", wide).endswith("So few patients and seeds can show no gain.")
     apart = replace(model, mean_gain=replace(GAIN, p=0.06))
     assert "The interval excludes 0, yet p, corrected" in say("limit_of_benefit", apart)
 
