@@ -204,6 +204,7 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
         (("aggregation", "--methods", "fedci"), "needs more than updates"),
+        (("aggregation", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
         (("estimators", "--sites", "1,4"), "--sites"),
