@@ -213,7 +213,7 @@ EVERY = [
 OPEN = ("no sums of whole updates", "submodels were allocated", "tested the final models", "have no projections")
 BY_VALUES = (  # methods whose outcome, without a guard, does not follow from how many images there are
     *("fedce", "fedce_nvflare", "cgsv", "rffl", "fedave", "fedsac", "qfedavg", "fedci", "fedvalue", "scaffold"),
-    *("median", "trimmed", "krum"),
+    *("median", "trimmed", "krum", "afl", "fedfv"),
 )
 
 
