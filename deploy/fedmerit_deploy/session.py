@@ -342,15 +342,15 @@ def _explain_missing_run(description: Mapping[str, Any], has_begun: bool) -> str
     """Return why a job that is over has nothing to fetch, and what to do about it."""
     refused, known = explain_refusal(description), explain_end(description)
     error = JobEnd.of(description).error
-    took = job_sites(description)
+    is_abandoned = description["status"] == RunStatus.ABANDONED
     why = (
         "its first round was not complete"
         if has_begun
+        else "the server ended before it could store anything"
+        if is_abandoned
         else NO_SITE
-        if NO_SITE in error or not (error or took)
+        if NO_SITE in error or not error
         else "it did not begin"
-        if error
-        else "the server stored nothing of it, as when that ends in the middle of it"
     )
     advice = ["submit a job that `fedmerit job export` wrote, unchanged, or ask those who refuse to allow it"]
     lines = [f"left no run: {why}", f"its status is {description['status']}", *refused, *known, *advice * bool(refused)]

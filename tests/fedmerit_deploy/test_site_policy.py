@@ -143,7 +143,7 @@ def test_images_of_plan_that_prefers_organs_are_those_with_labels(own_sites):
     images = describe_images(folder, plan())
     assert images == TrainingImages(15, (5, 5, 5), 15 * 32 * 32, (32, 32))
     labelled = describe_images(folder, plan(organ_share=1.0))
-    assert labelled == TrainingImages(5, (5,), 15 * 32 * 32, (32, 32))
+    assert labelled == TrainingImages(3, (3,), 15 * 32 * 32, (32, 32))  # generated glands leave out the end slices
     reported = [text.partition(":")[0] for text in refusals(SITE, plan(organ_share=1.0), 4, labelled)]
     assert reported[:2] == ["least_images", "least_patients"]
 

@@ -252,7 +252,7 @@ class ScriptProcess:
             ScriptEnded: it ended, or gave no answer in time and so was ended; the message has its last lines.
         """
         answer = None
-        with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        with suppress(EOFError, OSError):  # it has ended, or was ended
             self._connection.send_bytes(pickle.dumps(question))
             if not self._connection.poll(self.timeout or None):
                 self.close(0.0)

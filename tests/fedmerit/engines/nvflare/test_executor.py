@@ -57,7 +57,7 @@ def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, c
     monkeypatch.setattr(one, "open_site", opened)
     for _ in range(2):  # a server that asks all the same
         answer = FLModelUtils.from_shareable(one.execute(TRAIN, Shareable(), context, MagicMock()))
-        assert answer.meta["reason"] == REFUSED_BY.format("architectures, least_images, optimizers, sgd_least_lr")
+        assert answer.meta["reason"] == REFUSED_BY.format("architectures, images, optimizers, sgd_least_lr")
     assert not opened.called
     assert len(logged) == 1  # said once
     for words in ("architectures: the job asks for Generator", "least_images: ", "optimizers: "):
