@@ -135,6 +135,9 @@ def take_inventory(source: Path) -> Inventory:
     for path in paths:
         head = read.get(path)
         suffix = name_and_suffix(path)[1]
+        if path.is_dir():
+            others.append((path, "a link to a folder that it is in"))
+            continue
         if head is None and suffix == ".dcm":
             head = Head()  # is none: its reader says so
         if head is None:
@@ -187,9 +190,10 @@ def list_series(items: Sequence[Item]) -> str:
 
 
 def _walk(folder: Path, within: frozenset[Path]) -> Iterator[Path]:
-    """Yield the files below a folder, sorted; links to folders are followed, but not to one that they are in."""
+    """Yield the files below a folder, sorted; a link to a folder is followed, or yielded if it is in that folder."""
     real = folder.resolve()
     if real in within:
+        yield folder
         return
     for path in list_visible(folder):
         if path.is_dir():
@@ -211,7 +215,7 @@ def stem_of(path: Path) -> str:
 
 def _may_be_dicom(path: Path) -> bool:
     suffix = name_and_suffix(path)[1]
-    return suffix == ".dcm" or (suffix not in READABLE and suffix not in OTHERS and path.is_file())
+    return path.is_file() and (suffix == ".dcm" or (suffix not in READABLE and suffix not in OTHERS))
 
 
 def _reason(path: Path) -> str:
