@@ -148,7 +148,7 @@ def test_a_model_that_does_not_say_what_it_is_fed(own_run, sites):
     assert open_predictor(own_run, sites=sites, device="cpu").preprocessing.field_of_view == fed["field_of_view"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("scan.txt", "expected .nii"), ("none.nii", "not a readable")])
+@pytest.mark.parametrize(("name", "message"), [("scan.txt", "expected .nii"), ("none.nii", "not found")])
 def test_what_is_no_image_is_named(predictor, tmp_path, name, message):
     if name == "scan.txt":
         (tmp_path / name).write_text("no image")
@@ -165,7 +165,7 @@ def test_a_photograph_knows_no_millimetres_of_a_model_that_does(predictor, tmp_p
 
 
 def test_where_a_later_image_fails_the_record_has_those_before(predictor, scan, tmp_path):
-    with pytest.raises(BadInput, match=r"none\.nii: not a readable"):
+    with pytest.raises(BadInput, match=r"none\.nii: not found"):
         predict_files(predictor, [scan[0], tmp_path / "none.nii"], tmp_path / "out")
     reported = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert [one["image"] for one in reported["images"]] == [str(scan[0])]

@@ -34,7 +34,7 @@ def gradient(cases, steps=1, rate=1.0, expected=10.0):
     """Return (d,) the noisy gradient of the last step, as a sum over patients."""
     samples, network = build_samples(cases, ()), initial_network(tiny_plan(norm="instance").network, 0)
     private = PrivateTraining(samples, Privacy(dp_noise=1.0, dp_clip=CLIP), Mechanism(1.0, rate, 1), "key")
-    optimizer, loss = torch.optim.SGD(network.parameters(), 0.1), build_loss("dice")
+    optimizer, loss = torch.optim.SGD(network.parameters(), 0.1), build_loss("dice_ce")
     draws = private.draw_places()
     for step in range(1, steps + 1):
         places = next(draws)
