@@ -395,7 +395,10 @@ def _require_numbers(path: Path, size: int) -> None:
         version = np.lib.format.read_magic(file)
         if version not in NPY:
             raise ValueError(f"version {version}")
-        shape, _, kind = NPY[version](file)
+        try:
+            shape, _, kind = NPY[version](file)
+        except MemoryError as error:  # of Python's parser, in a header of many brackets
+            raise ValueError("a header that cannot be parsed") from error
         if kind.kind not in "buif" or not all(type(side) is int and side >= 0 for side in shape):
             raise ValueError(f"{kind} of shape {shape}, expected numbers")
         if math.prod(shape) * kind.itemsize > size - file.tell():

@@ -24,7 +24,11 @@ OF_LAST_ROUND = {
     ("fedce_nvflare", "cosine"),
 }  # what a method says of the last round's updates, not what it remembers
 
-OF_SERVER = {("fedsac", "models"), ("fedbn", "models")}  # a site's part of the server's model, which continues
+OF_SERVER = {  # a site's part of what continues without it: of the server's model, of the sum of values of all
+    ("fedsac", "models"),
+    ("fedbn", "models"),
+    ("innovation", "reputation"),
+}
 
 
 def one_round(federation: Federation, without: tuple[str, ...] = ()) -> None:
