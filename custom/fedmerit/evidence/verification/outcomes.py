@@ -5,7 +5,7 @@ before: that has to be what the inner products and the weights in the ledger giv
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -47,7 +47,6 @@ from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
 from fedmerit.schema.run_info import RunInfo, read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
-from fedmerit.site.step_products import DIRECTIONS
 
 ROUNDING = 1e-9  # of numbers that are computed twice in float64, possibly in another order
 MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: a step rounds each entry by at most 2^-24
@@ -300,7 +299,7 @@ def _are_determined(played: Sequence[PlayedRound], logs: Sequence[SiteLog]) -> b
     """
     equations: dict[int, int] = {}
     for log in logs:
-        for before, _ in _logged_steps(played, log):
+        for before, _ in logged_steps(played, log):
             equations[before.record.round] = equations.get(before.record.round, 0) + (before.steps is not None)
     return all(
         equations.get(one.record.round, 0) >= (count := len(one.record.participants)) * (count - 1) / 2
@@ -322,13 +321,13 @@ def compare_log(
         if log.site in round.record.participants and (line := _find_training(round.record, log)):
             _compare_reported(round, line, log, report)
         _compare_ratings(round, log, report)
-    steps = list(_logged_steps(played, log))
+    steps = list(logged_steps(played, log))
     for before, line in steps:
         _compare_step(before, line, log, report)
     yield from _compare_work(played, [(before, entry.step) for before, (_, entry) in steps], log, report)
 
 
-def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Line]]:
+def logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Line]]:
     """Yield the rounds after which a log has the step from their model to the next one, with its entry."""
     for before, round in pairwise(played):
         line, ended = _find_training(round.record, log), before.record.ended.get(log.site, before.record.model)
@@ -438,62 +437,6 @@ def _compare_ratings(played: PlayedRound, log: SiteLog, report: Report) -> None:
                 if all(getattr(logged, quantity) != getattr(rating, quantity) for logged in matching):
                     named = {"site": log.site, "quantity": quantity, "what": what}
                     report(make_finding("rating details", played.line, round=round, **named, log=log.path))
-
-
-def compare_projections(
-    played: Sequence[PlayedRound], logs: Sequence[SiteLog], report: Report = stop
-) -> Iterator[Finding]:
-    """Compare the projections of each step of the model, by the logs, with those of the sum of updates that it is.
-
-    Yields the sites whose logs were given, and lack the projections of an update that is in the sum.
-
-    Raises:
-        Contradiction: a step has another projection than the sum of the updates, by the weights of the outcome.
-    """
-    known: dict[tuple[int, str], dict[str, LogEntry]] = {}  # by round and ledger head, then by site
-    for log in logs:
-        for before, (_, entry) in _logged_steps(played, log):
-            if [len(row) for row in entry.projections] == [DIRECTIONS] * 2 and "moved" in entry.step:
-                known.setdefault((before.record.round, entry.ledger), {})[log.site] = entry
-    given, lacking = {log.site for log in logs}, dict[str, list[int]]()
-    for round in played:
-        number, found = (
-            round.record.round,
-            {site for (n, _), by in known.items() if n == round.record.round for site in by},
-        )
-        if round.steps is None:
-            continue
-        needed = {
-            site for site, share in zip(round.sites, round.steps.nan_to_num().any(dim=0).tolist(), strict=True) if share
-        }
-        for site in sorted((needed & given) - found):
-            lacking.setdefault(site, []).append(number)
-        for (n, _), by_site in known.items():
-            if n == number:
-                _compare_projected(round, by_site, needed, report)
-    for site, numbers in lacking.items():
-        yield make_finding("steps unproven", site=site, rounds=join_rounds(numbers), numbers=numbers)
-
-
-def _compare_projected(
-    before: PlayedRound, by_site: Mapping[str, LogEntry], needed: Collection[str], report: Report
-) -> None:
-    assert before.steps is not None
-    for site, entry in by_site.items():
-        shares = before.steps[before.sites.index(site)]
-        parts = {peer: float(share) for peer, share in zip(before.sites, shares, strict=True) if share}
-        if shares.isnan().any() or not set(parts) <= set(by_site):
-            continue
-        computed = [
-            sum(share * by_site[peer].projections[0][k] for peer, share in parts.items()) for k in range(DIRECTIONS)
-        ]
-        differs = max(abs(one - other) for one, other in zip(computed, entry.projections[1], strict=True))
-        moved = math.sqrt(max(entry.step["moved"], 0.0))
-        rounding = 2 * MODEL_ROUNDING * (math.sqrt(max(entry.step["model"], 0.0)) + moved)
-        if differs > rounding + ROUNDING * moved:
-            place = {"site": site, "round": before.record.round}
-            found = differs / moved if moved else math.inf
-            report(make_finding("projected step", before.line, **place, found=found))
 
 
 def _compare_work(

@@ -39,13 +39,8 @@ from fedmerit.evidence.verification.heads import (
     require_same_closing,
 )
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import (
-    compare_log,
-    compare_projections,
-    replay_rounds,
-    rest_on_server,
-    weigh_question,
-)
+from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds, rest_on_server, weigh_question
+from fedmerit.evidence.verification.projections import compare_projections
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.evidence.verification.results import (
     ResultsTable,
