@@ -225,9 +225,8 @@ def check_history(rules: JobRules, config: RunConfiguration, history: JobHistory
     )
     agreed = config.study in rules.studies
     name = f"study {config.study[:LONGEST]}" if agreed else "studies that the rules do not name"
-    alike = [one for one in history.jobs if (one.study in rules.studies) == agreed]
-    alike = [one for one in history.jobs if (one.study in rules.studies) == agreed]
-    earlier = len([one for one in alike if not agreed or one.study == config.study])
+    studies = [one.study for one in history.jobs]
+    earlier = studies.count(config.study) if agreed else sum(study not in rules.studies for study in studies)
     yield RuleCheck(
         "jobs_per_study",
         f"job {earlier + 1} of {name}",
