@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedmerit.contract.semivalues import FloatArray, format_coalitions
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
+from fedmerit.schema.configuration.requirements import parse_observer
 from fedmerit.schema.declarations import Checked, parse_spec
 from fedmerit.schema.rules import About, Choice, Count
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
@@ -42,6 +43,11 @@ class Estimator(Checked):
             BadInput: the run lacks what the estimator needs.
         """
         raise NotImplementedError
+
+    @property
+    def needs_standalone(self) -> bool:
+        """Whether it can be estimated only on local-only training, as its observer says."""
+        return bool(self.observes) and parse_observer(self.observes).needs_standalone
 
     def rests_on_training(self, run: ObservedRun) -> bool:
         """Return whether values could be others by chance in training; if not, such as counts, they are not tested."""

@@ -15,7 +15,6 @@ from fedmerit.engines import resumption, runs
 from fedmerit.engines.image_sites import require_same_images
 from fedmerit.errors import RunFailed
 from fedmerit.files import read_json
-from fedmerit.schema.configuration.requirements import parse_observer as parse_observer
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.studies.execution import Workers, execute_all
@@ -27,7 +26,7 @@ FEDERATED, LOCAL_ONLY = "fedavg", "standalone"  # methods of the trainings
 ESTIMATORS = (
     "multi_round", "multi_round:voice=others", "multi_round:kind=leave_one_out", "multi_round:weigh=progress",
     "one_round", "one_round:kind=leave_one_out", "leave_one_out_loss", "local_only", "local_only:voice=others",
-    "coverage", "coverage:kind=leave_one_out", "contribution", "data_size",
+    "coverage", "coverage:kind=leave_one_out", "safe", "innovation", "contribution", "data_size",
     "label_volume", "knn_shapley", "label_distance", "intensity_distance",
 )  # fmt: skip
 
@@ -36,9 +35,7 @@ def by_method(estimators: Sequence[str]) -> dict[str, list[str]]:
     """Return the specs by the method of the trainings that they observe, `FEDERATED` or `LOCAL_ONLY`."""
     chosen: dict[str, list[str]] = {FEDERATED: [], LOCAL_ONLY: []}
     for spec in estimators:
-        observer = parse(spec).observes
-        needs_standalone = observer and parse_observer(observer).needs_standalone
-        chosen[LOCAL_ONLY if needs_standalone else FEDERATED].append(spec)
+        chosen[LOCAL_ONLY if parse(spec).needs_standalone else FEDERATED].append(spec)
     return chosen
 
 
@@ -105,17 +102,14 @@ def run_estimators(
 
 
 def relative_cost(observed: Sequence[ObservedRun], spec: str, federated: Sequence[ObservedRun]) -> float:
-    """Return seconds of an estimator, relative to a training of FedAvg; 0 if it evaluates nothing.
+    """Return seconds of an estimator beyond FedAvg, relative to a training of FedAvg.
 
     Args:
         observed: the trainings that it observes.
         spec: of it.
         federated: those of FedAvg; if ``observed`` are others, their training counts too.
     """
-    observer = parse(spec).observes
-    if not observer:
-        return 0.0
-    parts = []
+    observer, parts = parse(spec).observes, []
     for one, base in zip(observed, federated, strict=True):
         training = 0.0 if one is base else one.seconds["training"]
         parts.append((training + one.seconds.get(observer, 0.0)) / base.seconds["training"])

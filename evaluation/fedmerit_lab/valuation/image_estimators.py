@@ -190,6 +190,7 @@ class SaFE(Estimator):
 
     about: ClassVar[str] = "Shapley values (SaFE, Kumar et al. 2022) of ensembles of local-only models"
     in_dice: ClassVar[bool] = True
+    needs_standalone: ClassVar[bool] = True  # type: ignore[misc]  # its members are local-only models
 
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) points of Dice, fractions."""
