@@ -55,7 +55,20 @@ fedmerit lab leaderboard benchmarks/contribution --add gen/SCENARIO/entries.csv 
 ```
 
 Send results.csv and this page as a pull request, with a link to the estimator's package. A new task needs an entry in
-tasks.json and the rows of all estimators listed here."""
+tasks.json, the rows of all estimators listed here, and its `game.csv` as games/TASK.csv.
+
+**Games.** games/TASK.csv has the test Dice of the models of all coalitions by seed, fold, site, patient and case, without
+images, so an estimator or its noise can be tried with pandas:
+
+```python
+import pandas as pd
+
+game = pd.read_csv("benchmarks/contribution/games/glioma-folds.csv")
+sites = game.groupby(["seed", "coalition", "site"])["dice"].mean()
+utilities = sites.groupby(["seed", "coalition"]).mean()  # v(S) of Shapley values; v(nobody) = 0
+```
+
+They are kept of the tasks named in that folder; earlier tasks have only their values."""
 
 OVER_DATA_SETS = """How many points of a budget less than equal shares an estimator misallocates, mean of the tasks of
 each data set. Tasks of one data set share patients, so the interval and p are Student's t over data sets: three carry

@@ -1,7 +1,8 @@
 """Estimators of values against retraining, by scenario; docs/studies/estimator-protocol.md has the protocol.
 
 ``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition and seed), ``observed`` runs of
-FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed.
+FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed. ``game.csv``
+is the ground truth to publish.
 """
 
 import math
@@ -16,6 +17,7 @@ import pandas as pd
 
 from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
 from fedmerit.errors import BadInput
+from fedmerit.files import write_text
 from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.declarations import parse_spec, split_spec
@@ -26,6 +28,7 @@ from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, reliability_table, resample
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
+from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds, error_variance
 from fedmerit_evaluation.studies import comparison
@@ -42,6 +45,7 @@ from fedmerit_lab.benchmarks.scenarios import make
 from fedmerit_lab.benchmarks.scenarios import parse as parse_scenario
 
 PROXY, OWN = "proxy", "contribution"  # estimators: a proxy; what the run's own method says
+GAME = "game.csv"
 MOST = 256  # coalitions: all of 8 sites
 UNCHANGED = "asis"  # scenario: the pool's sites
 Progress = Callable[[str, int], None]  # of a description, and how many trainings are done
@@ -178,10 +182,26 @@ def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tup
     coalitions.write_results(out)
     observed_trainings.require_success(failed)
     results = coalitions.collect_results(trainings)
+    write_text(out.parent / GAME, game_table(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     own = results.coalition_results.dice.by_site
     local_only = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
     games = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: REFERENCES[LEAVE_ONE_OUT]}
     return {name: resample(results, values, bench.draws) for name, values in games.items()}, local_only
+
+
+def game_table(results: Results) -> pd.DataFrame:
+    """Return the test Dice [fraction] of every coalition's model by case, mean over labels.
+
+    A site's Dice is the mean over its cases, and the utility of a coalition the mean over sites. Cases and patients
+    have numbers within their site (and fold), so that the table can be published.
+    """
+    rows = results.coalition_results.dice.rows
+    rows = rows.assign(coalition=rows["method"])
+    names = [name for name in ("seed", "fold", "coalition", "site", "patient", "case") if rows[name].nunique() > 1]
+    cases = rows.groupby(names, sort=False)["value"].mean().rename("dice").reset_index()
+    for name in ("patient", "case"):
+        cases[name] = cases.groupby("site")[name].transform(lambda column: pd.factorize(column, sort=True)[0])
+    return cases.sort_values(names, ignore_index=True)
 
 
 def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progress) -> list[Path]:

@@ -190,7 +190,6 @@ class SaFE(Estimator):
 
     about: ClassVar[str] = "Shapley values (SaFE, Kumar et al. 2022) of ensembles of local-only models"
     in_dice: ClassVar[bool] = True
-    needs_standalone: ClassVar[bool] = True  # type: ignore[misc]  # its members are local-only models
 
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) points of Dice, fractions."""
@@ -206,6 +205,11 @@ class SaFE(Estimator):
         model_of = final_models(run.path)
         networks = {folder.name: model_of(folder) for folder in run.folders}
         return _in_all_draws(shapley(ensemble_game(networks, run.folders)).tolist(), run)
+
+    @property
+    def needs_standalone(self) -> bool:
+        """True: the members of its ensembles are local-only models."""
+        return True
 
     def rests_on_training(self, run: ObservedRun) -> bool:
         """Return True: another seed trains other models."""

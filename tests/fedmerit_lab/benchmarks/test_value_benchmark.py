@@ -8,9 +8,13 @@ import pytest
 from run_factory import make_sites
 from scenario_results import result
 
+from fedmerit.contract.semivalues import format_spec
 from fedmerit.errors import BadInput
+from fedmerit.schema.results import COLUMNS
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.reliability import Resampled
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
+from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import CrossedEffects
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import value_benchmark as module
@@ -27,7 +31,15 @@ from fedmerit_lab.benchmarks.budget_allocation import (
     shares,
 )
 from fedmerit_lab.benchmarks.leaderboard import read_entries
-from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, agreement, bench_tables, judge, require_scenarios
+from fedmerit_lab.benchmarks.value_benchmark import (
+    ESTIMATORS,
+    Bench,
+    agreement,
+    bench_tables,
+    game_table,
+    judge,
+    require_scenarios,
+)
 
 # Budget
 
@@ -69,6 +81,26 @@ def test_agreement_with_the_reference_itself_is_perfect():
     assert {name.partition("_")[0] for name in found} == {"pearson", "spearman", "disattenuated"}
     assert found == pytest.approx(dict.fromkeys(found, 1))
     assert np.isnan(agreement(np.ones_like(reference.values), reference)["pearson"])
+
+
+def test_the_published_game_gives_the_utilities_of_the_ground_truth():
+    """Patients and cases are numbers, and of two labels the mean is kept."""
+    head = {"run": "r", "method": "fedavg", "seed": 0, "round": 1, "split": "testing", "quantity": "dice"}
+    tested = [(0, "A", "Ann"), (0, "B", "Bob"), (1, "A", "Eve"), (1, "B", "Max")]
+    rows = [
+        head | {"fold": str(fold), "coalition": who, "site": site, "patient": patient, "case": f"{fold}:{patient}",
+                "label": label, "value": (place + fold + 3 * len(who) + (label == "cup")) / 20}
+        for who in ("A", "B", "A+B")
+        for place, (fold, site, patient) in enumerate(tested)
+        for label in ("disc", "cup")
+    ]  # fmt: skip
+    results = Results(pd.DataFrame(rows)[COLUMNS])
+    game = game_table(results)
+    assert list(game) == ["fold", "coalition", "site", "patient", "case", "dice"]
+    assert sorted(game["patient"].unique()) == [0, 1]
+    utilities = game.groupby(["coalition", "site"])["dice"].mean().groupby("coalition").mean()
+    (expected,) = coalition_utilities(results).values()
+    assert utilities.to_dict() == pytest.approx({format_spec(one): float(u) for one, u in expected.items() if one})
 
 
 @pytest.mark.slow
