@@ -57,8 +57,8 @@ fedmerit lab leaderboard benchmarks/contribution --add gen/SCENARIO/entries.csv 
 Send results.csv and this page as a pull request, with a link to the estimator's package. A new task needs an entry in
 tasks.json, the rows of all estimators listed here, and its `game.csv` as games/TASK.csv.
 
-**Games.** games/TASK.csv has the test Dice of the models of all coalitions by seed, fold, site, patient and case, without
-images, so an estimator or its noise can be tried with pandas:
+**Games.** games/TASK.csv has the test Dice of the models of all coalitions by seed, fold, site, patient and case,
+without images, so an estimator or its noise can be tried with pandas:
 
 ```python
 import pandas as pd
