@@ -126,7 +126,7 @@ def batch_at_work(kit: Path) -> str:
 
 def last_error(kit: Path) -> str:
     """Return the kind of the last error in the site's logs of runs, and its time; "" if there is none."""
-    from fedmerit.engines.nvflare.own_errors import ERRORS
+    from fedmerit.engines.site_errors import ERRORS
 
     logs = [(path.stat().st_mtime, path) for path in kit.glob(f"runs/*/sites/*/{ERRORS}")]
     if not logs:

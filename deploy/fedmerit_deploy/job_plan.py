@@ -276,7 +276,7 @@ def parts_each_round(job: Job, config: RunConfiguration) -> Iterator[tuple[str, 
         yield "images", ""
     if can.loss_bins:
         yield "losses", "histogram"
-    of_script = ("metric", "restarts", "unsent") if config.script else ()
+    of_script = ("metric", "restarts", "unsent", "evaluation_fault") if config.script else ()
     loss = ("epsilon",) if config.privacy else ("train_loss",)
     yield from ((name, "") for name in (*loss, "seconds", "log", *of_script))
     yield "failure", "instead, if there is an error"

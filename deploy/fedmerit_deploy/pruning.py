@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedmerit.engines.nvflare.own_errors import ERRORS
+from fedmerit.engines.site_errors import ERRORS
 from fedmerit_deploy.kit_files import read_kind
 
 DAY = 86400.0  # seconds

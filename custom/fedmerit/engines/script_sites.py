@@ -5,8 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
@@ -21,6 +20,7 @@ from fedmerit.child_processes import python_command
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract import flat
 from fedmerit.engines.engine import AskPeer
+from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.machine import cores
@@ -47,7 +47,7 @@ from fedmerit.trust import allow_script, require_trusted_script
 
 OF_IMAGES = ("sites", "fold", "server_sites", "recipe", "preset", "final_model", "device")  # options of prepared images
 MOST_OUTPUT = 20_000  # bytes of a script's output, from its end, in which its traceback is looked for
-ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
+OUTPUT = "script.log"  # in a site's folder of the run: what its script printed
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # variable that says which GPUs a process sees
 SERVE = "import sys; from fedmerit.engines.nvflare.client_script import serve; serve(*sys.argv[1:])"
 
@@ -181,25 +181,29 @@ class ScriptSites:
     ) -> Iterator[Site]:
         """Start the script of a site, and end it when the context is left."""
         with closing(ScriptProcess(name, self.launch, memory / OUTPUT)) as process:
-            trainer = ScriptTrainer(name, config, memory, RestartedScript(process.ask, process.start))
-            yield ScriptSite(self.failures, trainer, memory, ask_peer, key, self.names)
+
+
+            def report(error: Exception) -> None:
+                self.failures[name] = str(error)
+                keep_error(memory / ERRORS, error)
+
+            trainer = ScriptTrainer(name, config, memory, RestartedScript(process.ask, process.start), report)
+            yield ScriptSite(report, trainer, memory, ask_peer, key, self.names)
 
 
 class ScriptSite(Site):
     """A site whose failures do not end the run, as on NVFlare: it continues if enough others are there."""
 
-    def __init__(self, failures: dict[str, str], trainer: ScriptTrainer, memory: Path, *more: Any):
+    def __init__(self, report: Callable[[Exception], None], trainer: ScriptTrainer, memory: Path, *more: Any):
         super().__init__(trainer, trainer.config, memory, *more)
-        self._failures, self._log = failures, memory / ERRORS
+        self._report = report
 
     def answer(self, task: Work) -> Answer:
         """Return the answer to a task; a failure if there is none, with the reason in the site's log."""
         try:
             return super().answer(task)
         except Exception as error:
-            self._failures[self.name] = str(error)
-            with suppress(OSError), self._log.open("a") as log:  # such as that the disk is full
-                traceback.print_exception(error, file=log)
+            self._report(error)
             return describe_failure(error)
 
 

@@ -98,6 +98,7 @@ REASONS = (
     TOO_FEW,
     OTHER_REASON,
 )
+REASON = "|".join([*map(re.escape, REASONS), *PATTERNS])  # as a pattern
 
 
 class Params:
@@ -302,6 +303,12 @@ class Reply(Message):
     unsent: Annotated[
         int, Count(0, MOST_TENSORS), About("Tensors of the model that the site's script left out of its answer.")
     ] = 0
+    evaluation_fault: Annotated[
+        str,
+        Text(f"|{REASON}", "empty, or a listed reason"),
+        Instead(OTHER_REASON),
+        About("Reason why the site's script cannot evaluate, tried once with its first training; empty: none is known."),
+    ] = ""
     epsilon: Annotated[
         Annotated[float, Number(0, LARGEST)] | None, About("ε that training by DP-SGD has spent so far; none: without.")
     ] = None
@@ -441,7 +448,7 @@ class Failure(Message):
 
     reason: Annotated[
         str,
-        Text("|".join([*map(re.escape, REASONS), *PATTERNS]), "a listed reason"),
+        Text(REASON, "a listed reason"),
         Instead(OTHER_REASON),
         About("One of a list, or the kind of an error: no text of the site's own leaves it."),
     ]

@@ -41,6 +41,7 @@ class Evaluator:
     run_guard: RunGuard  # judges the sites' evaluations of candidates
     images: ModelEvaluator | None  # the server's own; None: the sites evaluate on the images set aside for it
     now: Callable[[], Moment]
+    note: Callable[[str], object]  # writes a line into the next round's record
 
     def candidates(
         self, method: EvaluatesCandidates | None, state: Any, admission: Admission, replies: RoundReplies, clock: Clock
@@ -128,7 +129,7 @@ class Evaluator:
         return admission
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """Return the sites' answers to their tasks, in site order."""
+        """Return the sites' answers to their tasks, in site order; a note says who sent none that counts."""
 
         def check_message(site: str, answer: object) -> str | None:
             return self._make_check(tasks[site])(site, answer)
@@ -136,6 +137,8 @@ class Evaluator:
         exchange = self.now().exchange(tasks, check_message, "evaluation")
         yield exchange
         usable = exchange.usable()
+        for site, fault in exchange.faults().items():
+            self.note(f"{site}: no evaluation: {fault}")
         return [usable.get(site) for site in self.sites]  # type: ignore[misc]
 
     def _tasks(

@@ -1,5 +1,6 @@
 """The server's half of a run, whatever the engine. `Federation._conclude` is a round from replies to record."""
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,8 @@ from fedmerit.server.submodels import Submodels
 from fedmerit.trainers.factory import build_server_images, first_network, read_layout
 
 NAME_ONE = "name one as key_metric, with its key_metric_range"
+MEND_EVALUATION = "mend what the scripts do if flare.is_evaluate(), or set evaluates=False and go without the final test"
+log = logging.getLogger(__name__)
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
 
@@ -95,7 +98,7 @@ class Federation:
         self.run_guard = RunGuard(
             config, self.method, self.can, self.sites, self.models.are_visible, rates, root, self.layout.tensor_sizes
         )
-        self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, images, self.now)
+        self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, images, self.now, self.take_note)
         self.best = BestRound(run, config.can_evaluate)
         observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.observation = RoundObservation(
@@ -120,7 +123,7 @@ class Federation:
     def take_note(self, text: str) -> dict[str, str]:
         """Write a line of the operator's into the next round's record, if none has it; the line as it will be there."""
         shown = printable(text[:LONGEST_NOTE])
-        known = any(shown in record.get("notes", ()) for record in self.recorder.ledger.records)
+        known = shown in self._notes or any(shown in one.get("notes", ()) for one in self.recorder.ledger.records)
         if not known and len(self._notes) < MOST_NOTES:
             self._notes.append(shown)
         return {"note": shown}
@@ -214,34 +217,47 @@ class Federation:
         What is odd about the scripts is noted.
 
         Raises:
-            RunFailed: the sites took different metrics.
+            RunFailed: the sites took different metrics, or in round 0 no script can evaluate.
         """
+        if self.config.script is None:
+            return {}
         answers = {site: reply for site, reply in zip(self.sites, replies, strict=True) if reply}
         for site in (site for site, reply in answers.items() if reply.restarts):
             self.take_note(f"{site}: its script was started again, without what it held in memory")
         for site, reply in answers.items():
-            if reply.unsent and self.config.script:
+            if reply.unsent:
                 tensors = len(self.config.script.tensors)
                 sent = f"{tensors - reply.unsent} of the model's {tensors} tensors"
                 self.take_note(f"{site}: its script sends {sent}; the others stay as it received them")
+        faults = {site: reply.evaluation_fault for site, reply in answers.items() if reply.evaluation_fault}
+        if self.round == 0 and faults and len(faults) == len(answers):
+            found = "; ".join(f"{site}: {fault}" for site, fault in faults.items())
+            raise RunFailed(f"round {self.round}: no site can evaluate a model ({found}); {MEND_EVALUATION}")
+        for site, fault in faults.items():
+            self.take_note(f"{site}: its script fails to evaluate, so the final test lacks it: {fault}")
         taken = {site: reply.metric for site, reply in answers.items() if reply.metric}
-        if self.metric or self.config.script is None or self.config.script.metric != AUTO:
+        if self.metric or self.config.script.metric != AUTO:
+            self._note_silent(answers, self.metric or self.config.script.metric)
             return {}
         if len({*taken.values()}) > 1:
             found = ", ".join(f"{site}: {metric}" for site, metric in taken.items())
             raise RunFailed(f"round {self.round}: the sites' scripts measure different things ({found}); {NAME_ONE}")
         for self.metric in {*taken.values()}:
             self.take_note(f"scores are of {self.metric}, which the scripts report; no key_metric was named")
-            if silent := [site for site, reply in answers.items() if not reply.overlaps]:
-                self.take_note(f"{', '.join(silent)}: no score, as {self.metric} is not known or NaN")
+            self._note_silent(answers, self.metric)
             if (file := self.run / "run.json").exists():
                 write_json(file, read_object(file) | {"metric": self.metric})
             return {"metric": self.metric}
-        if self.config.script.evaluates:
-            self.take_note("no scores in rounds: the scripts send no metric with what they trained")
-        else:
-            self.take_note(f"no scores: the scripts report no dice, no accuracy and no other one to take; {NAME_ONE}")
+        self.take_note(f"no scores: the scripts report no dice, no accuracy and no other one to take; {NAME_ONE}")
         return {}
+
+    def _note_silent(self, answers: Mapping[str, Reply], metric: str) -> None:
+        """Note which sites that trained sent no score, if the run has a metric."""
+        silent = [site for site, reply in answers.items() if not reply.overlaps]
+        if metric and len(silent) == len(answers):
+            self.take_note("no scores in rounds: the scripts send no metric with what they trained")
+        elif metric and silent:
+            self.take_note(f"{', '.join(silent)}: no score, as {metric} is not known or NaN")
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """Yield a round after training: replies, guard, method, models, record."""
@@ -308,6 +324,8 @@ class Federation:
             return self.evaluator.by_sites({site: task for site, task in tasks.items() if site in trained})
 
         closing = yield from self.closure.exchanges(ask, now.ledger_head)
+        for text in self._notes:  # no record comes after these
+            log.warning("%s: %s", now.when, text)
         self.round += 1
         self._checkpoint()  # from here on nothing changes that a site may have countersigned
         self.best.forget()

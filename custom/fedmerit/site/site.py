@@ -166,6 +166,7 @@ class Site:
             metric=trained.metric,
             restarts=trained.restarts,
             unsent=trained.unsent,
+            evaluation_fault=trained.evaluation_fault,
             epsilon=privacy.get("epsilon"),
         )
 

@@ -47,6 +47,7 @@ class Trained:
     metric: str = ""  # what the overlaps are scores of, if the site took it from its script's answers
     restarts: int = 0  # how often the site's script was started again since the answer before
     unsent: int = 0  # tensors of the model that the site's script left out
+    evaluation_fault: str = ""  # why the site's script cannot evaluate, if it was tried with this training
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _load(file: Path) -> Memory:
 
 
 OVERLAPS = ("overlaps", "trained_overlaps")
+ANSWERED = ("metric", "restarts", "unsent", "evaluation_fault")  # further fields that a memory keeps
 
 
 def keep_answer(trained: Trained, received: Tensor, question: str, seconds: float) -> Mapping[str, Any]:
@@ -128,9 +130,7 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
         "seconds": seconds,
         "num_samples": trained.num_samples,
         "values": dict(trained.values),
-        "metric": trained.metric,
-        "restarts": trained.restarts,
-        "unsent": trained.unsent,
+        **{name: getattr(trained, name) for name in ANSWERED},
         **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
         "update": None if is_difference else learned.update,
         "loss": learned.loss,
@@ -163,7 +163,7 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         mechanism=kept["mechanism"],
     )
     parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
-    parts |= {name: kept[name] for name in ("values", "metric", "restarts", "unsent")}
+    parts |= {name: kept[name] for name in ("values", *ANSWERED)}
     return Trained(learned, kept["num_samples"], **parts), kept["seconds"]
 
 

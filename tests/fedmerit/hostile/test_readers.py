@@ -69,7 +69,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/engines/nvflare/start_scripts.py": "what NVFlare just wrote, and a script that its owner starts",
     "cli/fedmerit_cli/api.py": "the script that runs",
     "custom/fedmerit/engines/nvflare/controller.py": "results that this process writes",
-    "custom/fedmerit/engines/nvflare/own_errors.py": "logs of this machine's own sites",
+    "custom/fedmerit/engines/site_errors.py": "logs of this machine's own sites",
     "custom/fedmerit/site/job_ledger.py": "the ledger that this site wrote",
     "data_prep/fedmerit_data/readers/inventory.py": "the index that it wrote itself",
     "data_prep/fedmerit_data/readers/patients.py": "heads of raw images, without pixels",

@@ -148,7 +148,7 @@ def build(calls):
         models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
         moment = Moment(1, "round 1", "head", 1)
         images = SimpleNamespace(evaluate=evaluate) if own else None
-        return Evaluator(config, SITES, models, run_guard, images, lambda: moment)
+        return Evaluator(config, SITES, models, run_guard, images, lambda: moment, calls.append)
 
     return make
 

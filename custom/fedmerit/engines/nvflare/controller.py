@@ -23,7 +23,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
-from fedmerit.engines.nvflare.own_errors import ERRORS
+from fedmerit.engines.site_errors import ERRORS
 from fedmerit.engines.nvflare.scalars import track
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger

@@ -24,7 +24,7 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.operations import SitePolicy, site_policy
-from fedmerit.engines.nvflare.own_errors import ERRORS, keep_error
+from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.engines.nvflare.privacy import find_own_decimals, find_own_filters
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
@@ -165,9 +165,8 @@ class MeritExecutor(Executor):
             policy, job = self._policy(manifest, fl_ctx, signer), self._first_job(fl_ctx)
             more["note_training"] = partial(policy.note_training, plan, job)
         if plan.script:
-            trainer: Trainer = ScriptTrainer(
-                str(name), plan, own, RestartedScript(self._ask_script, self._start_script)
-            )
+            script = RestartedScript(self._ask_script, self._start_script)
+            trainer: Trainer = ScriptTrainer(str(name), plan, own, script, self._report_evaluation)
         else:
             folder, kept = site_folder(name), {}
             if manifest:
@@ -217,6 +216,10 @@ class MeritExecutor(Executor):
         assert self._client_script
         assert self._at_work
         self._client_script.start_again(self._at_work[0])
+
+    def _report_evaluation(self, error: Exception) -> None:
+        assert self._at_work
+        report_error(self, error, "evaluation failed", self._at_work[0])
 
     def _warn_of_certificate(self, fl_ctx: FLContext) -> None:
         """Warn once a day, where the site's operator reads it, that the certificate of its kit ends soon."""

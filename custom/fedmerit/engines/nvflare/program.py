@@ -15,7 +15,7 @@ import psutil
 
 from fedmerit.child_processes import child_environment, python_command
 from fedmerit.engines.engine import OpenRun
-from fedmerit.engines.nvflare.own_errors import describe_errors, read_errors, warn_of_errors
+from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.server.checkpoint import is_finished

@@ -19,11 +19,11 @@ from fedmerit.contract.capabilities import OwnUpdate, capabilities
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import DECIMALS, SiteView
 from fedmerit.contract.vectors import histogram
-from fedmerit.errors import BadInput, suggest
+from fedmerit.errors import BadInput, RunFailed, suggest
 from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
-from fedmerit.reasons import ScriptAnswer
+from fedmerit.reasons import ScriptAnswer, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import (
     EVALUATE,
@@ -97,11 +97,20 @@ class ScriptTrainer:
         config: the run.
         memory: the site's folder of memories.
         ask: has the script answer; what it raises names the reason.
+        report: called with an error of the script's that is no error of the task at hand.
     """
 
-    def __init__(self, name: str, config: RunConfiguration, memory: Path, ask: Ask):
+    def __init__(
+        self,
+        name: str,
+        config: RunConfiguration,
+        memory: Path,
+        ask: Ask,
+        report: Callable[[Exception], object] = lambda error: None,
+    ):
         assert config.script
         self.name, self.config, self.memory, self.ask, self.script = name, config, memory, ask, config.script
+        self._report = report
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.network = NamedTensors(config.network.arguments)
@@ -130,13 +139,28 @@ class ScriptTrainer:
             own=self._own_model(said, received, task.buffers) if self.can.keeps_own_model else None,
         )
         values = self._values(said, task, received, memory)
+        is_continued = not self._has_trained and any(self.memory.glob("round_*.pt"))  # by another process of the site
+        is_new = not (self._has_trained or is_continued)
+        fault = self._try_evaluation((received, task.buffers), task.round) if is_new else ""
         metric = describe_metric(self.script) if self._takes_metric and not is_taken_at_sites(self.script) else ""
         metric = metric if metric in ("", *NAMES) else ONLY_ONE  # no other text of the script's leaves the site
-        is_continued = not self._has_trained and any(self.memory.glob("round_*.pt"))  # by another process of the site
-        self._has_trained = True
-        scores, restarts = self._scores(said), said.restarts + is_continued
+        scores, restarts, self._has_trained = self._scores(said), said.restarts + is_continued, True
         unsent = len({*self.network.state_dict()} - {*said.params})
-        return Trained(learned, self._count(said), scores, (), values, metric, restarts, unsent)
+        return Trained(learned, self._count(said), scores, (), values, metric, restarts, unsent, fault)
+
+    def _try_evaluation(self, model: Model, round: int) -> str:
+        """Have the script evaluate once, so that a fault is known long before the final test.
+
+        Return the reason why it cannot; "" if it can, or is not going to be asked.
+        """
+        if not self.script.evaluates:
+            return ""
+        try:
+            self.score(model, round, "validation")
+        except (BadInput, RunFailed) as error:
+            self._report(error)
+            return reason_of(error)
+        return ""
 
     def evaluate(self, task: Evaluation) -> Evaluated:
         """Return scores of every model of ``task``, equal ones once.

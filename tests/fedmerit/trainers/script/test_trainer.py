@@ -19,6 +19,7 @@ from fedmerit.contract.method import Layout
 from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
+from fedmerit.reasons import SCRIPT_RAISED
 from fedmerit.schema import egress
 from fedmerit.schema.configuration.requirements import unmet_needs
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script
@@ -30,6 +31,7 @@ from fedmerit.site.policy import Manifest
 from fedmerit.trainers.factory import build_network, read_layout
 from fedmerit.trainers.memory import Memory, MemoryFolder
 from fedmerit.trainers.script.named_tensors import describe, load_weights
+from fedmerit.trainers.script.restarts import ScriptEnded
 from fedmerit.trainers.script.trainer import (
     FEDCE_ERROR,
     FEDCE_WEIGHTS,
@@ -231,7 +233,7 @@ def test_differences_sent_as_a_model_and_the_reverse_are_refused_at_the_first_an
     ):
         with pytest.raises(BadInput, match=words):
             trained(trainer(said, script=script, first=first)[0])
-    answers = [Said(whole), Said(changes)]  # a later answer is not judged
+    answers = [Said(whole), Said(metrics={"dice": 0.5}), Said(changes)]  # a later answer is not judged
     made, _ = trainer(lambda question: answers.pop(0), script=script, first=first)
     assert trained(made)[1].learned.update.norm() > 0
     assert trained(made)[1].learned.update.norm() > 0
@@ -288,6 +290,24 @@ def test_an_evaluation_without_the_metric_or_with_parameters_is_refused(trainer,
     made, _ = trainer(said)
     with pytest.raises(BadInput, match=words):
         made.evaluate(evaluation(made))
+
+
+def test_train_tells_in_the_first_round_that_the_script_cannot_evaluate(trainer, tmp_path):
+    reported = []
+
+    def answer(question):
+        if question.work == "train":
+            return Said(moved(question), metrics={"dice": 0.5})
+        raise ScriptEnded("ValueError: in evaluate", SCRIPT_RAISED.format("ValueError"))
+
+    made, heard = trainer(answer)
+    made._report = reported.append
+    faults = [trained(made)[1].evaluation_fault]
+    (tmp_path / "memory" / "round_0.pt").touch()
+    faults.append(trained(made, round=1)[1].evaluation_fault)
+    assert faults == ["its script ended with ValueError; the site's own log has its last lines", ""]
+    assert [question.work for question in heard] == ["train", "evaluate", "train"]
+    assert list(map(str, reported)) == ["ValueError: in evaluate"]
 
 
 def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(trainer):
@@ -403,7 +423,7 @@ def test_scaffolds_controls_are_what_nvflares_helper_added_round_by_round(traine
         task, result = trained(made, round=round, vectors={"control": 3 * place})
         assert torch.equal(result.learned.vectors["control"], (round + 1) * place)
         memory.remember(round, Memory(task.parameters, task.parameters, task.buffers, kept=result.learned.kept))
-    assert heard[1].meta[SCAFFOLD_ALL]["last.bias"].tolist() == [3]
+    assert heard[-1].meta[SCAFFOLD_ALL]["last.bias"].tolist() == [3]
     lacking, _ = trainer(lambda question: Said(moved(question)), "scaffold", helped("scaffold"))
     with pytest.raises(BadInput, match="sent no scaffold_c_diff"):
         trained(lacking)

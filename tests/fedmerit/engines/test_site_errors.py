@@ -1,6 +1,6 @@
 """Errors of the caller's own sites: the last one of each, equal ones once."""
 
-from fedmerit.engines.nvflare.own_errors import describe_errors, keep_error, read_errors, warn_of_errors
+from fedmerit.engines.site_errors import describe_errors, keep_error, read_errors, warn_of_errors
 from fedmerit.errors import BadInput
 
 
