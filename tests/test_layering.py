@@ -48,7 +48,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.site"},
     {"fedmerit.server"},
     {"fedmerit.evidence.verification"},
-    {"fedmerit.engines.engine"},
+    {"fedmerit.engines.engine", "fedmerit.engines.site_errors"},
     {"fedmerit.engines.live_curves"},
     {"fedmerit.engines.nvflare"},
     {"fedmerit_deploy"},

@@ -182,7 +182,6 @@ class ScriptSites:
         """Start the script of a site, and end it when the context is left."""
         with closing(ScriptProcess(name, self.launch, memory / OUTPUT)) as process:
 
-
             def report(error: Exception) -> None:
                 self.failures[name] = str(error)
                 keep_error(memory / ERRORS, error)

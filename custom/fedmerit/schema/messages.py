@@ -307,7 +307,7 @@ class Reply(Message):
         str,
         Text(f"|{REASON}", "empty, or a listed reason"),
         Instead(OTHER_REASON),
-        About("Reason why the site's script cannot evaluate, tried once with its first training; empty: none is known."),
+        About("Reason why the site's script cannot evaluate, tried with its first training; empty: none is known."),
     ] = ""
     epsilon: Annotated[
         Annotated[float, Number(0, LARGEST)] | None, About("ε that training by DP-SGD has spent so far; none: without.")

@@ -37,7 +37,7 @@ from fedmerit.server.submodels import Submodels
 from fedmerit.trainers.factory import build_server_images, first_network, read_layout
 
 NAME_ONE = "name one as key_metric, with its key_metric_range"
-MEND_EVALUATION = "mend what the scripts do if flare.is_evaluate(), or set evaluates=False and go without the final test"
+MEND_EVALUATION = "mend what they do if flare.is_evaluate(), or set evaluates=False and go without the final test"
 log = logging.getLogger(__name__)
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 

@@ -23,8 +23,8 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.engines.nvflare import shared_machine
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
-from fedmerit.engines.site_errors import ERRORS
 from fedmerit.engines.nvflare.scalars import track
+from fedmerit.engines.site_errors import ERRORS
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import Signer, read_certificate

@@ -24,7 +24,6 @@ from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines.nvflare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.engines.nvflare.operations import SitePolicy, site_policy
-from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.engines.nvflare.privacy import find_own_decimals, find_own_filters
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
 from fedmerit.engines.nvflare.translation import (
@@ -34,6 +33,7 @@ from fedmerit.engines.nvflare.translation import (
     peer_to_shareable,
     shareable_to_peer,
 )
+from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.signatures import Signer, days_left
 from fedmerit.machine import give_back_memory

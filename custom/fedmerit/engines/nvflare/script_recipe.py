@@ -17,8 +17,8 @@ from nvflare.recipe.spec import ExecEnv
 from nvflare.tool.poc.poc_commands import get_poc_workspace
 from pydantic import BaseModel, ConfigDict
 
-from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.engines.nvflare.recipe import JOB_NAME, MeritRecipe, build_site_policy
+from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.errors import BadInput, RunFailed, suggest
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.options import Waiting
