@@ -208,7 +208,7 @@ class SaFE(Estimator):
 
     @property
     def needs_standalone(self) -> bool:
-        """True: the members of its ensembles are local-only models."""
+        """Whether the members of its ensembles are local-only models."""
         return True
 
     def rests_on_training(self, run: ObservedRun) -> bool:

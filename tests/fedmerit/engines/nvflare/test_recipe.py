@@ -68,7 +68,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
         options = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", "--byoc")
         assert fedmerit("job", "export", *options).exit_code == 0
     custom = tmp_path / "job/app/custom"
-    assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py", ".pyi", ".toml", ".typed"}
+    assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py", ".pyi", ".toml", ".txt", ".typed"}
     names = [name.rpartition(".") for name in build_site_policy()["class_allow_list"]]
     code = "; ".join(f"from {module} import {name}; print({name}.__module__)" for module, _, name in names)
     code += "; import fedmerit; print(*fedmerit.__path__)"
