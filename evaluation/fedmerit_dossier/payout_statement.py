@@ -26,7 +26,7 @@ from fedmerit_dossier.evidence import DossierSources
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
 from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
-from fedmerit_evaluation.valuation.payout import IN_PROPORTION, MOST_SLOPE, Payout, Rule, pay
+from fedmerit_evaluation.valuation.payout import EQUAL, IN_PROPORTION, MOST_SLOPE, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 PAYOUT = "payout.json"
@@ -196,8 +196,10 @@ def payout_tables(paid: Payout) -> list[Table]:
         }
     )
     low, high = (pd.DataFrame({"Amount": ends}) for ends in (paid.low, paid.high))
+    equal = [name for name, amounts in paid.alternatives.items() if np.array_equal(amounts, paid.alternatives[EQUAL])]
     moved = [
-        {"Assumption": name, **dict(zip(sites, amounts.astype(float), strict=True)),
+        {"Assumption": f"{name}: equal" if name in equal and name != EQUAL else name,
+         **dict(zip(sites, amounts.astype(float), strict=True)),
          "Largest change": float(np.abs(amounts - paid.amounts).max())}
         for name, amounts in paid.alternatives.items()
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from fedmerit.evidence.signatures import Trust
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_dossier.payout_statement import PAYOUT, verify_payout, write_payout
+from fedmerit_dossier.payout_statement import PAYOUT, payout_tables, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout, valued_runs
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
@@ -237,7 +237,10 @@ def test_counts_are_not_tested(spec, seeds):
     values = images[None, :, None] + np.random.default_rng(0).normal(0, 0.5, (seeds, 4, 1))
     observed = [recorded(images / images.sum())(seed) for seed in range(seeds)]
     paid = pay(Valued(observed, {spec: values}), spec, Rule(349))
-    assert paid.sentence.startswith("Equal shares: the reliability of the values is 0 (a count or another measure of")
+    assert paid.sentence == (
+        "Equal shares: the reliability of the values is 0 (a count or another measure of data: no test shows how much "
+        "more a larger one is worth). To pay by it all the same, agree on the amounts in proportion."
+    )
     assert set(paid.amounts) == {87, 88}
     assert paid.alternatives[IN_PROPORTION].tolist() == pytest.approx(images, abs=1.5)
 
@@ -245,6 +248,8 @@ def test_counts_are_not_tested(spec, seeds):
 def test_amounts_by_other_estimators_are_alternatives(valued):
     paid = pay(valued, "other", Rule(1000))
     assert paid.alternatives["by good"].tolist() == pytest.approx([375, 375, 125, 125], abs=5)
+    other = payout_tables(pay(valued, "good", Rule(1000)))[1].frame["Assumption"].tolist()
+    assert {"equal shares", "by other: equal", "in proportion"} <= {*other}
     valued.of_each["good"][:, 1] = np.nan
     with pytest.raises(BadInput, match="good: the value of Birch is not known"):
         pay(valued, "other", Rule(1000))

@@ -18,7 +18,7 @@ STATES = {  # by comparison with local training: the kind of the badge, its word
     Comparison.UNJUDGED: ("off", "not tested"),
     Comparison.UNKNOWN: ("off", "not known"),
 }
-NEEDED = {  # of payment: what it is, by the codes of unmet conditions
+NEEDED = {  # of payment: the codes of unmet conditions, by what it is
     "The method estimates contributions": ("no_estimate",),
     "Hospitals differ by the estimate": ("one_seed", "one_split", "no_order"),
     "The estimate agrees with retraining": ("no_ground_truth", "chance", "no_agreement", "disagreement"),
@@ -31,7 +31,7 @@ class Needed:
 
     text: str
     is_met: bool
-    reason: str = ""  # why it is not met, unless the sentence of the answer says so
+    reason: str = ""  # why it is not met
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ def _payment(model: ReportModel) -> Answer:
         return Answer("payment", question, "off", "not known", say("answer_benefit", model))
     unmet = {text: [one for one in model.payment.conditions if one.code in codes] for text, codes in NEEDED.items()}
     stops = any(one.code == "no_estimate" for one in model.payment.conditions)  # the others are not judged
-    further = model.payment.conditions[1:]  # the sentence of the answer has the first
     needed = [
-        Needed(text, not conditions, join_words(say("reason", one) for one in conditions if one in further))
+        Needed(text, not conditions, join_words(dict.fromkeys(say("reason", one) for one in conditions)))
         for text, conditions in unmet.items()
         if conditions or not stops
     ]
     kind, state = ("yes", "supported") if model.payment.state == "supported" else ("no", "no")
-    return Answer("payment", question, kind, state, say("answer_payment", model.payment), needed=needed)
+    sentence = say("answer_payment", *(not conditions for conditions in unmet.values()))
+    return Answer("payment", question, kind, state, sentence, needed=needed)
 
 
 def _others(model: ReportModel) -> Answer:

@@ -24,6 +24,7 @@ def say(sentence: str, *content: Any) -> str:
 @cache
 def _sentences() -> Template:
     environment = template_environment("fedmerit_evaluation.report", autoescape=False)
+    environment.trim_blocks = False  # the end of a line separates two sentences, also after a block
     environment.filters |= {
         one.__name__: one
         for one in (

@@ -21,10 +21,10 @@ from scipy.sparse.csgraph import connected_components
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.statistics.resampling import draw_over_seeds
-from fedmerit_evaluation.valuation.valued_runs import Valued
+from fedmerit_evaluation.valuation.valued_runs import UNMEASURED, Valued
 
 FloatArray = NDArray[np.float64]
-IN_PROPORTION = "in proportion"
+IN_PROPORTION, EQUAL = "in proportion", "equal shares"
 MOST_SLOPE = 10.0
 
 
@@ -109,7 +109,8 @@ class Payout:
     def _rule(self) -> str:
         if self.reliability == 0:
             why = self.unreliable or "differences between values are no larger than their errors"
-            return f"Equal shares: the reliability of the values is 0 ({why})."
+            agreed = " To pay by it all the same, agree on the amounts in proportion." if why == UNMEASURED else ""
+            return f"Equal shares: the reliability of the values is 0 ({why}).{agreed}"
         test = (
             f"{self.band.max()} bands differ significantly"
             if self.band.max() > 1
@@ -143,7 +144,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
     )
     others = {
         IN_PROPORTION: rule.amounts(rule.shares(own.value, 1 / rule.slope if rule.slope else 0.0, repeated)),
-        "equal shares": rule.amounts(np.full(len(own.sites), 1 / len(own.sites))),
+        EQUAL: rule.amounts(np.full(len(own.sites), 1 / len(own.sites))),
     }
     others |= {f"without {part}": _amounts(rest, spec, rule) for part, rest in valued.without_each.items()}
     others |= {f"by {name}": _amounts(valued, name, rule) for name in rankings}

@@ -34,7 +34,7 @@ from fedmerit_evaluation.valuation.estimators import (
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 from fedmerit_evaluation.valuation.repeated_shares import repeated_shares
 
-UNMEASURED = "a count or another measure of data, not tested: how values depend on it is not known"
+UNMEASURED = "a count or another measure of data: no test shows how much more a larger one is worth"
 SINGLE = "a site has one validation patient: no confidence interval, and no significant difference"
 
 

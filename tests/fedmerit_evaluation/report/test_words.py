@@ -17,7 +17,7 @@ from fedmerit_evaluation.report.model import Condition, Hospital, Payment, Repor
 from fedmerit_evaluation.report.verdicts import CHANCE, ONE_SPLIT
 from fedmerit_evaluation.report.words import correlation, join_words, p_text, percent, points, say
 from fedmerit_evaluation.statistics.family import Question, Verdict
-from fedmerit_evaluation.statistics.inference import Estimate, SampleSize
+from fedmerit_evaluation.statistics.inference import ONE_SEED, Estimate, SampleSize
 
 MINUS = "\N{MINUS SIGN}"
 GAIN, LOSS = Estimate(0.05, 0.02, 0.08, 0.01), Estimate(-0.05, -0.08, -0.02, 0.01)
@@ -99,6 +99,7 @@ def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
     assert say("limit_of_benefit", wide).endswith("So few patients and seeds can show no gain.")
     apart = replace(model, mean_gain=replace(GAIN, p=0.06))
     assert "The interval excludes 0, yet p, corrected" in say("limit_of_benefit", apart)
+    assert "may be there. The interval excludes 0" in say("limit_of_benefit", apart)
 
 
 def test_benefit_without_local_or_federated_training() -> None:
@@ -107,23 +108,36 @@ def test_benefit_without_local_or_federated_training() -> None:
     assert say("answer_benefit", replace(MODEL, primary=None)).startswith("No run trains the hospitals together")
 
 
-def test_payment_says_every_unmet_condition_once() -> None:
-    def judged(*conditions: Condition) -> Answer:
-        return answer(replace(MODEL, payment=Payment(conditions)))[-1]
+def _judge_payment(*conditions: Condition) -> Answer:
+    return answer(replace(MODEL, payment=Payment(conditions)))[-1]
 
-    assert (judged().kind, judged().state) == ("yes", "supported")
-    codes = [code for codes in NEEDED.values() for code in codes]
-    sentences = [judged(Condition(code, "Shapley")).sentence for code in codes]
-    assert len({*sentences}) == len(codes)
-    assert all(one.startswith("No: ") and one.endswith(".") for one in sentences)
-    both = judged(Condition("one_seed"), Condition("chance", "Shapley"))
-    assert both.sentence == "No: one seed does not show what is chance."
+
+def test_payment_names_what_is_not_shown_and_its_rows_say_why() -> None:
+    assert (_judge_payment().kind, _judge_payment().state) == ("yes", "supported")
+    both = _judge_payment(Condition("one_seed"), Condition("chance", "Shapley"))
+    assert both.sentence == (
+        "No: it is shown neither that hospitals differ nor that the estimate agrees with retraining."
+    )
     assert [(one.is_met, one.reason) for one in both.needed] == [
         (True, ""),
-        (False, ""),  # in the sentence
+        (False, "see question 2"),
         (False, "its agreement with Shapley values may be chance"),
     ]
-    assert len(judged(Condition("no_estimate")).needed) == 1  # the others are not judged
+    assert len(_judge_payment(Condition("no_estimate")).needed) == 1  # the others are not judged
+
+
+@pytest.mark.parametrize("code", [code for codes in NEEDED.values() for code in codes])
+def test_payment_repeats_no_sentence_of_the_question_on_contribution(code: str) -> None:
+    shares = [Estimate(share, p=0.2) for share in (0.7, 0.3)]
+    untested = {"one_seed": ONE_SEED, "one_split": ONE_SPLIT}.get(code, "")
+    hospitals = tuple(replace(HOSPITAL, share=share, share_untested=untested, equal=0.5) for share in shares)
+    contribution = answer(replace(MODEL, hospitals=hospitals))[1]
+    judged = _judge_payment(Condition(code, "Shapley"))
+    texts = [judged.sentence, *(one.reason for one in judged.needed if one.reason)]
+    assert texts[1:]
+    assert judged.sentence.startswith("No: ")
+    assert len(judged.sentence.split()) <= 20
+    assert not any(text.strip(".").lower() in contribution.sentence.lower() for text in texts)
 
 
 def test_every_reason_against_payment_has_a_sentence() -> None:
@@ -241,6 +255,11 @@ def test_lead() -> None:
     )
     assert text(b=GAIN) == "a is significantly better than every other method."
     assert text() == ""
+    many = text(**{f"m{number}": Estimate(number / 1000, p=0.4) for number in (3, 1, 4, 2)}, worse=GAIN)
+    assert many == (
+        "a has the highest mean Dice but is not significantly better than 4 of 5 other methods; the closest are "
+        "m1 (+0.1 points), m2 (+0.2 points) and m3 (+0.3 points). It is significantly better than worse."
+    )
     few = {"b": Verdict(Question.METHODS, "a", "b", TIE, FEW.insufficient_data)}
     assert say("lead", "a", few) == "Which method is best: too few test patients (4; at least 5 are needed)."
 
@@ -252,6 +271,9 @@ def test_failures() -> None:
     begin = "Patients with a Dice below 50 %: fedce 0 of 20 [0, 17 %], local training 5 of 20 [9, 49 %]."
     model = replace(MODEL, all_failures=table)
     assert say("failures", model) == begin
+    others = pd.DataFrame({"failed": [2, 4, 3], "patients": 20, "low": 0.0, "high": 1.0}, ["a", "b", "c"])
+    many = say("failures", replace(MODEL, all_failures=pd.concat([table, others])))
+    assert many == f"{begin[:-1]}, 2 to 4 with each of 3 other methods."
     verdict = Verdict(Question.FAILURES, "fedce", "standalone", Estimate(0.25, p=0.0625))
     same = f"{begin} fedce and local training do not differ significantly (paired exact test, p = 0.062)."
     assert say("failures", replace(model, verdicts=[verdict])) == same
