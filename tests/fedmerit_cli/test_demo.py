@@ -12,13 +12,12 @@ def test_demo(fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text()
     assert "not known:" not in page.lower()
-    for name in ("gains", "agreement-leave-one-out"):
-        assert f'id="table-{name}"' in page
+    assert 'id="table-gains"' in page
     for method in ("fedavg", "fedce"):
         assert (out / method / "models/global.pt").is_file()
         assert fedmerit("verify", out / method).exit_code == 3
     shutil.rmtree(out / "fedavg/models")
-    runs = [out / "fedce", out / "fedce-seed1", *(out / "values/runs").iterdir()]
+    runs = [out / "fedce", out / "fedce-seed1", out / "freerider"]
     written = {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs}
     assert fedmerit("demo", "--out", out, "--rounds", 1).exit_code == 0  # what is done is not done again
     assert {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs} == written

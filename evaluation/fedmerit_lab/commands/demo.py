@@ -22,13 +22,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to work in; finished runs in it are reused.")] = Path("demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 8,
 ) -> None:
-    """Run a demonstration: six generated hospitals, FedCE, FedAvg, leave-one-out, a free rider, the report."""
+    """Run a demonstration: six generated hospitals, FedCE, FedAvg, local training, a free rider, the report."""
     from fedmerit_cli.printing import print_runs, print_sites, run_with_progress
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import prepare as prepare_sites
     from fedmerit_evaluation.report.report import write_report
 
-    sites, values = out / "sites", out / "values"
+    sites = out / "sites"
     shared: dict[str, Any] = {"sites": sites, "rounds": rounds, "settings": SETTINGS}
     if not sites.exists():
         _print_step(1, "Six generated hospitals")
@@ -38,7 +38,7 @@ def demo(
     _print_step(2, "FedCE on NVFlare's simulator")
     first = _create(out, {"fedce": fedce}, shared)
     run_with_progress(first[0])
-    _print_step(3, "FedAvg, local training, further seeds, a run with a free rider, and one without each hospital")
+    _print_step(3, "FedAvg, local training, further seeds, a run with a free rider")
     others: dict[str, Mapping[str, Any]] = {
         "fedavg": fedavg,
         **{f"fedavg-seed{seed}": {**fedavg, "seed": seed} for seed in SEEDS},
@@ -47,10 +47,10 @@ def demo(
         **{f"standalone-seed{seed}": {"method": "standalone", "seed": seed} for seed in (0, *SEEDS)},
     }
     local = _create(out, others, shared | {"engine": "local"})
-    _train(local, values, shared)
+    _train(local, rounds)
     _print_step(4, "Dice and contribution")
     print_runs([*first, *local])
-    path = write_report([*first, *local], out / "report.html", ground_truth=values)
+    path = write_report([*first, *local], out / "report.html")
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
@@ -69,27 +69,21 @@ def _create(out: Path, wanted: Mapping[str, Mapping[str, Any]], shared: Mapping[
     return [out / name for name in wanted]
 
 
-def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> None:
-    """Train unfinished runs on the local engine, then all sites together and without each."""
-    from fedmerit.contract.semivalues import leave_one_out_weights, required_coalitions
+def _train(folders: Sequence[Path], rounds: int) -> None:
+    """Train unfinished runs on the local engine, several at a time."""
     from fedmerit.server.checkpoint import is_finished
-    from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.studies.execution import Workers, execute_all
     from fedmerit_lab.attacks.attacked_runs import execute
 
-    left = [folder for folder in folders if not is_finished(folder, shared["rounds"])]
-    options = {"sites": shared["sites"], "rounds": shared["rounds"], "engine": "local"}
-    with Workers() as workers:
-        with resumable(), progress() as bars:
-            each = RunBars(bars)
-            failed = execute_all(
-                left,
-                workers,
-                lambda folder, error: each.remove(folder),
-                lambda folder, record: each.on_round(folder, record, folder.name),
-                execute=execute,
-            )
-        exit_if_failed(failed)
-        study = CoalitionStudy(values, "fedavg", "0", workers, SETTINGS, options)
-        study.train(required_coalitions(study.names, leave_one_out_weights))
+    left = [folder for folder in folders if not is_finished(folder, rounds)]
+    with Workers() as workers, resumable(), progress() as bars:
+        each = RunBars(bars)
+        failed = execute_all(
+            left,
+            workers,
+            lambda folder, error: each.remove(folder),
+            lambda folder, record: each.on_round(folder, record, folder.name),
+            execute=execute,
+        )
+    exit_if_failed(failed)
