@@ -163,7 +163,7 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
         mechanism=kept["mechanism"],
     )
     parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
-    parts |= {name: kept[name] for name in ("values", *ANSWERED)}
+    parts |= {name: kept[name] for name in ("values", *ANSWERED) if name in kept}
     return Trained(learned, kept["num_samples"], **parts), kept["seconds"]
 
 
