@@ -66,6 +66,7 @@ MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of
 MOST_TENSORS = 10**6  # of a model
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and sums may overflow
 LARGEST_STATISTIC = 1e12  # magnitude of BatchNorm statistics and counters
+COUNTED = ("running_var", "num_batches_tracked")  # endings of the names of variances and counters
 LONGEST = 1e9  # seconds, some 30 years
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 SITE_NAME = r"[\w.\-]{1,120}"
@@ -202,10 +203,7 @@ Split = Annotated[str, Text(), About("Split whose images are evaluated.")]
 Model = Annotated[Tensor, Vector()]
 NetworkStatistics = Annotated[Buffers, Statistics(), About("BatchNorm statistics and counters of the model.")]
 SiteStatistics = Annotated[
-    Buffers,
-    Statistics(),
-    MaxAbs(LARGEST_STATISTIC),
-    NotNegative(("running_var", "num_batches_tracked")),  # a script's network has others, too
+    Buffers, Statistics(), MaxAbs(LARGEST_STATISTIC), NotNegative(COUNTED)  # a script's network has others, too
 ]
 Overlaps = Annotated[tuple[Overlap, ...], FailFast(), Length(most=200_000), CompleteCases()]
 Numbers = Mapping[Annotated[str, Quantity()], Annotated[float, Number()]]

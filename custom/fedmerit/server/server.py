@@ -255,7 +255,7 @@ class Federation:
         """Note which sites that trained sent no score, if the run has a metric."""
         silent = [site for site, reply in answers.items() if not reply.overlaps]
         if metric and len(silent) == len(answers):
-            self.take_note("no scores in rounds: the scripts send no metric with what they trained")
+            self.take_note(f"no scores in rounds: the scripts send no {metric} with what they trained, or NaN")
         elif metric and silent:
             self.take_note(f"{', '.join(silent)}: no score, as {metric} is not known or NaN")
 

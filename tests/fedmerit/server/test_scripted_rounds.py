@@ -74,7 +74,7 @@ def test_record_notes_the_site_that_cannot_evaluate_and_the_run_goes_on(federate
     ("metric", "silent", "notes"),
     [
         ("accuracy", ["site-2"], ["site-2: no score, as accuracy is not known or NaN"]),
-        ("accuracy", SITES, ["no scores in rounds: the scripts send no metric with what they trained"]),
+        ("accuracy", SITES, ["no scores in rounds: the scripts send no accuracy with what they trained, or NaN"]),
         (
             "auto",
             ["site-2"],

@@ -25,6 +25,7 @@ DERIVED = ("network", "training")  # of a plan: of a script's run they follow fr
 NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
 MOST_TENSORS = 5000
 LARGEST = 2**40  # side of a tensor
+SLACK = 1e-5  # share of its range by which a metric in float32 may leave it
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last parts of names: of BatchNorm
 
 
@@ -107,9 +108,10 @@ class Script(Checked):
 
     def score(self, value: float) -> float:
         """Return the metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
-        if not self.lowest <= value <= self.highest:
+        slack = SLACK * (self.highest - self.lowest)
+        if not self.lowest - slack <= value <= self.highest + slack:
             raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
-        part = (value - self.lowest) / (self.highest - self.lowest)
+        part = min(max((value - self.lowest) / (self.highest - self.lowest), 0.0), 1.0)
         return part if self.better == "higher" else 1 - part
 
     def to_dict(self) -> dict[str, Any]:

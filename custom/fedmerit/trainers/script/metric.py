@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.configuration.script import SLACK, Script
 from fedmerit.schema.score_name import AUTO, METRIC
 
 BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
@@ -33,11 +35,11 @@ def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
     Raises:
         BadInput: dice or accuracy is out of range or no number, or there is no such metric and the run needs one.
     """
-    numbers = {str(name): number for name, value in metrics.items() if (number := _as_number(value)) is not None}
+    numbers = {str(name): number for name, value in metrics.items() if (number := as_number(value)) is not None}
     numbers |= {name[: -len(BY_CASE)]: math.nan for name in map(str, metrics) if name.endswith(BY_CASE)} | numbers
     known = next((name for name in PREFERRED if name in numbers), None)
     if known:
-        is_percent = (script.lowest, script.highest) == (0, 1) and 1 < numbers[known] <= PERCENT
+        is_percent = (script.lowest, script.highest) == (0, 1) and 1 + SLACK < numbers[known] <= PERCENT
         chosen = replace(script, metric=known, highest=PERCENT if is_percent else script.highest)
         require_in_range(chosen, numbers[known])
         return chosen
@@ -65,7 +67,7 @@ def require_metric(script: Script, metrics: Mapping[str, Any]) -> None:
     """
     names = [str(name) for name in metrics]
     if {script.metric, script.metric + BY_CASE} & {*names}:
-        number = _as_number(metrics.get(script.metric))
+        number = as_number(metrics.get(script.metric))
         if number is None and script.metric + BY_CASE not in names:
             raise BadInput(describe_unusable(script.metric, metrics[script.metric]))
         if number is not None:
@@ -105,9 +107,9 @@ def read_metric(script: Script, text: str) -> Script:
     return replace(script, metric=name, highest=script.highest if name == text else PERCENT)
 
 
-def _as_number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     """Return a number as a float; None for what is none, such as a text or a list."""
-    if isinstance(value, str | bytes | bool):
+    if isinstance(value, str | bytes | bool | np.bool_):
         return None
     try:
         return float(value)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ from fedmerit.contract.capabilities import OwnUpdate, capabilities
 from fedmerit.contract.flat import Buffers
 from fedmerit.contract.method import DECIMALS, SiteView
 from fedmerit.contract.vectors import histogram
-from fedmerit.errors import BadInput, RunFailed, suggest
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.digests import digest, tensors_digest
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import ScriptAnswer, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.script import SLACK
 from fedmerit.schema.messages import (
     EVALUATE,
     MOST_IMAGES,
@@ -41,6 +42,7 @@ from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
 from fedmerit.trainers.saved_networks import save_network
 from fedmerit.trainers.script.metric import (
     BY_CASE,
+    as_number,
     choose_metric,
     describe_metric,
     is_taken_at_sites,
@@ -49,6 +51,7 @@ from fedmerit.trainers.script.metric import (
     require_metric,
 )
 from fedmerit.trainers.script.named_tensors import NamedTensors
+from fedmerit.trainers.script.sent_tensors import SentTensors
 from fedmerit.trainers.trainer import Holdings, Model
 
 # of NVFlare's Client API, its helpers and recipes
@@ -59,8 +62,6 @@ SPLIT = "split"  # in the meta that the script receives: what is evaluated
 CHOICE = "metric.json"  # in the site's memory: the metric, if the run names none
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
 MOST_CASES = 5_000
-LEAST_JUDGED, KIND_SHARE = 32, 0.1  # numbers from which on, and share of the model's norm below which, it is judged
-# whether a script sent a model or differences to it
 T = TypeVar("T")
 
 
@@ -114,6 +115,7 @@ class ScriptTrainer:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.network = NamedTensors(config.network.arguments)
+        self.sent = SentTensors(name, self.network)
         self._label, self._is_checked, self._has_trained = self.script.label, False, False
         self._takes_metric = is_taken_at_sites(self.script)
         if is_taken_at_sites(self.script) and (file := memory / CHOICE).exists():
@@ -126,7 +128,7 @@ class ScriptTrainer:
             BadInput: its answer has no tensors, or other ones than the model.
         """
         said = self._ask(TRAIN, (received, task.buffers), task.round, self._news(task))
-        trained, buffers = self._model(said, received, task.buffers)
+        trained, buffers = self.sent.read(said.params, said.is_difference, received, task.buffers, not self._is_checked)
         self._check_metric(said)
         controls = self._controls(said, task)
         learned = Learned(
@@ -194,13 +196,11 @@ class ScriptTrainer:
             )
         self._take_metric(said)
         if not self._scores(said):
-            metric, found = self.script.metric or "metric", ", ".join(map(str, said.metrics)) or "no metrics"
+            metric, found = self.script.metric or "metric", ", ".join(map(str, said.metrics))
             if {metric, metric + BY_CASE} & {*said.metrics}:
                 raise ScriptAnswer(f"site {self.name}: the script evaluates no case, or {metric!r} of each is NaN")
-            raise ScriptAnswer(
-                f"site {self.name}: the script's evaluation has no {metric!r}; it has {found:.200}; name one of "
-                "them as key_metric"
-            )
+            advice = f"it has {found:.200}; name one of them as key_metric" if found else "send FLModel(metrics=...)"
+            raise ScriptAnswer(f"site {self.name}: the script's evaluation has no {metric!r}; {advice}")
         return said
 
     def _ask(self, work: str, model: Model, round: int, meta: Mapping[str, Any]) -> Said:
@@ -231,15 +231,14 @@ class ScriptTrainer:
         changes = said.meta.get(SCAFFOLD_CHANGE)
         if not isinstance(changes, Mapping):
             raise ScriptAnswer(f"site {self.name}: the script sent no {SCAFFOLD_CHANGE}; expected get_delta_controls()")
-        added, like = {}, flat.trainable(self.network)
-        for name, value in like.items():
-            added[name] = torch.as_tensor(changes.get(name, torch.zeros_like(value))).float()
-            if added[name].shape != value.shape:
-                found, expected = tuple(added[name].shape), tuple(value.shape)
-                raise ScriptAnswer(
-                    f"site {self.name}: {SCAFFOLD_CHANGE} of {name} has shape {found}; expected {expected}"
-                )
-        memory, change = MemoryFolder(self.memory).latest(task.round), flat.flatten(added, list(like))
+        model = flat.trainable(self.network)
+        added = {
+            name: self.sent.tensor(
+                f"{SCAFFOLD_CHANGE} of {name}", changes.get(name, torch.zeros_like(value)), value.detach()
+            )
+            for name, value in model.items()
+        }
+        memory, change = MemoryFolder(self.memory).latest(task.round), flat.flatten(added, list(model))
         return {
             name: change + (memory.kept.get(name, torch.zeros_like(change)) if memory else 0)
             for name in self.can.vectors
@@ -250,77 +249,16 @@ class ScriptTrainer:
         losses = _listed(said.meta.get(LOSSES))
         if not isinstance(losses, Sequence) or not 0 < len(losses) <= MOST_CASES:
             raise ScriptAnswer(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
-        found = torch.tensor(losses, dtype=torch.float64)
-        if not ((found >= 0) & (found <= 1)).all():
-            raise ScriptAnswer(f"site {self.name}: the script sent a loss of {found.max():.4g}; expected 0 to 1")
-        return found
-
-    def _model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
-        """Return the trained model: what the script leaves out stays as it was received."""
-        own: dict[str, Tensor] = {**flat.named(self.network, received), **buffers}
-        if not said.params:
-            raise ScriptAnswer(f"site {self.name}: the script sent no parameters; expected those that it trained")
-        if not isinstance(said.params, Mapping):
-            kind = type(said.params).__name__
-            raise ScriptAnswer(f"site {self.name}: the script sent parameters as {kind}; expected tensors by name")
-        sent = {}
-        for name, value in said.params.items():
-            if name not in own:
-                instead = suggest(str(name), own)
-                raise ScriptAnswer(
-                    f"site {self.name}: the script sent {name!r:.140}, which the model does not have{instead}"
-                )
-            sent[name] = self._tensor(name, value, own[name])
-        if not self._is_checked:
-            self._require_kind(said.is_difference, sent, own)
-        own |= {name: own[name] + tensor if said.is_difference else tensor for name, tensor in sent.items()}
-        return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
-
-    def _tensor(self, name: str, value: Any, model: Tensor) -> Tensor:
-        """Return what the script sent for a tensor of the ``model``, in the same kind of numbers."""
-        try:
-            tensor = torch.as_tensor(value).detach().cpu()
-        except (TypeError, ValueError, RuntimeError):
-            kind = type(value).__name__
-            raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
-        if tensor.shape != model.shape:
-            found, expected = tuple(tensor.shape), tuple(model.shape)
-            raise ScriptAnswer(f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}")
-        kind = str(tensor.dtype).removeprefix("torch.")
-        if tensor.is_complex() or (model.is_floating_point() and not tensor.is_floating_point()):
-            raise ScriptAnswer(f"site {self.name}: the script sent {name} as {kind}; expected numbers with fractions")
-        tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-        if not tensor.isfinite().all():
-            raise ScriptAnswer(
-                f"site {self.name}: the script sent {name} with NaN or infinite entries; take a smaller learning rate, "
-                "or clip gradients"
-            )
-        return tensor.to(model.dtype)
-
-    def _require_kind(self, is_difference: bool, sent: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
-        """Raise `ScriptAnswer` if a first answer looks like differences that are sent as a model, or the reverse.
-
-        Differences are much smaller than the model, and a model is near the received one.
-        """
-        names = [name for name in flat.trainable(self.network) if name in sent]
-        received = torch.cat([torch.zeros(0), *(model[name].flatten().float() for name in names)]).double()
-        answer = torch.cat([torch.zeros(0), *(sent[name].flatten().float() for name in names)]).double()
-        if len(received) < LEAST_JUDGED:
-            return
-        distance = (answer - received if is_difference else answer).norm()
-        if distance < KIND_SHARE * received.norm():
-            found, expected = ("DIFF", "FULL") if is_difference else ("FULL", "DIFF")
-            what = "a model" if is_difference else "differences to the model"
-            raise ScriptAnswer(
-                f"site {self.name}: the script sent {what} as params_type {found}, by the size of the numbers; send "
-                f"FLModel(params_type=ParamsType.{expected}, ...)"
-            )
+        numbers = [as_number(loss) for loss in losses]
+        if odd := [loss for loss, number in zip(losses, numbers, strict=True) if not _is_share(number)]:
+            raise ScriptAnswer(f"site {self.name}: the script sent a loss of {odd[0]!r:.30}; expected 0 to 1")
+        return torch.tensor(numbers, dtype=torch.float64).clamp(0, 1)
 
     def _own_model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
         """Return Ditto's own model, which the site keeps."""
         if not isinstance(own := said.meta.get(OWN), Mapping):
             raise ScriptAnswer(f"site {self.name}: the script sent no own model; call fedmerit.client.with_own_model")
-        return self._model(Said(own), received, buffers)
+        return self.sent.read(own, False, received, buffers, not self._is_checked)
 
     def _scores(self, said: Said) -> tuple[Overlap, ...]:
         """Return the run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
@@ -371,9 +309,10 @@ class ScriptTrainer:
             return self.method.report(SiteView(received, lambda: self._losses(said)))
         if not measures or error is None or memory is None or task.weight is None or task.weight >= 1:
             return {}
-        if not 0 <= float(error) <= 1:
-            raise ScriptAnswer(f"site {self.name}: {FEDCE_ERROR} is {error!s:.30}; expected 0 to 1")
-        own = OwnUpdate(memory.received, memory.trained, task.weight, lambda parameters: 1 - float(error))
+        if not _is_share(number := as_number(error)):
+            raise ScriptAnswer(f"site {self.name}: {FEDCE_ERROR} is {error!r:.30}; expected 0 to 1")
+        dice = 1 - min(max(number, 0.0), 1.0)
+        own = OwnUpdate(memory.received, memory.trained, task.weight, lambda parameters: dice)
         scores = [one.dice for one in self._scores(said) if one.dice is not None]
         view = SiteView(received, lambda: torch.empty(0), sum(scores) / len(scores) if scores else None)
         return dict(measures.measure(view, own))
@@ -392,7 +331,7 @@ class ScriptTrainer:
             count = 0
         if not 1 <= count <= MOST_IMAGES or count != steps:  # 6.0, and NumPy's 6, are whole
             raise ScriptAnswer(
-                f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number from 1 to {MOST_IMAGES}"
+                f"site {self.name}: {STEPS} is {steps!r:.30}; expected a whole number from 1 to {MOST_IMAGES}"
             )
         self._write_count(count)
         return count
@@ -410,12 +349,16 @@ class ScriptTrainer:
         model = flat.get_parameters(self.network), flat.get_buffers(self.network)
         said = self._ask(EVALUATE, model, round, {ENROL: 1})
         held, evaluated = said.meta.get(ENROL), said.meta.get(EVALUATED_CASES, 0)
-        if not isinstance(held, Sequence) or not held:
+        if not isinstance(held, Sequence) or isinstance(held, str) or not held:
             raise ScriptAnswer(
                 f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive"
             )
+        if type(evaluated) is not int or evaluated < 0:
+            raise ScriptAnswer(
+                f"site {self.name}: the script evaluates {evaluated!r:.30} cases; expected a whole number, 0 or more"
+            )
         identities = [str(one).encode() for one in held]
-        cases = dict.fromkeys(EVALUATED, int(evaluated)) | {"training": len(identities)}
+        cases = dict.fromkeys(EVALUATED, evaluated) | {"training": len(identities)}
         self._write_count(len(identities))
         return Holdings(cases, cases, identities, secret=texts_digest(sorted(map(str, held))))
 
@@ -438,6 +381,11 @@ class ScriptTrainer:
 
     def _unable(self, what: str) -> BadInput:
         return ScriptAnswer(f"site {self.name}: a script cannot {what}")
+
+
+def _is_share(number: float | None) -> TypeGuard[float]:
+    """Return whether a number is from 0 to 1, or differs from that by rounding in float32."""
+    return number is not None and -SLACK <= number <= 1 + SLACK
 
 
 def _listed(values: Any) -> Any:

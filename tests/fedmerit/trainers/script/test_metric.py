@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from fedmerit.errors import BadInput
@@ -23,6 +24,8 @@ SILENT, ANSWERING = Script(), Script(evaluates=True)
         ({"eval_loss": 3.0, "eval_runtime": 1.2, "eval_accuracy": 0.5}, "eval_accuracy"),
         ({"val_loss": 3.0, "val_acc": 12.5}, "val_acc %"),
         ({"auc": math.nan}, "auc"),
+        ({"accuracy": 1.000001}, "accuracy"),
+        ({"accuracy": -1e-9}, "accuracy"),
     ],
 )
 @pytest.mark.parametrize("script", [SILENT, ANSWERING])
@@ -49,7 +52,7 @@ def test_metric_that_cannot_be_taken_is_refused_only_if_the_script_evaluates(met
         choose_metric(ANSWERING, metrics)
 
 
-@pytest.mark.parametrize("value", ["high", None, [0.5], {"mean": 0.5}, True])
+@pytest.mark.parametrize("value", ["high", None, [0.5], {"mean": 0.5}, True, np.True_])
 def test_accuracy_that_is_no_number_is_refused(value):
     with pytest.raises(BadInput, match=r"^accuracy is .*; expected a number, or as accuracy_by_case a list"):
         choose_metric(SILENT, {"loss": 0.3, "accuracy": value})

@@ -198,8 +198,14 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
         (Said([torch.ones(1)]), "parameters as list; expected tensors by name"),
         (
             Said({"module.last.bias": torch.ones(1)}),
-            "'module.last.bias', which the model does not have; did you mean last.bias",
+            "'module.last.bias', which the model does not have; did you mean last.bias. leave out 'module.'",
         ),
+        (Said({"model": {"last.bias": torch.ones(1)}}), "'model', .*; it holds names itself"),
+        (Said({"last.bias": torch.ones(1, device="meta")}), "last.bias as a tensor without numbers"),
+        (Said({"last.bias": torch.tensor([1e300]).double()}), "last.bias with NaN or infinite entries"),
+        (Said({"last.bias": torch.tensor([1e7])}), r"last.bias with changes up to 1e\+07; expected at most 1e\+06"),
+        (Said({"first.1.running_var": torch.tensor([1.0, -2.0])}), "running_var with -2; expected a variance"),
+        (Said({"first.1.running_mean": torch.tensor([1.0, 1e13])}), r"running_mean with statistics up to 1e\+13"),
         (Said({"last.bias": "file"}), "last.bias as str; expected a tensor"),
         (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
@@ -219,6 +225,14 @@ def test_an_answer_that_is_none_names_site_and_tensor(trainer, said, words):
     made, _ = trainer(said)
     with pytest.raises(BadInput, match=f"^site site-1: .*{words}"):
         trained(made)
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones(2, ">f4"), np.ones(2)[::-1], np.ma.masked_array([1.0, 1.0], False), [1.0, 1.0]]
+)
+def test_train_takes_arrays_of_any_layout(trainer, array):
+    made, _ = trainer(Said({"first.1.weight": array}))
+    assert flat.named(made.network, trained(made)[1].learned.trained)["first.1.weight"].tolist() == [1, 1]
 
 
 def test_differences_sent_as_a_model_and_the_reverse_are_refused_at_the_first_answer(trainer):
@@ -280,7 +294,7 @@ def test_models_are_scored_by_case_equal_ones_once_and_less_can_be_better(traine
     ("said", "words"),
     [
         (Said(metrics={"loss": 1.0}), "has no 'dice'; it has loss; name one of them as key_metric"),
-        (Said(), "it has no metrics"),
+        (Said(), r"has no 'dice'; send FLModel\(metrics"),
         (Said(metrics={"dice": math.nan}), "evaluates no case, or 'dice' of each is NaN"),
         (Said(metrics={"dice_by_case": []}), "evaluates no case"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.0}), "is_evaluate"),
