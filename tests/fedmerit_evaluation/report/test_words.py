@@ -88,6 +88,13 @@ def test_answer_on_benefit_begins_with_its_state(gain: Estimate, sample: SampleS
     assert answer(model)[0].state == sentence.partition(" fedce")[0].partition(".")[0].partition(":")[0].lower()
 
 
+def test_answer_on_benefit_names_the_hospitals_at_which_it_is_shown() -> None:
+    gains = {"A": GAIN, "B": LOSS, "C": TIE}
+    hospitals = tuple(replace(HOSPITAL, name=name, gain=gain, sample=ENOUGH) for name, gain in gains.items())
+    model = replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH, hospitals=hospitals)
+    assert say("answer_benefit", model).endswith("A gain is shown at A. Harm is shown at B.")
+
+
 def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
     verdict = Verdict(
         Question.MEAN_GAIN, "fedce", "standalone", Estimate(0.01, p=0.4, error=0.01, freedom=4), level=0.05
