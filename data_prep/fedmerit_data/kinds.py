@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedmerit.plugins import Catalogue
-from fedmerit_data.readers import generic, multisite, prostate, prostate_dicom, releases, riga
+from fedmerit_data.readers import generic, prostate, prostate_dicom, releases, riga
 from fedmerit_data.readers.kind import Kind, disc_only
 from fedmerit_data.synthetic import fundus as synthetic_fundus
 from fedmerit_data.synthetic import prostate as synthetic_prostate
@@ -11,7 +11,7 @@ from fedmerit_data.synthetic import prostate as synthetic_prostate
 GENERIC = "generic"
 _OWN: Mapping[str, Kind] = {
     "prostate-multisite": releases.PROSTATE_MULTISITE,
-    "promise12": prostate.PROMISE12,
+    "promise12": releases.PROMISE12,
     "nci-isbi-2013": prostate_dicom.NCI_ISBI,
     "i2cvb": prostate_dicom.I2CVB,
     "msd-prostate": releases.MSD_PROSTATE,
@@ -30,13 +30,13 @@ _OWN: Mapping[str, Kind] = {
     "rim-one-r3": releases.RIM_ONE_R3,
     "drions-db": releases.DRIONS_DB,
     "ichallenge": releases.ICHALLENGE,
-    "polypgen": multisite.POLYPGEN,
-    "polyp-pranet": multisite.POLYP_FIVE,
-    "tcga-lgg": multisite.TCGA_LGG,
-    "fets-2022": multisite.FETS,
-    "pi-cai": multisite.PICAI,
-    "mama-mia": multisite.MAMA_MIA,
-    "mnms": multisite.MNMS,
+    "polypgen": releases.POLYPGEN,
+    "polyp-pranet": releases.POLYP_FIVE,
+    "tcga-lgg": releases.TCGA_LGG,
+    "fets-2022": releases.FETS,
+    "pi-cai": releases.PICAI,
+    "mama-mia": releases.MAMA_MIA,
+    "mnms": releases.MNMS,
     GENERIC: generic.generic_kind(),
     "synthetic-prostate": synthetic_prostate.KIND,
     "synthetic-fundus": synthetic_fundus.KIND,

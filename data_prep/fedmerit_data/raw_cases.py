@@ -1,7 +1,7 @@
 """Raw cases: the sites, paired files and decoded images that readers return, and the checks that they share."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -211,7 +211,9 @@ def require_whole(path: Path, values: NDArray[Any]) -> NDArray[Any]:
     whole: NDArray[Any] = np.rint(values)
     exact = np.array_equal(whole, values)  # also says that none is NaN
     if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= whole.min() <= whole.max() < np.inf:
-        raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
+        odd = values[~np.isfinite(values) | (values < 0) | (np.abs(values - whole) >= 1e-3)].ravel()[0]
+        advice = "a mask; set a threshold for probabilities" if 0 < odd < 1 else "a mask"
+        raise BadInput(f"{path}: has values other than 0, 1, 2, ..., such as {odd:g}; expected {advice}")
     return whole
 
 
@@ -222,54 +224,3 @@ def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) 
             f"{case.label}: mask of shape {label.shape}, but its image {case.image.name} has {image.shape}; "
             "they have to be on one grid"
         )
-
-
-# From a path relative to the source: its part ("image" or a mask's name) and case, or "" and why it is left out.
-Role = Callable[[Path], tuple[str, str]]
-
-
-def find_one_site(
-    source: Path,
-    *,
-    name: str,
-    expected: str,
-    role: Role,
-    masks: Sequence[str] = ("mask",),
-    patient: Callable[[str], str] = str,
-) -> list[RawSite]:
-    """Return the images and masks below ``source`` as one site, paired by case and sorted by it.
-
-    Args:
-        name: Name of the site, and first part of each patient's name.
-        role: Gives the part and case of a file.
-        masks: The parts that each case needs beside its image.
-        patient: Gives the patient of a case; by default each case is a patient.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask without the other, or two files for one part of a case.
-    """
-    found: dict[str, dict[str, Path]] = {part: {} for part in ("image", *masks)}
-    left_out = []
-    require_folder(source, expected)
-    for path in list_files(source):
-        relative = path.relative_to(source)
-        part, case = role(relative)
-        if part in found:
-            note_file(found[part], case, path)
-        else:
-            left_out.append((relative.as_posix(), case))
-    if not any(found.values()):
-        raise BadInput(f"{source}: has no cases in this layout; expected {expected}")
-    first, *others = (found[part] for part in masks)
-    for part, other in zip(masks[1:], others, strict=True):
-        for case in sorted(first.keys() ^ other.keys()):
-            single = first.get(case) or other[case]
-            missing = part if case in first else masks[0]
-            raise BadInput(
-                f"{single}: the {missing} mask of {case} is missing; add it or move the case out of the source"
-            )
-    cases = (
-        RawCase(case, f"{name}-{patient(case)}", image, mask, tuple(other[case] for other in others))
-        for case, image, mask in pair_files(found["image"], first, source)
-    )
-    return [RawSite(name, tuple(cases), tuple(left_out))]

@@ -10,11 +10,11 @@ from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
 from fedmerit_data.readers.channel_names import Names, find_channels
 from fedmerit_data.readers.image_files import KNOWN
-from fedmerit_data.readers.inventory import OUTLINES, UNREAD, Inventory, take_inventory
+from fedmerit_data.readers.inventory import ARCHIVE, OUTLINES, UNREAD, Inventory, take_inventory
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, named_organs, require_labels
 from fedmerit_data.readers.labelled_images import Allowed, decode
-from fedmerit_data.readers.layouts import Arrangement, arrange
+from fedmerit_data.readers.layouts import EQUAL_NAMES, Arrangement, arrange
 from fedmerit_data.readers.lists import (
     ROWS,
     find_lists,
@@ -101,7 +101,8 @@ def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str
     if outlines and found.unpaired and not all(one.is_mask for one in found.unpaired):
         first = f"{outlines[0]}: {OUTLINES}"
     elif unread := _unread(inventory, found):
-        first = f"{unread}: is of no format that is read; expected one of {KNOWN}"
+        path, reason = unread
+        first = f"{path}: is {reason}" if reason == ARCHIVE else f"{path}: is {reason}; expected one of {KNOWN}"
     elif not found.faults:
         first = f"{source}: no case in it; expected {EXPECTED}"
     else:
@@ -112,7 +113,10 @@ def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str
             first = f"{first}; add it,{rename} or move the file out of the source"
     more = [f"and {len(found.faults) - 1} more such"] if len(found.faults) > 1 else []
     cases = sum(len(one.cases) for one in found.sites)
+    single = {part: [one.item.path.name for one in found.unpaired if one.is_mask == part] for part in (True, False)}
     nearest = f"{found.rules[0]}; {cases} cases fit" if found.rules else "none"
+    if not found.rules and all(single.values()):
+        nearest = f"{EQUAL_NAMES}; but no image is named as {single[True][0]}, as {single[False][0]} might be"
     return [first, *more, *inventory.lines, f"nearest layout: {nearest}", *_endings(found), DESCRIBE]
 
 
@@ -129,11 +133,14 @@ def _endings(found: Arrangement) -> list[str]:
     return [f"no name is that of a mask; names end in {counted}: if one is that of masks, {example}"]
 
 
-def _unread(inventory: Inventory, found: Arrangement) -> Path | None:
-    """Return a file of another format that an image or mask without its other half is named like, or all there is."""
-    unread = [path for path, reason in inventory.others if reason == UNREAD and path.suffix not in DOCUMENTS]
+def _unread(inventory: Inventory, found: Arrangement) -> tuple[Path, str] | None:
+    """Return a file of another format that an image or mask without its other half is named like, or all there is.
+
+    With the reason why it is not read.
+    """
+    unread = [one for one in inventory.others if one[1] in (UNREAD, ARCHIVE) and one[0].suffix not in DOCUMENTS]
     stems = {one.item.path.stem.partition(".")[0] for one in found.unpaired}
-    named = [path for path in unread if path.stem.partition(".")[0] in stems]
+    named = [one for one in unread if one[0].stem.partition(".")[0] in stems]
     return next(iter(named if inventory.items else unread), None)
 
 

@@ -37,6 +37,7 @@ MOST_NAMED = 6  # folders, series or patients in a line of a summary
 CACHE_VERSION = 1
 SHARED = ("patient", "study", "series", "description", "number", "modality", "frame")  # by the slices of a series
 UNREAD = "of no format that is read"
+ARCHIVE, ARCHIVES = "an archive: unpack it", (".zip", ".tar", ".tgz", ".7z", ".rar", ".gz", ".bz2", ".xz")
 OUTLINES = "polygons or boxes, which are not read; export masks as pictures"
 POLYGONS = {  # of COCO, labelme, VIA, GeoJSON; CVAT, ASAP, Pascal VOC; YOLO
     ".json": re.compile(rb'"(?:annotations|shapes|shape_attributes|geometry)"'),
@@ -221,6 +222,8 @@ def _may_be_dicom(path: Path) -> bool:
 def _reason(path: Path) -> str:
     if path.name.upper() == "DICOMDIR":
         return "the index of a medium"
+    if path.suffix.lower() in ARCHIVES:
+        return ARCHIVE
     marks = POLYGONS.get(path.suffix.lower())
     if marks and path.is_file():
         with path.open("rb") as file:

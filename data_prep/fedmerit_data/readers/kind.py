@@ -1,75 +1,23 @@
-"""A kind of raw data: where its files lie, how a case is decoded, and which labels it has."""
+"""A kind of raw data: how its cases are found and decoded, and which labels it has."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, add_left_out, find_one_site, find_site_folders
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.spatial.preprocessing import Normalise, make_normaliser
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A table of where a release's files lie.
-
-    Patterns are of a file's path below the site's folder, with "/" between its parts. Those of images and masks have a
-    group ``case``, which pairs them.
-    """
-
-    expected: str  # the layout in words, for messages
-    image: str  # pattern of images
-    masks: Mapping[str, str]  # pattern of each mask that an image needs, by name
-    strays: Mapping[str, str]  # why a file is left out, by a pattern of it; the first that matches counts
-    site: str = ""  # name of the only site; "": each folder of the source is a site
-    aliases: Mapping[str, str] = field(default_factory=dict)  # name of a site, by the upper-case name of its folder
-    case: Callable[[str], str] = str  # the case's name, made of the group ``case``
-    patient: Callable[[str], str] = str  # the patient's name, made of the case's
-
-    def find_sites(self, source: Path) -> list[RawSite]:
-        """Return the sites below ``source``, sorted by name, each with its images and masks paired.
-
-        Raises:
-            BadInput: there is no case, an image or mask lacks the other, or two folders are of one site.
-        """
-        if self.site:
-            return self._find_site(source, self.site)
-        folders, strays = find_site_folders(source, self.expected)
-        sites: dict[str, tuple[Path, RawSite]] = {}
-        for folder in folders:
-            (site,) = self._find_site(folder, self.aliases.get(folder.name.upper(), folder.name))
-            if site.name in sites:
-                other = sites[site.name][0]
-                raise BadInput(f"{folder}: {other} is site {site.name} under another name; keep one of them")
-            sites[site.name] = (folder, site)
-        return add_left_out([sites[name][1] for name in sorted(sites)], strays)
-
-    def _find_site(self, folder: Path, name: str) -> list[RawSite]:
-        return find_one_site(
-            folder, name=name, expected=self.expected, role=self.role, masks=tuple(self.masks), patient=self.patient
-        )
-
-    def role(self, path: Path) -> tuple[str, str]:
-        """Return a file's part, "image" or the name of a mask, and its case; "" and the reason if it is left out."""
-        for part, pattern in {"image": self.image, **self.masks}.items():
-            if match := re.fullmatch(pattern, path.as_posix(), re.DOTALL):
-                return part, self.case(match["case"])
-        return "", next(
-            why for pattern, why in self.strays.items() if re.fullmatch(pattern, path.as_posix(), re.DOTALL)
-        )
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of raw data: how to find its sites, decode a case and normalise it, and the source of its data.
 
-    ``find_sites`` and ``decode`` raise `BadInput` with the name of a file that is missing, unreadable or does not fit
-    the layout. ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None`
-    for whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first: ``whole``
-    (or the field of view), and ``disc`` for photographs with a label ``disc``. ``of_expert`` is the same kind with the
-    masks by one expert, from 1, of layouts with masks by several.
+    ``find_sites`` and ``decode`` raise `fedmerit.errors.BadInput` with the name of a file that is missing, unreadable
+    or does not fit the layout. ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default
+    in mm, `None` for whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default
+    first: ``whole`` (or the field of view), and ``disc`` for photographs with a label ``disc``. ``of_expert`` is the
+    same kind with the masks by one expert, from 1, of layouts with masks by several.
     """
 
     description: str

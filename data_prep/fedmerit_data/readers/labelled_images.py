@@ -1,5 +1,6 @@
 """An image and its mask as a case, by a label map: volumes, photographs, and X-rays with masks that are pictures."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase
+from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
 from fedmerit_data.readers.image_files import is_dicom, is_photograph, read_channels, read_scan, read_shape
+from fedmerit_data.readers.inventory import stem_of
 from fedmerit_data.readers.label_map import (
     ANY,
     LabelMap,
@@ -68,6 +70,8 @@ def _number(path: Path, layer: Layer, number: int) -> Layer:
 
 def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> Read:
     path = case.label
+    if path.is_dir() and (pictures := [entry for entry in list_visible(path) if is_photograph(entry)]):
+        return _read_pictures(path, pictures, image, labels)
     if is_photograph(path) and (wanted := named_colours(labels)):
         colours = load_colours(path)
         mask = align_axes(case, image, replace(image, path=path, voxels=colours.T[..., None].astype(np.float32)))
@@ -90,6 +94,46 @@ def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -
         Layer(one.voxels, {name: value for name, value, layer in segments if layer == place}, is_numbered=False)
         for place, (one, _) in enumerate(placed)
     ], remarks
+
+
+def _read_pictures(folder: Path, pictures: Sequence[Path], image: Volume, labels: LabelMap) -> Read:
+    """Return the mask whose slices are the pictures of a folder, in the order of the slices of a DICOM series.
+
+    Pictures belong to slices of equal names; of other names in their order, if that of the slices is along the volume.
+
+    Raises:
+        BadInput: their number or size is not that of the slices, or their order does not follow.
+    """
+    slices = [Path(header.filename) for header in image.header] if isinstance(image.header, tuple) else []
+    if len(slices) != len(pictures):
+        raise BadInput(f"{folder}: {len(pictures)} pictures, its image has {len(slices)} slices; expected one of each")
+    by_stem, remarks = {stem_of(path): path for path in pictures}, list[str]()
+    if not all(stem_of(path) in by_stem for path in slices):
+        ranks = [sorted(slices, key=_natural).index(path) for path in slices]
+        if ranks not in (sorted(ranks), sorted(ranks, reverse=True)):
+            raise BadInput(
+                f"{folder}: its pictures have other names than the slices of {image.path}, and these do not follow one "
+                "another by their names; name each picture as its slice"
+            )
+        ordered = sorted(pictures, key=_natural)
+        by_stem = {stem_of(path): ordered[rank] for path, rank in zip(slices, ranks, strict=True)}
+        remarks.append("pictures of the mask taken as slices in the order of their names")
+    read = [load_levels(by_stem[stem_of(path)], named_values(labels)) for path in slices]
+    for path, (levels, _) in zip(slices, read, strict=True):
+        if levels.T.shape != image.voxels.shape[:2]:
+            raise BadInput(
+                f"{by_stem[stem_of(path)]}: {levels.shape[1]} x {levels.shape[0]} pixels, its slice {path.name} has "
+                f"{image.voxels.shape[0]} x {image.voxels.shape[1]}; expected equal"
+            )
+    voxels = np.stack([levels.T for levels, _ in read], axis=-1)
+    return [Layer(voxels.astype(np.float32))], list(
+        dict.fromkeys([*remarks, *(one for _, more in read for one in more)])
+    )
+
+
+def _natural(path: Path) -> list[int | str]:
+    """Return what sorts names by their numbers."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", path.name))]
 
 
 def _place(case: RawCase, image: Volume, mask: Volume, resample: bool) -> tuple[Volume, tuple[str, ...]]:

@@ -1,141 +1,45 @@
 """Layouts of folders: which items of an inventory are masks, which image each belongs to, and whose it is.
 
-What folders and files are called gives an item its role; a DICOM mask names its image itself. `RULES` pair masks with
-images, the first that fits: by reference, by equal names, by names of which one continues the other, by folder. A new
-layout is a word in a list, or a rule.
+What folders and files are called gives an item its role (`fedmerit_data.readers.names`); a DICOM mask names its image
+itself. `RULES` pair masks with images, the first that fits. A new layout is a word of a role, or a rule.
 """
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.readers.channel_names import SYNONYMS, canonical
+from fedmerit_data.readers.image_files import PHOTOGRAPHS, name_and_suffix
 from fedmerit_data.readers.inventory import Inventory, Item
 from fedmerit_data.readers.label_map import LABEL
+from fedmerit_data.readers.names import (
+    FILE_WORD,
+    MARKED,
+    NUMBER,
+    PATTERNS,
+    Placed,
+    Words,
+    is_a,
+    is_reader,
+    is_unmasked,
+    place_item,
+    place_items,
+    split_name,
+    without_zeros,
+    words_of,
+)
 from fedmerit_data.readers.patients import NOBODY
 from fedmerit_data.spatial.heads import Head
 from fedmerit_data.spatial.structures import read_regions
 
-# Names of folders; what may follow tells training from test, or a centre.
-FURTHER = r"(?:[_ -]?(?:tr|ts|va|train\w*|test\w*|val\w*|c?\d+|png|nii|dicom|class))?"
-IMAGE_FOLDER = re.compile(rf"(?:jpeg)?(?:images?|imgs?|imaging|scans?|volumes?|inputs?|photos?|pictures?){FURTHER}")
-MASK_FOLDER = re.compile(
-    rf"(?:masks?|labels?|segs?|segmentations?|segmentation_?masks?|annotations?|annots?|ground[_ -]?t\w+|gts?"
-    rf"|manual\w*|\d\w\w_manual|rois?|contours?|delineations?|structures){FURTHER}"
-)
-LAST_WORD = re.compile(r"(?P<rest>.+?)(?:[_\-. ]+|(?<=[a-z])(?=[A-Z]))(?P<word>[A-Za-z]+)")  # test-image, SiteA_masks
-SPLIT_FOLDER = re.compile(
-    r"(?:train(?:ing|val)?|test(?:ing)?|val(?:id)?(?:ation)?)[_ -]?(?:data)?(?:[_ -]?sets?)?[_ -]?[a-d]?\d*"
-)
-UNMASKED_FOLDER = re.compile(  # what folders without masks are, in a source that has others
-    r"(?:images?|imgs?)[_ -]?ts|test.*|predictions?|preds?|outputs?|results?|previews?|thumbnails?|overlays?"
-    r"|segmentationobject"
-)
-PATIENT_NAME = re.compile(r"(?:p|pt|pat|patient|subj?|subject|case|id)[_ -]?\d+", re.IGNORECASE)
-DERIVATIVES = "derivatives"  # of BIDS; the folder in it names who made them
-RAW = "rawdata"  # folder of BIDS beside derivatives
-SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")  # of BIDS
-OF_MASK = re.compile(  # of BIDS, beside what an image is called
-    r"_(?:(?:label|desc|seg|res|den)-[A-Za-z0-9]+|space-(?:[A-Za-z0-9]*T[12][A-Za-z0-9]*|FLAIR|orig|native)(?=_|$))"
-)
-LABEL_ENTITY = re.compile(r"_label-([A-Za-z0-9]+)")
-NO_CHANNEL = ("sub-", "ses-", "space-", "label-", "desc-", "seg-", "res-", "den-")  # entities
-# Words in names of files, between separators.
-SEPARATOR = re.compile(r"[_\-. ]+")
-MASK_WORD = re.compile(
-    r"masks?|msk|segs?|dseg|segmentations?|labels?|gts?|groundt\w+|anno|annots?|annotations?|rois?|contours?|manual\d*"
-)
-IMAGE_WORD = re.compile(r"images?|imgs?|imaging|volumes?|vol|scan")
-GLUED = re.compile(r"(?<![a-z])(images?|imgs?|vol|volumes?|masks?|segs?|labels?|gts?)(?=\d)", re.IGNORECASE)  # img0001
 UID = re.compile(r"\d+(?:\.\d+){4,}")
-VISIT_FOLDER = re.compile(
-    r"(?:ses-\w+|(?:visit|time ?point|time|tp|scan|exam|day|week|month|year|baseline|follow[_ -]?up|pre|post)"
-    r"[_ -]?\w{0,4}|[vtmd]\d{1,3}|(?:19|20)\d\d[_.-]?\d\d[_.-]?\d\d)",
-    re.IGNORECASE,
-)
-READER = re.compile(r"(?:reader|rater|expert|annotator|observer)\d*|\d(?:st|nd|rd)HO", re.IGNORECASE)
-PATIENT_FOLDER = re.compile(r".*\d.*")
 UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
 MAX_NAMED = 5  # organs or series in a message
-
-Words = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Placed:
-    """An item with its role; names are compared by their words in lower case.
-
-    ``folders`` are those that it lies in without those that only name a role or a split, which are ``splits``;
-    ``above`` are those before a folder that names a role, `None` if there is none. ``stem`` is its name, ``core`` the
-    words of it that name no role.
-    """
-
-    item: Item
-    is_mask: bool
-    folders: Words
-    above: Words | None
-    stem: str
-    core: Words
-    splits: Words = ()
-    is_derivative: bool = False
-
-    @cached_property
-    def exact(self) -> Words:
-        """The words of folders and stem."""
-        return _words(*self.folders, self.stem)
-
-    @cached_property
-    def path(self) -> Words:
-        """The words of folders and core."""
-        return _words(*self.folders, *self.core)
-
-    @cached_property
-    def name(self) -> Words:
-        """The words of the core."""
-        return _words(*self.core)
-
-    @property
-    def entities(self) -> str:
-        """The suffix in BIDS, with the entities of an acquisition before it."""
-        parts = self.stem.split("_") if SUBJECT.match(self.stem) else []
-        return "_".join(part for part in parts if not part.startswith(NO_CHANNEL))
-
-    def part(self, *names: str) -> str:
-        """Return what the stem says beside the names of its case and patient, and the words of its role.
-
-        Of BIDS that is what an image shows beside subject and session, and the label of a mask.
-        """
-        if SUBJECT.match(self.stem) and self.is_mask:
-            return "_".join(LABEL_ENTITY.findall(self.stem))
-        if SUBJECT.match(self.stem):
-            return self.stem.rpartition("_")[2]
-        rest = self.stem
-        for name in sorted(names, key=len, reverse=True):
-            if name and rest != name and rest.startswith(name) and SEPARATOR.match(rest, len(name)):
-                rest = rest[len(name) :].lstrip("_-. ")
-                break
-            if rest == name:
-                return ""
-        words = _split(rest)
-        kept = [word for word in words if not (MASK_WORD if self.is_mask else IMAGE_WORD).fullmatch(word.casefold())]
-        return rest if len(kept) == len(words) else "_".join(kept)
-
-
-def _split(stem: str) -> list[str]:
-    """Return the words of a name, those of a role without digits that follow."""
-    return [word for word in SEPARATOR.split(GLUED.sub(r"\1_", stem)) if word]
-
-
-def _words(*texts: str) -> Words:
-    plain = (unicodedata.normalize("NFC", text).casefold() for text in texts)
-    return tuple(word for text in plain for word in SEPARATOR.split(text) if word)
 
 
 def _common(*each: Words) -> Words:
@@ -143,71 +47,20 @@ def _common(*each: Words) -> Words:
     return tuple(words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*each, strict=False)))
 
 
-def place_items(items: Sequence[Item], organs: Collection[str] = ()) -> list[Placed]:
-    """Return items with their roles; the last word of a folder's name states one only if that leaves images."""
-    placed = [place_item(item, organs, by_last_word=True) for item in items]
-    return [place_item(item, organs) for item in items] if all(one.is_mask for one in placed) else placed
-
-
-def place_item(item: Item, organs: Collection[str] = (), by_last_word: bool = False) -> Placed:
-    """Return an item with its role: a mask by its header, its name, its folder, or if ``organs`` name it."""
-    *parents, stem = item.key.split("/") if item.key else ("",)
-    of_derivatives = ""
-    if is_derivative := DERIVATIVES in parents[:-1]:
-        at = parents.index(DERIVATIVES)
-        by_pipeline = not SUBJECT.fullmatch(parents[at + 1])
-        of_derivatives = parents[at + 1].casefold() * by_pipeline
-        del parents[at : at + 1 + by_pipeline]
-    elif RAW in parents[:-1] and any(map(SUBJECT.fullmatch, parents)):
-        parents.remove(RAW)
-    folders = [_read_folder(name, by_last_word) for name in parents]
-    roles = [place for place, (kind, _) in enumerate(folders) if kind in ("image", "mask")]
-    words = _split(OF_MASK.sub("", stem) if SUBJECT.match(stem) else stem)
-    is_organ = stem in organs or any(re.search(rf"[_\-. ]{re.escape(organ)}$", stem) for organ in organs)
-    says_mask = any(MASK_WORD.fullmatch(word.casefold()) or READER.fullmatch(word) for word in words)
-    by_name = says_mask or bool(MASK_FOLDER.fullmatch(of_derivatives))
-    by_folder = folders[roles[-1]][0] == "mask" if roles else by_name
-    is_mask = by_folder or item.is_region or is_organ
-    role = MASK_WORD if is_mask else IMAGE_WORD
-    return Placed(
-        item,
-        is_mask,
-        tuple(name for _, name in folders if name),
-        tuple(name for _, name in folders[: roles[0] + 1] if name) if roles else None,
-        stem,
-        tuple(words) if is_organ else tuple(word for word in words if not role.fullmatch(word.casefold())),
-        tuple(name for name, (kind, _) in zip(parents, folders, strict=True) if kind == "split"),
-        is_derivative,
-    )
-
-
-def _read_folder(name: str, by_last_word: bool) -> tuple[str, str]:
-    """Return what the name of a folder states, "image", "mask", "split" or "", and what else it names, "" if nothing.
-
-    SiteA_masks are masks of SiteA.
-    """
-    plain = name.casefold()
-    for kind, pattern in (("image", IMAGE_FOLDER), ("mask", MASK_FOLDER)):
-        if pattern.fullmatch(plain):
-            return kind, ""
-        match = LAST_WORD.fullmatch(name) if by_last_word else None
-        if match and pattern.fullmatch(match["word"].casefold()):
-            return kind, "" if SPLIT_FOLDER.fullmatch(match["rest"].casefold()) else match["rest"]
-    return ("split", "") if SPLIT_FOLDER.fullmatch(plain) else ("", name)
-
-
 class Images:
     """An index of images by all that a mask may find them by."""
 
     def __init__(self, images: Sequence[Placed], masks: Sequence[Placed], inventory: Inventory) -> None:
         self.inventory = inventory
+        self.groups: dict[frozenset[int], Group] = {}  # of the masks that have images so far, by these
+        self.by_number: dict[int, list[Placed]] = {}  # of the other masks
         self.by: dict[str, dict[object, list[Placed]]] = defaultdict(lambda: defaultdict(list))
         paths, names = ({getattr(mask, kind) for mask in masks} for kind in ("path", "name"))
         for image in images:
             for kind in ("exact", "path", "name", "folders"):
                 self.by[kind][getattr(image, kind)].append(image)
             at = len(image.folders)
-            while at and not PATIENT_FOLDER.fullmatch(image.folders[at - 1]):
+            while at and not is_a("numbered", image.folders[at - 1]):
                 at -= 1
             self.by["patient folder"][image.folders[:at]].append(image)
             for kind, prefixes in (("path", paths), ("name", names)):
@@ -221,7 +74,44 @@ class Images:
                     if getattr(head, kind):
                         self.by[kind][getattr(head, kind)].append(image)
 
+    def pair(self, mask: Placed, images: list[Placed], rule: str) -> None:
+        """Add a mask to the group of its images, or to one that has them, too."""
+        key = frozenset(map(id, images))
+        key = next((known for known in self.groups if key < known), key)
+        self.groups.setdefault(key, Group(images, rule)).masks.append(mask)
 
+    def number(self, masks: Sequence[Placed]) -> None:
+        """Find the images of ``masks`` by number, if in one way each mask has a number and one image has it, too."""
+        self.by_number = {}
+        used = frozenset().union(*self.groups)
+        free = [image for images in self.by["folders"].values() for image in images if id(image) not in used]
+        for of_mask, of_image in NUMBERS:
+            wanted = Counter(map(of_mask, masks))
+            there: dict[object, list[Placed]] = defaultdict(list)
+            for image in free:
+                there[of_image(image)].append(image)
+            if None not in wanted and all(count == 1 == len(there[key]) for key, count in wanted.items()):
+                self.by_number = {id(mask): there[of_mask(mask)] for mask in masks}
+                return
+
+
+def _number(*texts: str) -> tuple[str, ...] | None:
+    """Return the numbers in texts without zeros before them; None if there is none."""
+    return without_zeros(tuple(NUMBER.findall(" ".join(texts)))) or None
+
+
+def _in_folder(depth: int) -> Callable[[Placed], object]:
+    return lambda one: _number(*one.folders[depth : depth + 1])
+
+
+# What a number of a mask is compared with, the most exact first: p1 and p01, img001 and label1, label0001 and the
+# patient PANCREAS_0001, or a folder of this name.
+NUMBERS: Sequence[tuple[Callable[[Placed], object], Callable[[Placed], object]]] = (
+    (lambda mask: without_zeros(mask.path), lambda image: without_zeros(image.path)),
+    ((lambda one: (number := _number(*one.core)) and (one.folders, number)),) * 2,
+    (lambda mask: _number(*mask.core), lambda image: _number(image.item.head.patient) if image.item.head else None),
+    *((lambda mask: _number(*mask.core), _in_folder(depth)) for depth in range(4)),
+)
 Rule = Callable[[Placed, Images], list[Placed]]
 
 
@@ -266,10 +156,20 @@ def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
     return near if len({image.folders for image in near}) == 1 else []
 
 
+def by_number(mask: Placed, images: Images) -> list[Placed]:
+    """Find the image of the same number, if all masks left have one: p01 of p1, PANCREAS_0001 of label0001."""
+    return images.by_number.get(id(mask), [])
+
+
 def by_folder(mask: Placed, images: Images) -> list[Placed]:
-    """Find all images in the folder of the mask, that of a patient, or in folders in it, such as P1/preprocessed."""
-    is_site = mask.above == mask.folders and not PATIENT_FOLDER.fullmatch("".join(mask.folders[-1:]))
-    if not mask.folders or is_site:
+    """Find all images in the folder of the mask, that of a patient, or in folders in it, such as P1/preprocessed.
+
+    A folder that holds images of several cases already is not one patient's.
+    """
+    is_site = mask.above == mask.folders and not is_a("numbered", "".join(mask.folders[-1:]))
+    there = {id(image) for image in images.by["folders"][mask.folders]}
+    is_shared = sum(bool(there & group) for group in images.groups) > 1
+    if not mask.folders or is_site or is_shared:
         return []
     return images.by["folders"][mask.folders] or images.by["patient folder"][mask.folders]
 
@@ -283,6 +183,7 @@ RULES: dict[str, Rule] = {  # by the words for the layout
     "images and masks of equal names": by_equal_names,
     "names of images that continue those of masks, such as P1_t1 and P1_seg": by_longer_image,
     "names of masks that continue those of images, such as p1 and p1_mask_1": by_longer_mask,
+    "images and masks of equal numbers, such as p01 and p1, or PANCREAS_0001 and label0001": by_number,
     "a folder for each patient, with images and masks": by_folder,
     "images and masks of equal names in different folders": by_name_anywhere,
 }
@@ -313,11 +214,14 @@ class Group:
     def name(self) -> str:
         """The name that its files have in common, or that of its patient."""
         image, mask = self.images[0], min(self.masks, key=lambda mask: len(mask.path))
-        pairs = ((image.path, mask.path), (image.name, mask.name), (_words(image.stem), mask.name))
+        if self.rule == NUMBER_RULE:
+            names = (image.stem, *image.folders, self.head.patient if self.head else "")
+            return next(name for name in names if _number(name) == _number(*mask.core))
+        pairs = ((image.path, mask.path), (image.exact, mask.path), (image.name, mask.name), (image.exact, mask.name))
         if len(self.images) == 1 and any(one and other[: len(one)] == one for one, other in pairs):
             return image.stem if image.core else image.folders[-1]
         if mask.core and any(other and one[: len(other)] == other for one, other in pairs):
-            stem = OF_MASK.sub("", mask.stem)
+            stem = PATTERNS["of mask"].sub("", mask.stem)
             return stem[stem.find(mask.core[0]) : stem.rfind(mask.core[-1]) + len(mask.core[-1])]
         stated = self.head.patient if self.head else ""
         return (stated if UID.fullmatch(self.patient) else "") or self.patient or stated or "case"
@@ -345,7 +249,7 @@ def arrange(
         by_name: Whether channels are chosen by name afterwards: among all images of a patient's folder or study, and
             patients may have others beside these.
     """
-    placed = _with_masks_beside(place_items(inventory.items, organs))
+    placed = _with_stacks(_with_masks_beside(place_items(inventory.items, organs)))
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
     groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
     if by_name:
@@ -359,12 +263,12 @@ def arrange(
             continue
         if image.item.head is not None and by_reference_only:
             left_out.append((_relative(inventory, image.item.path), f"{image.item.title}: no mask refers to it"))
-        elif groups and any(map(UNMASKED_FOLDER.fullmatch, image.item.key.casefold().split("/")[:-1])):
+        elif groups and any(map(is_unmasked, image.item.key.split("/")[:-1])):
             left_out.append((_relative(inventory, image.item.path), "in a folder of images without masks"))
         elif image.is_derivative:
             left_out.append((_relative(inventory, image.item.path), "a derivative that is no mask"))
         elif image.above is None and any(
-            PATIENT_FOLDER.fullmatch("/".join(image.folders[:end])) and image.folders[:end] in patients
+            is_a("numbered", "/".join(image.folders[:end])) and image.folders[:end] in patients
             for end in range(1, len(image.folders) + 1)
         ):
             left_out.append((_relative(inventory, image.item.path), "no mask is named for it"))
@@ -411,47 +315,55 @@ def _add_channels(groups: Sequence[Group], images: Sequence[Placed]) -> None:
 
 
 def _with_masks_beside(placed: Sequence[Placed]) -> list[Placed]:
-    """Return the items, with masks beside their images in a folder of images as masks."""
-    images = {(one.folders, _words(one.stem)) for one in placed if not one.is_mask}
+    """Return the items, as masks those named as an image beside them and a word of masks, or of what they mark."""
+    images = {(one.folders, words_of(*split_name(one.stem))) for one in placed if not one.is_mask}
     found = []
     for one in placed:
-        words = _split(one.stem)
-        kept = tuple(word for word in words if not MASK_WORD.fullmatch(word.casefold()))
-        named = _words(*kept)
+        words = split_name(one.stem)
+        kept = tuple(word for word in words if not (FILE_WORD["mask"].fullmatch(word) or MARKED.fullmatch(word)))
+        named = words_of(*kept)
         beside = any((one.folders, named[:end]) in images for end in range(len(named), 0, -1))
         is_beside = not one.is_mask and 0 < len(kept) < len(words) and beside
         found.append(replace(one, is_mask=True, core=kept) if is_beside else one)
     return found
 
 
+def _with_stacks(placed: Sequence[Placed]) -> list[Placed]:
+    """Return the items, with the pictures in a folder beside DICOM series, and no other image, as one mask."""
+    folders: dict[Path, list[Placed]] = defaultdict(list)
+    for one in placed:
+        if one.is_mask and name_and_suffix(one.item.path)[1] in PHOTOGRAPHS:
+            folders[one.item.path.parent].append(one)
+    images = [one for one in placed if not one.is_mask]
+    stacks = dict[int, Placed | None]()
+    for folder, masks in folders.items():
+        near = max((len(_common(image.item.path.parts, folder.parts)) for image in images), default=0)
+        beside = [image for image in images if len(_common(image.item.path.parts, folder.parts)) == near]
+        if len(masks) > 1 and beside and all(image.item.slices > 1 for image in beside):
+            first = masks[0]
+            key = first.item.key.rpartition("/")[0]
+            stack = place_item(Item(folder, key, slices=len(masks)), by_last_word=True)
+            stacks |= {id(mask): None for mask in masks} | {id(first): replace(stack, is_mask=True)}
+    return [one for one in (stacks.get(id(one), one) for one in placed) if one is not None]
+
+
 def _pair(masks: Sequence[Placed], images: Images) -> tuple[list[Group], list[str], list[Placed]]:
-    """Return the groups, why masks have none, and these masks."""
-    groups: dict[frozenset[int], Group] = {}
-    faults, unpaired = list[str](), list[Placed]()
-    for mask in masks:
-        for rule, find in RULES.items():
-            if find is by_folder and _is_shared(mask, images, groups.values()):
-                continue
+    """Return the groups, why DICOM masks have none, and the masks without images."""
+    unpaired = [*masks]
+    for rule, find in RULES.items():
+        images.number([mask for mask in unpaired if not mask.item.is_region])
+        unpaired, of_rule = [], unpaired
+        for mask in of_rule:
             found = find(mask, images)
             if found := [image for image in found if image.splits == mask.splits] or found:
-                key = frozenset(map(id, found))
-                key = next((known for known in groups if key < known), key)
-                groups.setdefault(key, Group(found, rule)).masks.append(mask)
-                break
-        else:
-            unpaired.append(mask)
-            if mask.item.is_region:
-                faults.append(_unreferred(mask, images))
+                images.pair(mask, found, rule)
+            else:
+                unpaired.append(mask)
+    groups = images.groups
     for key in [key for key in groups if any(key < other for other in groups)]:
         larger = next(other for other in groups if key < other)
         groups[larger].masks += groups.pop(key).masks
-    return list(groups.values()), faults, unpaired
-
-
-def _is_shared(mask: Placed, images: Images, groups: Iterable[Group]) -> bool:
-    """Return whether the folder of a mask holds images of several cases already, so that it is not one patient's."""
-    there = {id(image) for image in images.by["folders"][mask.folders]}
-    return sum(bool(there & set(map(id, group.images))) for group in groups) > 1
+    return list(groups.values()), [_unreferred(mask, images) for mask in unpaired if mask.item.is_region], unpaired
 
 
 def _unreferred(mask: Placed, images: Images) -> str:
@@ -478,7 +390,9 @@ def _find_patients(groups: Sequence[Group]) -> None:
         above = [folders[: place + 1] for place in range(len(folders))]
         several = [len(by_folder[folder]) > 1 for folder in above]
         at = next((place for place, folder in enumerate(above) if _is_patient(folder, begins, several[place])), None)
-        if image.above and at is None and PATIENT_NAME.fullmatch(image.above[-1]):  # P1/images/001, P1/masks/001
+        if group.rule == NUMBER_RULE and group.name in folders:
+            at = folders.index(group.name)
+        if image.above and at is None and is_a("patient", image.above[-1]):  # P1/images/001, P1/masks/001
             at = len(image.above) - 1
             group.site = image.above[:-1]
         elif image.above is not None and at is None:
@@ -489,7 +403,7 @@ def _find_patients(groups: Sequence[Group]) -> None:
             group.site = folders if at is None else folders[:at]
         else:
             group.site = folders if at is None else folders[:at]
-        if at and VISIT_FOLDER.fullmatch(folders[at]) and len(group.site) == at:  # anna/baseline, anna/followup
+        if at and is_a("visit", folders[at]) and len(group.site) == at:  # anna/baseline, anna/followup
             at -= 1
             group.site = folders[:at]
         group.patient = "" if at is None else folders[at]
@@ -503,10 +417,10 @@ def _begins(group: Group, folder: str) -> bool:
 
 def _is_patient(folder: Words, begins: Mapping[Words, list[bool]], has_several: bool) -> bool:
     """Return whether a folder is a patient's: most names in it begin with its own; of several cases it has a number."""
-    if SUBJECT.fullmatch(folder[-1]):
+    if is_a("subject", folder[-1]):
         return True
     own = begins[folder]
-    return 2 * sum(own) > len(own) and (not has_several or bool(PATIENT_FOLDER.fullmatch(folder[-1])))
+    return 2 * sum(own) > len(own) and (not has_several or is_a("numbered", folder[-1]))
 
 
 def _shorten_sites(groups: Sequence[Group], one_site: bool) -> None:
@@ -622,7 +536,7 @@ def _choose_masks(
     if len(masks) == 1:
         return [*masks.values()], (), []
     plain = [name for name in masks if not name]
-    readers = [name for name in masks if READER.search(name)]
+    readers = [name for name in masks if is_reader(name)]
     if len(plain) == 1 and len(readers) == len(masks) - 1:
         return [masks[""]], (), _without(masks, plain, OTHER_READER)
     if all(not name or name.isdigit() for name in masks):  # parts of one mask
@@ -675,7 +589,8 @@ UNNAMED = "an organ that --labels does not name"
 OTHER_READER = "the mask of another reader"
 ANOTHER = "another mask of the case is in a folder for masks"
 FEWEST_PATIENTS = 3
-FOLDER_RULE = next(words for words, rule in RULES.items() if rule is by_folder)
+NAME_OF_RULE = {rule: words for words, rule in RULES.items()}
+FOLDER_RULE, NUMBER_RULE, EQUAL_NAMES = map(NAME_OF_RULE.__getitem__, (by_folder, by_number, by_equal_names))
 
 
 def _without(masks: dict[str, Placed], chosen: Collection[str], reason: str) -> list[tuple[Placed, str]]:

@@ -1,17 +1,27 @@
-"""Public releases whose files lie in a plain layout: one row of `Layout` each, with licence and citation.
+"""Public releases: one row of `Layout` each, of where files, sites and patients are, with licence and citation.
 
 The releases that need more than patterns have modules of their own.
 """
 
+from dataclasses import replace
 from functools import partial
 
-from fedmerit_data.readers.kind import Layout, disc_kind, fundus_kind, prostate_kind
-from fedmerit_data.readers.prostate import decode
-from fedmerit_data.spatial.photographs import EYE, decode_binary, decode_disc_index, decode_rings, decode_stereo
+import numpy as np
 
-ANY = ".*"  # pattern of every file
+from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import Decoded, RawCase
+from fedmerit_data.readers.kind import Kind, disc_kind, fundus_kind, photo_kind, prostate_kind
+from fedmerit_data.readers.label_map import LabelMap
+from fedmerit_data.readers.labelled_images import decode as decode_labelled
+from fedmerit_data.readers.prostate import decode
+from fedmerit_data.readers.release_layout import ANY, Layout, Table, by_column, by_name
+from fedmerit_data.spatial.geometry import slice_volume
+from fedmerit_data.spatial.photographs import EYE, decode_binary, decode_disc_index, decode_rings, decode_stereo
+from fedmerit_data.spatial.volumes import read_volume
+
 BELOW = "(.*/)?"  # pattern of any folders
 NIFTI = r"\.nii(\.gz)?"
+PICTURE = r"\.(?i:png|jpe?g|tiff?|bmp)"
 
 MULTISITE_NAMES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
 # Case numbers start again at some sites, so a patient is a site and a number.
@@ -29,6 +39,37 @@ PROSTATE_MULTISITE = prostate_kind(
     licence="research use; the terms of PROMISE12, NCI-ISBI 2013 and I2CVB hold for their cases",
     citation="Liu et al., MS-Net: multi-site network for improving prostate segmentation with heterogeneous MRI "
     "data, IEEE TMI 2020",
+)
+
+# As the multi-site release lists the cases; those it does not list, of 00 to 49, are RUNMC's.
+HOSPITALS = {"BIDMC": {0, *range(2, 13)}, "UCL": {1, *range(26, 38)}, "HK": {*range(38, 50)}}
+REST, CASES = "RUNMC", range(50)
+
+
+def _hospital(case: str, path: str, table: Table) -> str:
+    number = int(case.removeprefix("Case"))
+    if number not in CASES:
+        raise BadInput(f"{path}: training cases are numbered 00 to 49; move it out of the source")
+    return next((name for name, numbers in HOSPITALS.items() if number in numbers), REST)
+
+
+PROMISE12 = prostate_kind(
+    description="PROMISE12, split into its hospitals: CaseNN.mhd/.raw + CaseNN_segmentation.mhd/.raw",
+    find_sites=Layout(
+        expected="CaseNN.mhd and CaseNN_segmentation.mhd with their .raw files",
+        image=rf"{BELOW}(?i:(?P<case>case\d+)\.mhd)",
+        masks={"mask": rf"{BELOW}(?i:(?P<case>case\d+)_segmentation\.mhd)"},
+        strays={
+            rf"{BELOW}(?i:case\d+(_segmentation)?\.z?raw)": "its .mhd header is missing",
+            ANY: "not named CaseNN or CaseNN_segmentation .mhd, .raw",
+        },
+        site=_hospital,
+        case=str.capitalize,
+    ).find_sites,
+    decode=decode,
+    licence="research use; cite the challenge",
+    citation="Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, "
+    "Medical Image Analysis 2014",
 )
 
 MSD_PROSTATE = prostate_kind(  # images of two channels, T2 and ADC; masks of zones 1 and 2
@@ -165,4 +206,165 @@ ICHALLENGE = disc_kind(
     ).find_sites,
     decode=decode_disc_index,
     licence="research use",
+)
+
+
+def _pranet_site(case: str, path: str, table: Table) -> str:
+    """Return the collection of a polyp image; of the training images those whose names begin with c are Kvasir's."""
+    folder = path.split("/")
+    if "TestDataset" in folder:
+        return folder[folder.index("TestDataset") + 1]
+    return "Kvasir" if case.startswith("c") else "CVC-ClinicDB"
+
+
+def _first_words(case: str, count: int) -> str:
+    return "_".join(case.split("_")[:count])
+
+
+POLYPGEN = photo_kind(
+    description="PolypGen 2021: data_C1 to data_C6, {images,masks}_CN, as six sites",
+    task="polyp",
+    labels=("polyp",),
+    find_sites=Layout(
+        expected="data_C1 to data_C6 with images_CN/*.jpg and masks_CN/*_mask.jpg",
+        image=rf"{BELOW}data_C\d/images_C\d/(?P<case>[^/]+){PICTURE}",
+        masks={"mask": rf"{BELOW}data_C\d/masks_C\d/(?P<case>[^/]+?)_mask{PICTURE}"},
+        site=by_name(r"data_(?P<site>C\d)/"),
+    ).find_sites,
+    decode=decode_binary,
+    licence="CC BY 4.0",
+    citation="Ali et al., A multi-centre polyp detection and segmentation dataset for generalisability assessment, "
+    "Scientific Data 2023",
+)
+
+POLYP_FIVE = photo_kind(
+    description="PraNet's polyp folders: TrainDataset and TestDataset/COLLECTION, {images,masks}, as five sites",
+    task="polyp",
+    labels=("polyp",),
+    find_sites=Layout(
+        expected="TrainDataset/{images,masks} and TestDataset/COLLECTION/{images,masks}",
+        image=rf"{BELOW}(?P<within>(TrainDataset|TestDataset/[^/]+)/)images/(?P<case>[^/]+){PICTURE}",
+        masks={"mask": rf"{BELOW}(?P<within>(TrainDataset|TestDataset/[^/]+)/)masks/(?P<case>[^/]+){PICTURE}"},
+        site=_pranet_site,
+    ).find_sites,
+    decode=decode_binary,
+    licence="research use; the terms of each collection hold",
+    notes={
+        "CVC-ClinicDB": "its 612 frames are of 29 sequences: name these with --patient-table, or frames of one "
+        "sequence are trained on and tested"
+    },
+    citation="Fan et al., PraNet: parallel reverse attention network for polyp segmentation, MICCAI 2020",
+)
+
+TCGA_LGG = photo_kind(
+    description="TCGA-LGG by Buda: TCGA_SITE_PATIENT_DATE/*_N.tif + *_N_mask.tif, a site per TCGA code",
+    task="glioma",
+    labels=("tumour",),
+    find_sites=Layout(
+        expected="folders TCGA_SITE_PATIENT_DATE with TCGA_SITE_PATIENT_DATE_N.tif and ..._N_mask.tif",
+        image=rf"{BELOW}(?P<case>TCGA_[^/_]+_[^/_]+_\d+_\d+){PICTURE}",
+        masks={"mask": rf"{BELOW}(?P<case>TCGA_[^/_]+_[^/_]+_\d+_\d+)_mask{PICTURE}"},
+        site=by_name(r"TCGA_(?P<site>[A-Z0-9]+)_[^/_]+_\d+_\d+\.[^/.]+$"),
+        patient=partial(_first_words, count=3),
+    ).find_sites,
+    decode=decode_binary,
+    licence="CC BY-NC-SA 4.0",
+    citation="Buda et al., Association of genomic subtypes of lower-grade gliomas with shape features automatically "
+    "extracted by a deep learning algorithm, Computers in Biology and Medicine 2019",
+)
+
+TUMOUR: LabelMap = {"whole_tumour": (1, 2, 4), "core": (1, 4), "enhancing": (4,)}
+FETS = Kind(
+    description="FeTS 2022: FeTS2022_NNNNN/*_{flair,t1,t1ce,t2,seg}.nii.gz, a site per partition of partitioning_1.csv",
+    task="brain-tumour",
+    labels=tuple(TUMOUR),
+    channels=4,
+    find_sites=Layout(
+        expected="folders FeTS2022_NNNNN and partitioning_1.csv",
+        image=rf"{BELOW}(?P<case>FeTS2022_\d+)_(?P<channel>flair|t1|t1ce|t2){NIFTI}",
+        masks={"mask": rf"{BELOW}(?P<case>FeTS2022_\d+)_seg{NIFTI}"},
+        channels=("t1", "t1ce", "t2", "flair"),
+        table=("partitioning_1.csv",),
+        columns=("subject_id",),
+        site=by_column("partition_id", prefix="institution-"),
+    ).find_sites,
+    decode=partial(decode_labelled, labels=TUMOUR, channels=4),
+    normalisation="mri_by_channel",
+    field_of_view=None,
+    licence="CC BY 4.0; terms of the challenge",
+    citation="Pati et al., The federated tumor segmentation (FeTS) challenge, 2021",
+)
+
+PICAI = prostate_kind(
+    description="PI-CAI: PATIENT/PATIENT_STUDY_t2w.mha + an AI's gland masks, a site per center of marksheet.csv",
+    find_sites=Layout(
+        expected="PATIENT/PATIENT_STUDY_t2w.mha, whole_gland/AI/Bosma22b/PATIENT_STUDY.nii.gz and marksheet.csv",
+        image=rf"{BELOW}(?P<case>\d+_\d+)_t2w\.mha",
+        masks={"mask": rf"{BELOW}whole_gland/AI/Bosma22b/(?P<case>\d+_\d+){NIFTI}"},
+        patient=partial(_first_words, count=1),
+        table=("marksheet.csv",),
+        columns=("patient_id", "study_id"),
+        site=by_column("center"),
+    ).find_sites,
+    decode=partial(decode_labelled, labels={"prostate": ()}, channels=1),
+    licence="CC BY-NC 4.0; its masks of the gland are an AI's, not experts'",
+    notes={"": "masks of the gland are an AI's, not experts'; 328 of the cases of the release are PROSTATEx's"},
+    citation="Saha et al., Artificial intelligence and radiologists in prostate cancer detection on MRI (PI-CAI), "
+    "Lancet Oncology 2024",
+)
+
+MAMA_MIA = Kind(
+    description="MAMA-MIA: images/ID/ID_000N.nii.gz + segmentations/expert/ID.nii.gz, a site per collection",
+    task="breast-tumour",
+    labels=("tumour",),
+    channels=1,
+    find_sites=Layout(
+        expected="images/ID/ID_0001.nii.gz, the first phase after contrast, and segmentations/expert/ID.nii.gz",
+        image=rf"{BELOW}(?i:images/[^/]+/(?P<case>[^/]+)_0001{NIFTI})",
+        masks={"mask": rf"{BELOW}(?i:segmentations/expert/(?P<case>[^/]+){NIFTI})"},
+        site=by_name(r"(?i:/(?P<site>[a-z]+[12]?)[_-]?[^/]*_0001\.nii(\.gz)?$)"),
+    ).find_sites,
+    decode=partial(decode_labelled, labels={"tumour": ()}, channels=1),
+    normalisation="mri",
+    field_of_view=None,
+    licence="CC BY-NC 4.0",
+    citation="Garrucho et al., A large-scale multicenter breast cancer DCE-MRI benchmark dataset with expert "
+    "segmentations, Scientific Data 2025",
+)
+
+HEART: LabelMap = {"left_ventricle": (1,), "myocardium": (2,), "right_ventricle": (3,)}
+MNMS_TABLES = ("211230_M&Ms_Dataset_information_diagnosis_opendataset.csv", "mnms_dataset_info.csv")
+
+
+def decode_mnms(case: RawCase) -> Decoded:
+    """Decode one time of a patient, with its mask of the same time."""
+    index = case.parts[0].index
+    image, mask = read_volume(case.image, index), read_volume(case.label, index)
+    parts = [
+        slice_volume(case, image, replace(mask, voxels=(mask.voxels == value).astype(np.float32)))
+        for (value,) in HEART.values()
+    ]
+    return replace(parts[0], label=np.concatenate([part.label for part in parts], axis=1))
+
+
+MNMS = Kind(
+    description="M&Ms: ID/ID_sa.nii.gz + ID_sa_gt.nii.gz of two times each, a site per centre of its table",
+    task="heart",
+    labels=tuple(HEART),
+    channels=1,
+    find_sites=Layout(
+        expected="ID/ID_sa.nii.gz and ID_sa_gt.nii.gz, and the table of the data set as CSV",
+        image=rf"{BELOW}(?P<case>[^/]+)_sa{NIFTI}",
+        masks={"mask": rf"{BELOW}(?P<case>[^/]+)_sa_gt{NIFTI}"},
+        table=MNMS_TABLES,
+        columns=("external code",),
+        site=by_column("centre", "center", prefix="centre-"),
+        times=("ed", "es"),  # the two times of a heartbeat that have masks
+    ).find_sites,
+    decode=decode_mnms,
+    normalisation="mri",
+    field_of_view=None,
+    licence="CC BY-SA 4.0",
+    citation="Campello et al., Multi-centre, multi-vendor and multi-disease cardiac segmentation: the M&Ms challenge, "
+    "IEEE TMI 2021",
 )

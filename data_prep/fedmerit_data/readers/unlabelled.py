@@ -18,7 +18,7 @@ from fedmerit_data.readers.inventory import (
     stem_of,
     take_inventory,
 )
-from fedmerit_data.readers.layouts import Placed, place_item
+from fedmerit_data.readers.names import Placed, place_item
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,7 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
 def _header(path: Path) -> pydicom.Dataset:
     with report_dicom_damage(path, "DICOM slice"):
         header = pydicom.dcmread(with_preamble(path))
+        header.filename = str(path)  # also of one read from memory
         what = header.get("Modality") or "DICOM without an image"
         if "Rows" not in header or "PixelData" not in header or what == "SEG":
             raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")

@@ -103,7 +103,10 @@ def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
     apart = min(distance(first, second, image.voxels.shape) for first, second in pairs)
     if not apart <= CORNER_TOLERANCE:
         unlocated = [volume.path for volume in (image, label) if not volume.is_located]
-        why = f"the header of {unlocated[0].name} states no place" if unlocated else "the affines differ"
+        why = "the affines differ"
+        if unlocated:
+            which = "its header" if unlocated[0] == label.path else "that of its image"
+            why = f"{which} states no place: if it was drawn on these voxels, copy the other's header to it"
         raise BadInput(
             f"{label.path}: is up to {apart:.1f} mm away from its image {image.path.name} ({why}); "
             "they have to have one geometry"

@@ -27,6 +27,7 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits
 DEEP = ("I;16", "I;16L", "I;16B", "I", "F")  # grey levels of more bits
 LOSSLESS_WEBP = b"VP8L"  # within the first bytes of such a file
 UPRIGHT = 1
+PLANES, SAMPLES, SEPARATE = 284, 277, 2  # tags of TIFF, and what says that a colour follows the other
 LUMA = 0.299, 0.587, 0.114
 PNG_HEADER, PNG_COLOURS = 26, (2, 4, 6)  # bytes up to depth and type; types of several numbers a pixel
 STEEP = 160  # grey levels by which most 3 x 3 pixels within a soft edge differ less
@@ -51,6 +52,11 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
                 raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
             if file.format not in ("JPEG", "MPO") and (pictures := getattr(file, "n_frames", 1)) != 1:
                 raise BadInput(f"{path}: has {pictures} pictures; expected one: save the one to use as a file")
+            if file.format == "TIFF" and file.tag_v2.get(PLANES) == SEPARATE and file.tag_v2.get(SAMPLES, 1) > 3:
+                raise BadInput(
+                    f"{path}: its {file.tag_v2[SAMPLES]} planes are colours or slices of a volume; save slices as "
+                    "pages of grey levels (tifffile: photometric='minisblack'), or one picture as PNG"
+                )
             if (orientation := file.getexif().get(ExifTags.Base.Orientation, UPRIGHT)) != UPRIGHT:
                 raise BadInput(
                     f"{path}: is stored rotated (EXIF orientation {orientation}), and its mask or image may fit either "
@@ -78,7 +84,10 @@ def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
     with _opened(path, (*MODES, *DEEP)) as file:
         if file.mode not in DEEP and _has_deep_colours(path, file.format):
             with report_damage(path, "image"):
-                colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path))).astype(np.float32)
+                colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path)))
+            if colours.dtype.itemsize == 1:  # as ITK reads planes of colours
+                raise BadInput(f"{path}: stores its colours in a way that is not read without loss; save it as PNG")
+            colours = colours.astype(np.float32)
             colours = colours[..., :3] if colours.shape[-1] > 2 else np.repeat(colours[..., :1], 3, axis=-1)
             return to_grey(colours) if mode == "L" else colours
         if file.mode not in DEEP:

@@ -181,7 +181,11 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
         stored = voxel_file.stat().st_size
         is_coloured = colours and channel is not None and proxy.dtype.names == COLOURS
         if proxy.dtype.kind not in "buif" and not is_coloured:
-            raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
+            what = "colours" if proxy.dtype.names else str(proxy.dtype)
+            raise BadInput(
+                f"{path}: has voxels of type {what}; expected one real number per voxel: export grey levels, or a mask "
+                "of numbers"
+            )
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
         stack = np.asarray(proxy[..., channel] if chosen else proxy)

@@ -9,6 +9,7 @@ import pytest
 from layouts import AXIAL, box, save_nifti, save_png, volume
 from layouts_dicom import save_structures
 from layouts_prostate import save_series
+from pydicom import dcmread
 
 from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
@@ -78,6 +79,14 @@ BY_NAME = {  # image and mask; site, case and patient
     ),
     "folders in a patient's": ("C1/P1/preprocessed/P1.nii.gz", "C1/P1/masks/consensus.nii.gz", ("C1", "P1", "C1-P1")),
     "role first": ("Image_01L.nii.gz", "Image_01L_1stHO.nii.gz", ("raw", "Image_01L", "raw-Image_01L")),
+    "a word of its role with a number": ("img01.nii.gz", "img01_mask.nii.gz", ("raw", "img01", "raw-img01")),
+    "zeros before numbers": ("H1/images/p01.nii.gz", "H1/masks/p1.nii.gz", ("H1", "p01", "H1-p01")),
+    "equal numbers": ("images/img_001.nii.gz", "labels/seg1.nii.gz", ("raw", "img_001", "raw-img_001")),
+    "folders that repeat their patient": (
+        "P2/P2_Dermoscopic_Image/P2.nii.gz",
+        "P2/P2_lesion/P2_lesion.nii.gz",
+        ("raw", "P2", "raw-P2"),
+    ),
     "kits": ("case_00/imaging.nii.gz", "case_00/segmentation.nii.gz", ("raw", "case_00", "raw-case_00")),
 }
 
@@ -88,6 +97,62 @@ def test_find_sites_pairs_names_that_go_together(tmp_path, name):
     files(tmp_path / "raw", (image, mask))
     expected = {site: {case: (patient, [image.rpartition("/")[2]])}}
     assert found(tmp_path / "raw") == expected
+
+
+def test_find_sites_refuses_masks_whose_numbers_are_those_of_several_images(tmp_path):
+    for name in ("p1", "p01"):
+        save_nifti(tmp_path / "images" / f"{name}.nii.gz", volume(0))
+    save_nifti(tmp_path / "masks" / "p001.nii.gz", box())
+    with pytest.raises(BadInput, match=r"p001\.nii\.gz: its image is missing") as refused:
+        generic.find_sites(tmp_path)
+    assert "no image is named as p001.nii.gz, as p01.nii.gz might be" in str(refused.value)
+
+
+def test_find_sites_pairs_masks_with_folders_of_their_number(tmp_path):
+    for number in (1, 2, 10):
+        image, mask = f"CT/PAT_{number:04d}/2015-1-3/ax.nii.gz", f"TCIA_labels-02-05-2017/label{number:04d}.nii.gz"
+        files(tmp_path, (image, mask))
+    (cases,) = found(tmp_path, site="A").values()
+    assert {name: patient for name, (patient, _) in cases.items()} == {
+        f"PAT_{number:04d}": f"A-PAT_{number:04d}" for number in (1, 2, 10)
+    }
+
+
+def stack_of_pictures(root, names):
+    """Two series of DICOM with a folder of pictures, the one of the second slice from the feet with a square."""
+    for patient in "12":
+        folder = root / "CT" / patient
+        save_series(folder / "DICOM_anon", volume(1), suffix=".dcm")
+        paths = sorted((folder / "DICOM_anon").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
+        for place, path in enumerate(paths):
+            path.rename(path.with_name(f"x{place}.dcm"))
+            pixels = np.zeros(volume(1).shape[1::-1], np.uint8)
+            pixels[5:9, 4:8] = 255 * (place == 1)
+            save_png(folder / "Ground" / names.format(place), pixels)
+
+
+@pytest.mark.parametrize("names", ["x{}.png", "liver_GT_{:03d}.png"])
+def test_find_sites_takes_a_picture_for_each_slice_as_a_mask(tmp_path, names):
+    stack_of_pictures(tmp_path, names)
+    kind = generic.generic_kind({"liver": (255,)}, channels=1)
+    (site,) = kind.find_sites(tmp_path)
+    case, _ = site.cases
+    label = kind.decode(case).label
+    assert (site.name, case.name, case.patient, case.label.name) == ("CT", "1", "CT-1", "Ground")
+    assert [int(part.sum()) for part in label] == [0, 16, 0, 0]
+    (tmp_path / "CT" / "1" / "Ground" / names.format(3)).unlink()
+    with pytest.raises(BadInput, match="3 pictures, its image has 4 slices"):
+        kind.decode(case)
+
+
+def test_pictures_in_another_order_than_slices_are_refused(tmp_path):
+    stack_of_pictures(tmp_path, "GT{}.png")
+    folder = tmp_path / "CT" / "1" / "DICOM_anon"
+    for name, other in (("x0", "y"), ("x2", "x0"), ("y", "x2")):
+        (folder / f"{name}.dcm").rename(folder / f"{other}.dcm")
+    kind = generic.generic_kind({"liver": (255,)}, channels=1)
+    with pytest.raises(BadInput, match="name each picture as its slice"):
+        kind.decode(kind.find_sites(tmp_path)[0].cases[0])
 
 
 def test_find_sites_joins_numbered_parts_of_a_mask(tmp_path):
@@ -330,6 +395,12 @@ def test_refusal_says_that_polygons_are_not_read(tmp_path, name):
     (tmp_path / "raw" / name).write_text(POLYGONS[name])
     with pytest.raises(BadInput, match=rf"{name}: polygons or boxes, which are not read; export masks as pictures"):
         generic.find_sites(tmp_path / "raw")
+
+
+def test_refusal_says_that_an_archive_is_to_be_unpacked(tmp_path):
+    (tmp_path / "Task05.tar").write_bytes(b"x")
+    with pytest.raises(BadInput, match=r"Task05\.tar: is an archive: unpack it"):
+        generic.find_sites(tmp_path)
 
 
 def test_find_sites_takes_folders_of_visits_for_one_patient(tmp_path):

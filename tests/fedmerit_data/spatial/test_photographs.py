@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from fedmerit.errors import BadInput
@@ -108,6 +109,22 @@ def test_grey_levels_of_16_bits_are_read_whole(tmp_path, name):
     np.testing.assert_array_equal(load_photograph(path, "L"), deep)
     np.testing.assert_array_equal(load_photograph(path, "RGB")[..., 2], deep)
     np.testing.assert_array_equal(load_levels(path, (5,))[0], deep)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_planes_of_a_tiff_file_that_may_be_slices_are_refused(tmp_path, kind):
+    """As tifffile stores an array (4, height, width) without further options."""
+    tifffile.imwrite(tmp_path / "p.tif", np.full((4, 12, 12), 200, kind), photometric="rgb", planarconfig="separate")
+    with pytest.raises(BadInput, match="its 4 planes are colours or slices of a volume"):
+        load_photograph(tmp_path / "p.tif", "L")
+
+
+def test_planes_of_deep_colours_are_refused_rather_than_cut(tmp_path):
+    tifffile.imwrite(
+        tmp_path / "p.tif", np.full((3, 12, 12), 2000, np.uint16), photometric="rgb", planarconfig="separate"
+    )
+    with pytest.raises(BadInput, match="not read without loss"):
+        load_photograph(tmp_path / "p.tif", "RGB")
 
 
 def test_several_pictures_are_no_damage(tmp_path):

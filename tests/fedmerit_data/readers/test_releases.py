@@ -28,8 +28,14 @@ def polypgen(root):
 def pranet(root):
     for name in ("cju0", "7"):
         pictures(root, f"TrainDataset/images/{name}.png", f"TrainDataset/masks/{name}.png")
-    pictures(root, "TestDataset/CVC-300/images/149.png", "TestDataset/CVC-300/masks/149.png")
-    return {"CVC-300": ["CVC-300-149"], "CVC-ClinicDB": ["CVC-ClinicDB-7"], "Kvasir": ["Kvasir-cju0"]}
+    for collection in ("CVC-300", "CVC-ColonDB"):  # two images of one name
+        pictures(root, f"TestDataset/{collection}/images/149.png", f"TestDataset/{collection}/masks/149.png")
+    return {
+        "CVC-300": ["CVC-300-149"],
+        "CVC-ColonDB": ["CVC-ColonDB-149"],
+        "CVC-ClinicDB": ["CVC-ClinicDB-7"],
+        "Kvasir": ["Kvasir-cju0"],
+    }
 
 
 def tcga(root):
