@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from monai.data import get_track_meta, set_track_meta
 from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange, SpatialCrop
 from numpy.typing import NDArray
-from scipy import ndimage
+from scipy import ndimage, sparse
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -180,9 +180,25 @@ def preprocess(
     with _without_records():
         image = normalise(crop(_planes(case.image)))
         image = BorderPad(beyond, value=float(image.min()))(image)
-        image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
-    stored = image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32)
+        stored = _resize(image.numpy(), size).reshape(*case.image.shape[:2], size, size)
     return resample_slices(stored, slices), resize_label(case.label, size, box, slices)
+
+
+def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """Return planes (n, height, width) on a ``size`` x ``size`` grid as MONAI's Resize does, but for float32 rounding.
+
+    Its smoothing and interpolation are linear along each axis, so together they are one matrix of few numbers in each
+    row. MONAI's convolution of whole planes takes two thirds of the time to prepare photographs.
+    """
+    rows, columns = (_weights(length, size) for length in planes.shape[1:])
+    return np.stack([(columns @ (rows @ plane).T).T for plane in planes])
+
+
+@lru_cache(maxsize=8)
+def _weights(length: int, size: int) -> sparse.csr_array:
+    """Return the weights (size, length) by which MONAI's Resize makes ``size`` values of ``length`` along an axis."""
+    weights = Resize((size, length), mode="bilinear", anti_aliasing=True)(torch.eye(length)[None])
+    return sparse.csr_array(weights[0].numpy())
 
 
 def resample_slices(volume: NDArray[np.float32], slices: int | None) -> NDArray[np.float32]:
