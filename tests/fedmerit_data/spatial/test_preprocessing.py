@@ -174,7 +174,7 @@ MONAI = {
 @pytest.mark.parametrize("shape", [(3, 2, 40, 52), (2, 3, 30, 30), (20, 1, 230, 230)])  # the last beyond a million
 @pytest.mark.parametrize(("box", "size"), [(Box(-3, 2, 50, 20), 16), (Box(2, -4, 25, 60), 64), (Box(0, 0, 30, 30), 30)])
 @pytest.mark.filterwarnings("ignore:Divide by zero")
-def test_prepared_arrays_are_those_of_monai_but_for_rounding(normalise, shape, box, size):
+def test_prepared_arrays_are_those_of_monai_within_rounding(normalise, shape, box, size):
     rng = np.random.default_rng(0)
     label = (rng.random(shape) > 0.7).astype(np.uint8)
     level = np.zeros(shape, np.float32)
