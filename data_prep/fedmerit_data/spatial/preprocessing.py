@@ -185,7 +185,7 @@ def preprocess(
 
 
 def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """Return planes (n, height, width) on a ``size`` x ``size`` grid as MONAI's Resize does, to within float32 rounding.
+    """Return planes (n, height, width) on a ``size`` x ``size`` grid as MONAI's Resize does, to float32 rounding.
 
     Its smoothing and interpolation are linear along each axis, so together they are one matrix of few numbers in each
     row. MONAI's convolution of whole planes takes two thirds of the time to prepare photographs.
