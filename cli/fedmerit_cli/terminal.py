@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 import signal
 import sys
 import threading
@@ -24,6 +25,14 @@ from fedmerit.schema.score_name import with_score_name
 from fedmerit.trust import allow, trust_records
 
 LONGEST_HELP = 1000  # characters, more than any line of help
+PLACEHOLDERS = {
+    "path": "PATH",
+    "Path": "PATH",
+    "str": "TEXT",
+    "int": "INTEGER",
+    "float": "NUMBER",
+    "%Y-%m-%d": "YYYY-MM-DD",
+}
 NAME_WIDTH = 36  # characters of an option with its placeholder; longer ones are wrapped
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,7 +76,8 @@ def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
     for option in command.get_params(ctx):
         if record := option.get_help_record(ctx):
             title = getattr(option, "rich_help_panel", None) or "Options"
-            kinds.setdefault("Arguments" if option.param_type_name == "argument" else title, []).append(record)
+            kind = "Arguments" if option.param_type_name == "argument" else title
+            kinds.setdefault(kind, []).append((_plain_placeholder(record[0]), _plain_range(record[1])))
     for name, one in commands.items():
         kinds.setdefault(one.rich_help_panel or "Commands", []).append((name, one.get_short_help_str(LONGEST_HELP)))
     paragraphs = [" ".join(text.split()) for text in (command.help or "").split("\n\n")]
@@ -81,6 +91,21 @@ def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     if command.epilog:
         console.print(Text(command.epilog), soft_wrap=True)
+
+
+def _plain_placeholder(name: str) -> str:
+    """Return an option's name with one form of placeholder: `PATH` for ``<path>`` and ``<list[Path]>``."""
+
+    def word(found: re.Match[str]) -> str:
+        kind = found[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
+        return PLACEHOLDERS.get(kind, kind)
+
+    return re.sub(r"<(.+)>", word, name)
+
+
+def _plain_range(text: str) -> str:
+    """Return an option's help with its range in words: ``from 0 to 1`` for ``0<=x<=1``, ``1 or more`` for ``x>=1``."""
+    return re.sub(r"\bx>=([^\];]+)", r"\1 or more", re.sub(r"([-\d.]+)<=x<=([-\d.]+)", r"from \1 to \2", text))
 
 
 class Command(TyperCommand):

@@ -54,6 +54,7 @@ def test_help_fits_a_screen_and_ends_with_an_example(fedmerit, monkeypatch, word
     lines = result.output.strip().splitlines()
     assert len(lines) <= MOST_LINES
     assert lines[0].startswith(f"Usage: root {' '.join(words)} ")
+    assert "<" not in result.output  # PATH, not the types of Python
     assert lines[-1].startswith(f"Example: fedmerit {' '.join(words)} ") or lines[-1] == f"Example: fedmerit {words[0]}"
 
 
