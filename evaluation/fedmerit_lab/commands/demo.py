@@ -22,7 +22,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to work in; finished runs in it are reused.")] = Path("demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 8,
 ) -> None:
-    """Run a demonstration: six generated hospitals, FedCE, FedAvg, local training, a free rider."""
+    """Run a demonstration: six generated hospitals, FedCE, FedAvg, local training, a free rider, the report."""
+    from fedmerit_evaluation.studies.run_processes import begin_processes
+
+    begin_processes()  # they import what step 3 needs while this process prepares
     from fedmerit_cli.printing import print_runs, print_sites, run_with_progress
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import prepare as prepare_sites
