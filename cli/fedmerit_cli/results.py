@@ -26,7 +26,13 @@ REPORT_PARTS = ("report.html", "report-files", "figures", "tables")  # a report 
 
 
 def expand_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders among ``paths``, those in a folder of ``compare`` by name; `BadInput` for site folders."""
+    """Return the run folders among ``paths``, those of ``compare`` in the order of its methods, others by name.
+
+    Raises:
+        BadInput: a path is of site folders.
+    """
+    from fedmerit_evaluation.studies.comparison import in_order_of_methods
+
     found: list[Path] = []
     runs = [path for path in paths if path.name not in REPORT_PARTS or (path / "run.json").exists()]
     for path in runs or paths:
@@ -34,7 +40,7 @@ def expand_runs(paths: Sequence[Path]) -> list[Path]:
         is_run = (path / "run.json").exists()
         if not (is_run or below) and ((path / "site.json").exists() or any(path.glob("*/site.json"))):
             raise BadInput(f"{path}: these are site folders; name a run folder, which `fedmerit run` wrote")
-        found += [path] if is_run or not below else below
+        found += [path] if is_run or not below else in_order_of_methods(path, below)
     return found
 
 

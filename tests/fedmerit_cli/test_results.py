@@ -217,3 +217,13 @@ def test_a_report_beside_runs_is_not_taken_for_a_run(tmp_path):
     (tmp_path / "report.html").write_text("")
     assert expand_runs(sorted(tmp_path.iterdir())) == runs
     assert expand_runs([tmp_path / "tables"]) == [tmp_path / "tables"]  # only this one: the caller refuses it
+
+
+def test_runs_of_a_comparison_are_in_the_order_of_its_methods(tmp_path):
+    names = ["cgsv_seed0", "fedce_combine-plus_seed0", "fedce_seed0", "fedce_seed1", "other_seed0", "standalone_seed0"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    assert [run.name for run in expand_runs([tmp_path])] == names
+    (tmp_path / "compare.json").write_text('{"methods": ["standalone", "fedce", "fedce:combine=plus", "cgsv"]}')
+    assert [run.name for run in expand_runs([tmp_path])] == [names[k] for k in (5, 2, 3, 1, 0, 4)]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import NVFLARE_ONLY
@@ -80,6 +80,17 @@ class PlannedRun:
         """Whether it is trained and tested."""
         exists = (self.folder / "run.json").exists()
         return exists and (bool(self.local_models) or is_finished(self.folder, int(read_run(self.folder)["rounds"])))
+
+
+def in_order_of_methods(out: Path, runs: Sequence[Path]) -> list[Path]:
+    """Return the runs below the folder of a study in the order in which its methods were named, others last."""
+    if not (out / STUDY).is_file():
+        return list(runs)
+    methods = read_object(out / STUDY).get("methods")
+    names = [f"{file_name(str(label))}_seed" for label in methods] if isinstance(methods, list) else []
+    return sorted(
+        runs, key=lambda run: next((k for k, name in enumerate(names) if run.name.startswith(name)), len(names))
+    )
 
 
 def prepare(

@@ -10,7 +10,7 @@ from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.terminal import Commands, console
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
-SETTINGS = {"recipe": "quick", "batch_size": "4"}
+SETTINGS = {"recipe": "quick", "batch_size": "4", "depth": "4"}
 SEEDS = (1, 2)  # besides 0: two seeds say little
 ATTACKS = {"freerider": {"site4": "zero"}}  # by run: this hospital returns the model that it received
 

@@ -267,6 +267,7 @@ def test_lead() -> None:
         "a has the highest mean Dice but is not significantly better than 4 of 5 other methods; the closest are "
         "m1 (+0.1 points), m2 (+0.2 points) and m3 (+0.3 points). It is significantly better than worse."
     )
+    assert "better than any of 4 other methods" in text(**dict.fromkeys("bcde", TIE))
     few = {"b": Verdict(Question.METHODS, "a", "b", TIE, FEW.insufficient_data)}
     assert say("lead", "a", few) == "Which method is best: too few test patients (4; at least 5 are needed)."
 
