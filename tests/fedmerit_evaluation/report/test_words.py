@@ -93,6 +93,10 @@ def test_answer_on_benefit_names_the_hospitals_at_which_it_is_shown() -> None:
     hospitals = tuple(replace(HOSPITAL, name=name, gain=gain, sample=ENOUGH) for name, gain in gains.items())
     model = replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH, hospitals=hospitals)
     assert say("answer_benefit", model).endswith("A gain is shown at A. Harm is shown at B.")
+    better = tuple(replace(hospitals[0], name=name) for name in "ABCD")
+    assert say("answer_benefit", replace(model, hospitals=better)).endswith("A gain is shown at every hospital.")
+    most = say("answer_benefit", replace(model, hospitals=(*better, hospitals[2])))
+    assert most.endswith("A gain is shown at 4 of 5 hospitals.")
 
 
 def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
@@ -105,8 +109,10 @@ def test_benefit_that_is_not_shown_says_what_could_have_been() -> None:
     wide = replace(model, verdicts=[replace(verdict, estimate=replace(verdict.estimate, error=0.5))])
     assert say("limit_of_benefit", wide).endswith("So few patients and seeds can show no gain.")
     apart = replace(model, mean_gain=replace(GAIN, p=0.06))
-    assert "The interval excludes 0, yet p, corrected" in say("limit_of_benefit", apart)
-    assert "may be there. The interval excludes 0" in say("limit_of_benefit", apart)
+    assert "may be there. The interval of the mean excludes 0, yet p, corrected" in say("limit_of_benefit", apart)
+    tie = replace(HOSPITAL, gain=replace(GAIN, p=0.06))
+    some = replace(apart, mean_gain=GAIN, hospitals=(HOSPITAL, tie, replace(tie, name="B")))
+    assert "gain. Intervals of A and B exclude 0, yet p, corrected" in say("limit_of_benefit", some)
 
 
 def test_benefit_without_local_or_federated_training() -> None:
