@@ -94,7 +94,7 @@ def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
 
 
 def _plain_placeholder(name: str) -> str:
-    """Return an option's name with one form of placeholder: `PATH` for ``<path>`` and ``<list[Path]>``."""
+    """Return an option's name with one form of placeholder: ``PATH`` for ``<path>`` and ``<list[Path]>``."""
 
     def word(found: re.Match[str]) -> str:
         kind = found[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
