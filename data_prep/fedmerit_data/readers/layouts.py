@@ -6,8 +6,9 @@ itself. `RULES` pair masks with images, the first that fits. A new layout is a w
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fedmerit_data.readers.names import (
     MARKED,
     NUMBER,
     PATTERNS,
+    SEPARATOR,
     Placed,
     Words,
     is_a,
@@ -39,6 +41,7 @@ from fedmerit_data.spatial.structures import read_regions
 
 UID = re.compile(r"\d+(?:\.\d+){4,}")
 UNUSUAL = re.compile(r"[/\\\x00-\x1f^#?%*:|\"<>]+")  # characters that names of files may not have everywhere
+MOST_FOLDERS = 4  # in which a number is looked for
 MAX_NAMED = 5  # organs or series in a message
 
 
@@ -53,7 +56,7 @@ class Images:
     def __init__(self, images: Sequence[Placed], masks: Sequence[Placed], inventory: Inventory) -> None:
         self.inventory = inventory
         self.groups: dict[frozenset[int], Group] = {}  # of the masks that have images so far, by these
-        self.by_number: dict[int, list[Placed]] = {}  # of the other masks
+        self.by_number: dict[int, tuple[list[Placed], str]] = {}  # of the other masks, with the name of the case
         self.by: dict[str, dict[object, list[Placed]]] = defaultdict(lambda: defaultdict(list))
         paths, names = ({getattr(mask, kind) for mask in masks} for kind in ("path", "name"))
         for image in images:
@@ -78,21 +81,65 @@ class Images:
         """Add a mask to the group of its images, or to one that has them, too."""
         key = frozenset(map(id, images))
         key = next((known for known in self.groups if key < known), key)
-        self.groups.setdefault(key, Group(images, rule)).masks.append(mask)
+        named = self.by_number[id(mask)][1] if rule == NUMBER_RULE else ""
+        self.groups.setdefault(key, Group(images, rule, named=named)).masks.append(mask)
 
     def number(self, masks: Sequence[Placed]) -> None:
-        """Find the images of ``masks`` by number, if in one way each mask has a number and one image has it, too."""
+        """Find the images of ``masks`` by number, if in one way of `_ways` every mask finds its own images."""
         self.by_number = {}
         used = frozenset().union(*self.groups)
         free = [image for images in self.by["folders"].values() for image in images if id(image) not in used]
-        for of_mask, of_image in NUMBERS:
-            wanted = Counter(map(of_mask, masks))
+        for of_mask, of_image, name in _ways({without_zeros(mask.path) for mask in masks}):
             there: dict[object, list[Placed]] = defaultdict(list)
             for image in free:
                 there[of_image(image)].append(image)
-            if None not in wanted and all(count == 1 == len(there[key]) for key, count in wanted.items()):
-                self.by_number = {id(mask): there[of_mask(mask)] for mask in masks}
+            wanted = Counter(map(of_mask, masks))
+            found = [there[key] for key in wanted if key is not None]
+            are_different = all(len({without_zeros(image.path) for image in images}) == len(images) for images in found)
+            if (
+                len(found) == len(masks)
+                and all(found)
+                and (are_different if name is None else {1} == {*map(len, found)})
+            ):
+                for mask in masks:
+                    images = there[of_mask(mask)]
+                    text = name(images[0]) if name else _same_words(mask, images[0])
+                    self.by_number[id(mask)] = images, text
                 return
+
+
+Key = Callable[[Placed], object]
+
+
+def _ways(paths: Collection[Words]) -> Iterator[tuple[Key, Key, Callable[[Placed], str] | None]]:
+    """Yield what to compare of masks and of images, and the name of the image, None: of its file; the most exact first.
+
+    The names except for zeros, of ``paths`` of masks: p1 and p01, p01_t1; the numbers of both names: label1 and img001;
+    the number of the mask and of the patient or of a folder: label0001 and PANCREAS_0001.
+    """
+
+    def number(mask: Placed) -> object:
+        return _number(*mask.core)
+
+    def begins(image: Placed) -> object:
+        words = without_zeros(image.path)
+        return next((words[:end] for end in range(len(words), 0, -1) if words[:end] in paths), None)
+
+    def in_folder(one: Placed) -> object:
+        return (one.folders, number(one)) if number(one) else None
+
+    yield lambda mask: without_zeros(mask.path), begins, None
+    yield in_folder, in_folder, lambda image: image.stem
+    names: list[Callable[[Placed], str]] = [lambda image: image.item.head.patient if image.item.head else ""]
+    names += [partial(_folder, depth) for depth in range(MOST_FOLDERS)]
+    for name in names:
+        yield number, lambda image, name=name: _number(name(image)), name  # type: ignore[misc]
+
+
+def _same_words(mask: Placed, image: Placed) -> str:
+    """Return the stem of an image that is named as its mask, else the words in folders and stem that both have."""
+    words = [word for text in (*image.folders, *image.core) for word in SEPARATOR.split(text) if word]
+    return image.stem if len(words) == len(mask.path) else "_".join(words[: len(mask.path)])
 
 
 def _number(*texts: str) -> tuple[str, ...] | None:
@@ -100,18 +147,10 @@ def _number(*texts: str) -> tuple[str, ...] | None:
     return without_zeros(tuple(NUMBER.findall(" ".join(texts)))) or None
 
 
-def _in_folder(depth: int) -> Callable[[Placed], object]:
-    return lambda one: _number(*one.folders[depth : depth + 1])
+def _folder(depth: int, one: Placed) -> str:
+    return "".join(one.folders[depth : depth + 1])
 
 
-# What a number of a mask is compared with, the most exact first: p1 and p01, img001 and label1, label0001 and the
-# patient PANCREAS_0001, or a folder of this name.
-NUMBERS: Sequence[tuple[Callable[[Placed], object], Callable[[Placed], object]]] = (
-    (lambda mask: without_zeros(mask.path), lambda image: without_zeros(image.path)),
-    ((lambda one: (number := _number(*one.core)) and (one.folders, number)),) * 2,
-    (lambda mask: _number(*mask.core), lambda image: _number(image.item.head.patient) if image.item.head else None),
-    *((lambda mask: _number(*mask.core), _in_folder(depth)) for depth in range(4)),
-)
 Rule = Callable[[Placed, Images], list[Placed]]
 
 
@@ -158,7 +197,7 @@ def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
 
 def by_number(mask: Placed, images: Images) -> list[Placed]:
     """Find the image of the same number, if all masks left have one: p01 of p1, PANCREAS_0001 of label0001."""
-    return images.by_number.get(id(mask), [])
+    return images.by_number.get(id(mask), ([], ""))[0]
 
 
 def by_folder(mask: Placed, images: Images) -> list[Placed]:
@@ -199,6 +238,14 @@ class Group:
     more: list[Placed] = field(default_factory=list)  # that may be further channels
     site: Words = ()  # folders above the patient's, the site's first
     patient: str = ""
+    named: str = ""  # if numbers pair it
+
+    @property
+    def beginning(self) -> str:
+        """The words that the names of all its files begin with."""
+        stems = [placed.stem for placed in (*self.images, *self.masks)]
+        cuts = [match.start() for match in SEPARATOR.finditer(stems[0])]
+        return next((stems[0][:cut] for cut in reversed(cuts) if len({stem[: cut + 1] for stem in stems}) == 1), "")
 
     @property
     def folder(self) -> Words:
@@ -214,9 +261,8 @@ class Group:
     def name(self) -> str:
         """The name that its files have in common, or that of its patient."""
         image, mask = self.images[0], min(self.masks, key=lambda mask: len(mask.path))
-        if self.rule == NUMBER_RULE:
-            names = (image.stem, *image.folders, self.head.patient if self.head else "")
-            return next(name for name in names if _number(name) == _number(*mask.core))
+        if self.named:
+            return self.named
         pairs = ((image.path, mask.path), (image.exact, mask.path), (image.name, mask.name), (image.exact, mask.name))
         if len(self.images) == 1 and any(one and other[: len(one)] == one for one, other in pairs):
             return image.stem if image.core else image.folders[-1]
@@ -390,14 +436,15 @@ def _find_patients(groups: Sequence[Group]) -> None:
         above = [folders[: place + 1] for place in range(len(folders))]
         several = [len(by_folder[folder]) > 1 for folder in above]
         at = next((place for place, folder in enumerate(above) if _is_patient(folder, begins, several[place])), None)
-        if group.rule == NUMBER_RULE and group.name in folders:
-            at = folders.index(group.name)
+        if group.named in folders:
+            at = folders.index(group.named)
         if image.above and at is None and is_a("patient", image.above[-1]):  # P1/images/001, P1/masks/001
             at = len(image.above) - 1
             group.site = image.above[:-1]
         elif image.above is not None and at is None:
-            at = len(image.above) if len(folders) > len(image.above) else None
-            group.site = image.above
+            below = range(len(image.above), len(folders))
+            at = next((place for place in below if is_a("numbered", folders[place]) or not several[place]), None)
+            group.site = folders[:at]
         elif at is None and (group.head is not None or group.rule == FOLDER_RULE or not group.masks[0].core):
             at = next((place for place in range(len(folders)) if not several[place]), None)
             group.site = folders if at is None else folders[:at]
@@ -452,6 +499,8 @@ def _cases(
     stems = Counter(group.name for group in groups)
     ids = {group.head.patient for group in groups if group.head and group.head.patient.casefold() not in NOBODY}
     parts = [_channel_parts(group) for group in groups]
+    times = Counter(mask.stem for group in groups for mask in group.masks)
+    of_one_case = frozenset(stem for stem, count in times.items() if count == 1 < len(groups))
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
     several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
     for group, channels in zip(groups, parts, strict=True):
@@ -469,7 +518,7 @@ def _cases(
             )
             continue
         try:
-            chosen, named, unused = _choose_masks(group, organs)
+            chosen, named, unused = _choose_masks(group, organs, of_one_case)
         except BadInput as error:
             faults.append(str(error))
             continue
@@ -491,7 +540,7 @@ def _cases(
 
 def _channel_parts(group: Group) -> dict[str, Placed]:
     """Return the images by the names of their channels: what their names say beside that of the case."""
-    names, images = (group.name, group.patient), [*group.images, *group.more]
+    names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
     above = len(_common(*(image.folders for image in images)))
 
     def described(image: Placed) -> str:
@@ -509,18 +558,20 @@ def _channel_parts(group: Group) -> dict[str, Placed]:
 
 
 def _choose_masks(
-    group: Group, organs: Collection[str]
+    group: Group, organs: Collection[str], of_one_case: Collection[str]
 ) -> tuple[list[Placed], tuple[str, ...], list[tuple[Placed, str]]]:
     """Return the masks of a case, the organ of each if they show one each, and the masks left out with the reason.
+
+    Those whose names are ``of_one_case`` show no organ, but a part of one mask each, such as a lesion.
 
     Raises:
         BadInput: there are several, and it is not clear which are meant.
     """
-    names = (group.name, group.patient)
+    names = (group.name, group.patient, group.beginning)
     exported = [mask for mask in group.masks if mask.item.path.parent == group.images[0].item.path]
     if exported and len(exported) < len(group.masks):  # with the slices, by a planning system
         others = replace(group, masks=[mask for mask in group.masks if mask not in exported])
-        used, organs_of_used, unused = _choose_masks(others, organs)
+        used, organs_of_used, unused = _choose_masks(others, organs, of_one_case)
         return used, organs_of_used, [*unused, *((mask, ANOTHER) for mask in exported)]
     if len(group.masks) > 1 and all(mask.item.is_region for mask in group.masks):
         return _choose_regions(group, organs)
@@ -539,7 +590,8 @@ def _choose_masks(
     readers = [name for name in masks if is_reader(name)]
     if len(plain) == 1 and len(readers) == len(masks) - 1:
         return [masks[""]], (), _without(masks, plain, OTHER_READER)
-    if all(not name or name.isdigit() for name in masks):  # parts of one mask
+    in_own_folder = all(mask.stem == name and mask.stem in of_one_case for name, mask in masks.items())
+    if in_own_folder or all(not name or name.isdigit() for name in masks):  # parts of one mask
         return [masks[name] for name in sorted(masks)], ("",) * len(masks), []
     few = sorted(masks)[:MAX_NAMED]
     more = ", ..." if len(masks) > len(few) else ""

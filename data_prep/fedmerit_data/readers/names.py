@@ -17,9 +17,9 @@ Role = Literal["image", "mask", "split", ""]
 
 WORDS: Mapping[str, str] = {  # in lower case and singular; digits may follow
     # what a file or folder holds
-    "image": "image img imaging scan volume vol input photo picture",
-    "mask": "mask msk label seg dseg segmentation segmask annotation annot anno gt groundtruth ground truth manual roi "
-    "contour delineation structure",
+    "image": "image img imaging scan volume vol input photo picture bild bilder imagen imagene",
+    "mask": "mask msk maske masken masque mascara label seg dseg segm segmentation segmask annotation annot anno gt "
+    "groundtruth ground truth manual roi contour delineation structure",
     # what somebody marked: a mask if the rest of the name is that of an image beside it
     "marked": "lesion tumour tumor gland organ nodule polyp",
     # who drew a mask
@@ -60,12 +60,17 @@ def _any_of(role: str, after: str = r"\d*") -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(WORDS[role].split())})s?{after}", re.IGNORECASE)
 
 
-FOLDER_WORD = {role: _any_of(role, r"(?:tr|ts|va|train|test|val)?\d*") for role in ("image", "mask", "further")}
+FOLDER_WORD = {role: _any_of(role, r"(?:tr|ts|va|train|test|val)?\d*") for role in ("image", "mask")}
+FURTHER, SET_WORD = _any_of("further"), re.compile(r"data|(?:data)?sets?", re.IGNORECASE)
 FILE_WORD = {
     "image": _any_of("image", ""),
     "mask": re.compile(rf"{_any_of('mask', '').pattern}|manual\d*", re.IGNORECASE),
 }
 READER, MARKED, UNMASKED = _any_of("reader"), _any_of("marked", ""), _any_of("unmasked")
+ENUMERATED = re.compile(r"(?:\d+|[A-Za-z])\. +")  # "1. Original Images"
+ENDS = re.compile(  # 1seg, p1Mask
+    rf"(?<=\d)(?=(?i:{_any_of('mask', '').pattern})$)|(?<=[a-z])(?=(?:Mask|Label|Seg|Segmentation|GT)$)"
+)
 GLUED = re.compile(
     rf"(?<![A-Za-z])(?!manual)({FILE_WORD['image'].pattern}|{_any_of('mask', '').pattern})(?=\d)", re.IGNORECASE
 )
@@ -88,7 +93,7 @@ def is_reader(name: str) -> bool:
 
 def split_name(stem: str) -> list[str]:
     """Return the words of a name, those of a role without digits that follow."""
-    return [word for word in SEPARATOR.split(GLUED.sub(r"\1_", stem)) if word]
+    return [word for word in SEPARATOR.split(ENDS.sub("_", GLUED.sub(r"\1_", stem))) if word]
 
 
 def words_of(*texts: str) -> Words:
@@ -106,19 +111,25 @@ def read_folder(name: str, by_last_word: bool = False) -> tuple[Role, str]:
     """Return the role that the name of a folder states, and what else it names, "" if nothing.
 
     Args:
-        by_last_word: Whether other words may come before that of the role: SiteA_masks are masks of SiteA.
+        by_last_word: Whether other words may come before that of the role, or after one of masks or of several images:
+            SiteA_masks are masks of SiteA, as are masks_SiteA.
     """
+    name = ENUMERATED.sub("", name, count=1) or name
     if is_a("split", name):
         return "split", ""
     words = [word for part in SEPARATOR.split(name) for word in CAMEL.split(part) if word]
-    roles = [next((role for role in ("mask", "image") if FOLDER_WORD[role].fullmatch(word)), "") for word in words]
+    roles: list[Role] = [
+        next((role for role in ("mask", "image") if FOLDER_WORD[role].fullmatch(word)), "") for word in words
+    ]
     at = max((place for place, role in enumerate(roles) if role), default=None)
-    if at is None or not all(
-        FOLDER_WORD["further"].fullmatch(word) or CENTRE.fullmatch(word) for word in words[at + 1 :]
-    ):
-        return "", name
+    after = [word for word in words[(at or 0) + 1 :] if not (FURTHER.fullmatch(word) or CENTRE.fullmatch(word))]
+    if at is None or after:
+        is_first = at == 0 and by_last_word and (roles[0] == "mask" or words[0].casefold().endswith("s"))
+        if not is_first or any(map(SET_WORD.fullmatch, after)):
+            return "", name
+        return roles[0], name[name.index(after[0], len(words[0])) :]
     first = roles.index(next(filter(None, roles)))
-    rest = [word for word in words[:first] if not (FOLDER_WORD["further"].fullmatch(word) or ORDINAL.fullmatch(word))]
+    rest = [word for word in words[:first] if not (FURTHER.fullmatch(word) or ORDINAL.fullmatch(word))]
     if not all(roles[first:at]) or (rest and not by_last_word):
         return "", name
     role: Role = "mask" if "mask" in roles else "image"

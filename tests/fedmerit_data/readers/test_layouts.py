@@ -80,6 +80,10 @@ BY_NAME = {  # image and mask; site, case and patient
     "folders in a patient's": ("C1/P1/preprocessed/P1.nii.gz", "C1/P1/masks/consensus.nii.gz", ("C1", "P1", "C1-P1")),
     "role first": ("Image_01L.nii.gz", "Image_01L_1stHO.nii.gz", ("raw", "Image_01L", "raw-Image_01L")),
     "a word of its role with a number": ("img01.nii.gz", "img01_mask.nii.gz", ("raw", "img01", "raw-img01")),
+    "a role glued to a number": ("1.nii.gz", "1seg.nii.gz", ("raw", "1", "raw-1")),
+    "what is marked after the role": ("subset0/p1.nii.gz", "seg-lungs/p1.nii.gz", ("raw", "p1", "raw-p1")),
+    "folders counted": ("1. Original Images/p1.nii.gz", "2. All Masks/p1.nii.gz", ("raw", "p1", "raw-p1")),
+    "German": ("Bilder/p1.nii.gz", "Masken/p1.nii.gz", ("raw", "p1", "raw-p1")),
     "zeros before numbers": ("H1/images/p01.nii.gz", "H1/masks/p1.nii.gz", ("H1", "p01", "H1-p01")),
     "equal numbers": ("images/img_001.nii.gz", "labels/seg1.nii.gz", ("raw", "img_001", "raw-img_001")),
     "folders that repeat their patient": (
@@ -106,6 +110,49 @@ def test_find_sites_refuses_masks_whose_numbers_are_those_of_several_images(tmp_
     with pytest.raises(BadInput, match=r"p001\.nii\.gz: its image is missing") as refused:
         generic.find_sites(tmp_path)
     assert "no image is named as p001.nii.gz, as p01.nii.gz might be" in str(refused.value)
+
+
+def test_find_sites_pairs_channels_with_a_mask_except_for_zeros(tmp_path):
+    for number in (1, 2):
+        for name in ("t1", "t2"):
+            save_nifti(tmp_path / "images" / f"case_{number:03d}_{name}.nii.gz", volume(0))
+        save_nifti(tmp_path / "labels" / f"case_{number}.nii.gz", box())
+    (cases,) = found(tmp_path, site="A").values()
+    assert cases == {
+        f"case_00{number}": (f"A-case_00{number}", [f"case_00{number}_{name}.nii.gz" for name in ("t1", "t2")])
+        for number in (1, 2)
+    }
+
+
+@pytest.mark.parametrize(("folders", "sites"), [("AB", {"A", "B"}), (("P1", "P2"), {"raw"})])
+def test_find_sites_takes_folders_in_that_of_images_as_sites_unless_they_have_numbers(tmp_path, folders, sites):
+    pairs = ((f"images/{name}/{number}.nii", f"masks/{name}/{number}.nii") for name in folders for number in (1, 2))
+    files(tmp_path / "raw", *pairs)
+    assert set(found(tmp_path / "raw")) == sites
+
+
+def test_find_sites_joins_masks_whose_names_are_of_one_case(tmp_path):
+    """Lesions, each in a file; a name that several cases have is that of an organ."""
+    for case in ("a1", "b2"):
+        save_nifti(tmp_path / case / "images" / f"{case}.nii.gz", volume(0))
+        for name in ("x7", "y8"):
+            save_nifti(tmp_path / case / "masks" / f"{name}{case}.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path)
+    assert [(len(case.more), case.organs) for case in site.cases] == [(1, ("", ""))] * 2
+    for case in ("a1", "b2"):
+        for name in ("x7", "y8"):
+            folder = tmp_path / case / "masks"
+            (folder / f"{name}{case}.nii.gz").rename(folder / f"{name}.nii.gz")
+    with pytest.raises(BadInput, match=r"has masks of 2 organs \(x7, y8\)"):
+        generic.find_sites(tmp_path)
+
+
+def test_find_sites_takes_organs_by_what_names_of_masks_do_not_share(tmp_path):
+    for number in (1, 2):
+        for name in ("T1", "tumor_segmentation", "brain_segmentation"):
+            save_nifti(tmp_path / f"P{number}_nifti" / f"P{number}_{name}.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path, labels={"core": ("tumor",)})
+    assert [(case.name, case.organs) for case in site.cases] == [(f"P{number}_nifti", ("tumor",)) for number in (1, 2)]
 
 
 def test_find_sites_pairs_masks_with_folders_of_their_number(tmp_path):
