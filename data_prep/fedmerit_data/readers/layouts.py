@@ -510,7 +510,7 @@ def _cases(
             name = "-".join(dict.fromkeys((*image.splits, *image.folders[len(group.site) :], image.stem))) or name
         name = UNUSUAL.sub("_", name).strip() or "case"
         if several and tuple(sorted(channels)) != usual:
-            have, others = (", ".join(sorted(one)) for one in (channels, usual))
+            have, others = (", ".join(sorted(filter(None, one))) or "one of any name" for one in (channels, usual))
             where = group.images[0].item.path.parent
             faults.append(
                 f"{where}: has the images {have}, the other patients {others}; each needs the same, or name those to "
@@ -525,10 +525,6 @@ def _cases(
         left_out += [(_relative(inventory, mask.item.path), reason) for mask, reason in unused]
         by_header = group.head.patient if group.head and len(ids) > 1 and group.head.patient in ids else ""
         patient = by_header or group.patient or name
-        if len(channels) == 1:  # named if its name is known as that of a channel
-            (image,) = channels.values()
-            part = image.part(group.name, group.patient)
-            channels = {part if canonical(part) in SYNONYMS else "": image}
         listed = tuple(replace(channels[part].item.channel, name=part) for part in sorted(channels))
         first, *more = (mask.item.path for mask in chosen)
         is_plain = len(listed) == 1 and not listed[0].files and not listed[0].name
@@ -539,8 +535,14 @@ def _cases(
 
 
 def _channel_parts(group: Group) -> dict[str, Placed]:
-    """Return the images by the names of their channels: what their names say beside that of the case."""
+    """Return the images by the names of their channels: what their names say beside that of the case.
+
+    A single image has a name only if that is known as a channel's.
+    """
     names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
+    if len(images) == 1:
+        part = images[0].part(group.name, group.patient)
+        return {part if canonical(part) in SYNONYMS else "": images[0]}
     above = len(_common(*(image.folders for image in images)))
 
     def described(image: Placed) -> str:
