@@ -32,7 +32,7 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.start_scripts import NO_SPACES, PYTHON_FOLDER, is_closed
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
-from fedmerit.files import read_json
+from fedmerit.files import read_object, read_text
 from fedmerit.machine import cores, free_memory, pick_device
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
@@ -40,7 +40,7 @@ from fedmerit.site.policy import JobRules, SiteScript
 from fedmerit.trust import state_folder
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.facts import LISTED
-from fedmerit_deploy.kit_files import CERTIFICATES, read_kind, read_name, server_address
+from fedmerit_deploy.kit_files import CERTIFICATES, admin_port, read_kind, read_name, server_address
 from fedmerit_deploy.kit_integrity import AGAIN, is_as_sealed, read_seal, seal
 from fedmerit_deploy.kits import REFUSED, allows_surveys, class_policy, read_manifest
 from fedmerit_deploy.membership import ask_membership
@@ -190,8 +190,8 @@ def _check_script(script: SiteScript | None) -> Findings:
 def _check_versions(kit: Path) -> Findings:
     path = kit / "local" / VERSIONS_FILE
     try:
-        expected = {str(name): str(value) for name, value in read_json(path).items()}
-    except (BadInput, AttributeError) as error:
+        expected = {str(name): str(value) for name, value in read_object(path).items()}
+    except BadInput as error:
         yield warn(f"the project's versions are not known ({error}); ask the coordinator for them")
         return
     installed = installed_versions()
@@ -258,8 +258,8 @@ def _check_policy(kit: Path) -> Findings:
     """Yield whether jobs may do here all that FedMerit's need, and whether they may do more."""
     again = "run `fedmerit deploy` for this kit again"
     try:
-        resources = read_json(kit / "local" / "resources.json")
-        permissions = read_json(kit / "local" / "authorization.json")["permissions"]
+        resources = read_object(kit / "local" / "resources.json")
+        permissions = read_object(kit / "local" / "authorization.json")["permissions"]
         allowed = set(resources["class_allow_list"])
         is_enforced = resources["class_list_enforcement_mode"] == "enforce"
         open_to = [
@@ -290,7 +290,7 @@ def _check_egress(kit: Path) -> Findings:
     path = kit / "local" / "privacy.json"
     again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {EGRESS_DOCS}"
     try:
-        scopes = {str(scope["name"]): list(scope["task_result_filters"]) for scope in read_json(path)["scopes"]}
+        scopes = {str(scope["name"]): list(scope["task_result_filters"]) for scope in read_object(path)["scopes"]}
         if not scopes:
             raise ValueError("no scope")
         for name, filters in scopes.items():
@@ -353,9 +353,13 @@ def _check_start(kit: Path) -> Findings:
         yield fail(NO_SPACES)
         return
     here, file = Path(sys.executable).parent, kit / "local" / PYTHON_FOLDER
-    folder = file.read_text().strip() if file.exists() else ""
+    try:
+        folder, is_safe = read_text(file).strip() if file.exists() else "", is_closed(kit)
+    except BadInput as error:
+        yield fail(f"{error}; unpack the kit again, then run `fedmerit deploy` for it")
+        return
     python = shutil.which("python3", path=os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")])))
-    if not is_closed(kit):
+    if not is_safe:
         yield warn(
             "startup/sub_start.sh is of an older FedMerit, and imports modules from the folder it is started in; ask "
             "the coordinator to renew the kit (`fedmerit deploy renew`)"
@@ -452,8 +456,7 @@ def _check_ports(kit: Path) -> Findings:
         yield ok("runs already")
         return
     host, port = server_address(kit)
-    ports = {port, int(read_json(kit / "startup" / "fed_server.json")["servers"][0]["admin_port"])}
-    taken = [text for one in sorted(ports) if (text := _why_taken(one))]
+    taken = [text for one in sorted({port, admin_port(kit)}) if (text := _why_taken(one))]
     yield from map(fail, taken)
     try:
         known = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}

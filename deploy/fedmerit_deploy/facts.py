@@ -21,7 +21,7 @@ from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourc
 from nvflare.fuel.utils.gpu_utils import use_nvidia_smi
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
+from fedmerit.files import read_object
 from fedmerit.machine import free_memory
 from fedmerit.schema.survey import LEAST
 from fedmerit.version import PACKAGES, installed_versions
@@ -109,7 +109,7 @@ def read_facts(kit: Path) -> dict[str, Any]:
 def _read_counts(site_folder: Path) -> Mapping[str, Any]:
     """Return the task of the site folder, and the bins of its patients and slices unless patients are too few."""
     with suppress(BadInput, OSError, KeyError, TypeError, ValueError, AttributeError):
-        info = read_json(site_folder / "site.json")
+        info = read_object(site_folder / "site.json")
         counts = list(info["counts"].values())
         patients, slices = (count_bin(sum(int(one[name]) for one in counts)) for name in ("patients", "slices"))
         return {"task": info["task"], **({"patients": patients, "slices": slices} if patients else {})}

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.engines.nvflare.operations import absences
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.reasons import Remedy, is_full, remedy
 from fedmerit_deploy.revocation import Revocations
 
@@ -161,7 +161,7 @@ class JobEnds(FLComponent):
         engine = fl_ctx.get_engine()
         file = Path(engine.get_workspace().get_root_dir()) / FOLDER / f"{job_id}.json"
         try:
-            content = read_json(file)
+            content = read_object(file)
         except BadInput:
             return  # its process was killed, or never began: NVFlare's status is all there is
         engine.get_component(SystemComponents.JOB_MANAGER).update_meta(job_id, {META: content}, fl_ctx)

@@ -19,7 +19,7 @@ from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.privacy import FILTERS
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.errors import BadInput, printable
-from fedmerit.files import read_json
+from fedmerit.files import read_object
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.scores import EVALUATED
@@ -178,10 +178,7 @@ def _sites(number: Any, where: Path) -> int:
 def _read(file: Path) -> Mapping[str, Any]:
     if file.exists() and file.stat().st_size > LARGEST:
         raise BadInput(f"{file}: {file.stat().st_size} bytes, expected at most {LARGEST}; {EXPORTED}")
-    content = read_json(file)
-    if not isinstance(content, dict):
-        raise BadInput(f"{file}: holds no JSON object; {EXPORTED}")
-    return content
+    return read_object(file)
 
 
 def describe_job(job: Job, config: RunConfiguration, images: TrainingImages | None = None) -> list[tuple[str, str]]:

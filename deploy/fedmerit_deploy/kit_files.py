@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
+from fedmerit.files import read_object
 
 KINDS = {"server": "the server", "client": "a site", "admin": "an admin"}
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # names of key and certificate, by kind
@@ -26,8 +26,7 @@ def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
     """Return startup/fed_KIND.json of a kit; `BadInput` if the kit is of another kind."""
     if (actual := read_kind(kit)) != kind:
         raise BadInput(f"{kit}: startup kit of {KINDS[actual]}, expected that of {KINDS[kind]}")
-    content: Mapping[str, Any] = read_json(kit / "startup" / f"fed_{kind}.json")
-    return content
+    return read_object(kit / "startup" / f"fed_{kind}.json")
 
 
 def read_name(kit: Path) -> str:
@@ -51,3 +50,13 @@ def server_address(kit: Path) -> tuple[str, int]:
         return host, int(port)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
+
+
+def admin_port(kit: Path) -> int:
+    """Return the port at which the server of a kit listens for admins."""
+    try:
+        return int(require_kind(kit, "server")["servers"][0]["admin_port"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"{kit}/startup/fed_server.json: says no port for admins ({error}); unpack the kit again"
+        ) from None

@@ -16,7 +16,7 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_json, write_text
+from fedmerit.files import read_object, sha256, write_json, write_text
 from fedmerit.machine import pick_device
 from fedmerit.plugin_references import Reference
 from fedmerit.schema.site_folder import SiteFolder, open_sites
@@ -86,7 +86,7 @@ def prepare_site(
     rules = before.jobs if before else JobRules()
     if evaluations is not None:
         rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
-    resources = _default(kit, "resources.json")
+    resources = _default(kit, "resources.json", "components")
     resources["components"] = [part for part in resources["components"] if part["id"] not in UNWANTED]
     for part in resources["components"]:
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
@@ -97,7 +97,7 @@ def prepare_site(
     resources["allow_log_streaming"] = False
     resources_before = kit / "local" / "resources.json"
     if surveys is None:
-        surveys = not resources_before.exists() or allows_surveys(read_json(resources_before))
+        surveys = not resources_before.exists() or allows_surveys(read_object(resources_before))
     _write_policy(kit, resources, byoc, surveys)
     images_at = str(folder.resolve()) if folder else ""
     script = script or (before.script if before else None)
@@ -135,7 +135,7 @@ def prepare_server(
         open_sites(server_sites)
     pick_device(device, "the server")
     storage = kit.resolve() / "storage"  # NVFlare's default is the same folder in /tmp for every federation
-    resources = _default(kit, "resources.json")
+    resources = _default(kit, "resources.json", "components")
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
     for part in resources["components"]:
         if part["id"] == "job_manager":
@@ -230,9 +230,11 @@ def privacy_policy(kind: str) -> dict[str, Any]:
     return {"scopes": [scope], "default_scope": SCOPE}
 
 
-def _default(kit: Path, name: str) -> dict[str, Any]:
-    """Return a file of local/ as NVFlare provisioned it."""
-    content: dict[str, Any] = read_json(kit / "local" / f"{name}.default")
+def _default(kit: Path, name: str, part: str) -> dict[str, Any]:
+    """Return a file of local/ as NVFlare provisioned it; `BadInput` if it lacks the ``part``."""
+    content = read_object(path := kit / "local" / f"{name}.default")
+    if part not in content:
+        raise BadInput(f"{path}: lacks {part}; unpack the kit again")
     return content
 
 
@@ -241,13 +243,14 @@ def _write_policy(kit: Path, resources: dict[str, Any], byoc: bool, surveys: boo
     local, kind = kit / "local", read_kind(kit)
     kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
-    validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
+    validator = {"config": config, "manifest": str(local.resolve() / MANIFEST)}
     resources |= {
         "class_list_enforcement_mode": "enforce",
         "app_validator": {"path": class_path(ClassValidator), "args": validator},
     }
+    authorization = _authorization(_default(kit, "authorization.json", "permissions"), byoc)
     write_json(local / "resources.json", resources | class_policy(kind, surveys))
-    write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
+    write_json(local / "authorization.json", authorization)
     if not (local / "privacy.json").exists():  # a hospital may have made it stricter
         write_json(local / "privacy.json", privacy_policy(kind))
     write_text(local / PYTHON_FOLDER, f"{Path(sys.executable).parent}\n")  # start.sh takes its python3

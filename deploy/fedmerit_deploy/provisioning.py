@@ -41,7 +41,7 @@ from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.signatures import MOST_PEM
-from fedmerit.files import read_bytes, read_json, write_atomically, write_json, write_text
+from fedmerit.files import read_bytes, read_object, write_atomically, write_json, write_text
 from fedmerit.reasons import FULL
 from fedmerit.schema.site_folder import LONGEST_SITE, require_name
 from fedmerit.version import installed_versions
@@ -332,7 +332,7 @@ def _write_project(out: Path, project: Mapping[str, Any]) -> None:
 def _take_back(out: Path, project: Mapping[str, Any], names: Collection[str]) -> Path:
     """Add the participants' certificates to the project's signed list of revoked ones; return its path."""
     state = _state_folder(out, project)
-    keys = read_json(state / KEYS)
+    keys = read_object(state / KEYS)
     root = x509.load_pem_x509_certificate(keys[CtxKey.ROOT_CERT].encode())
     signing_key: Any = load_pem_private_key(keys[CtxKey.ROOT_PRI_KEY].encode(), password=None)
     now, path = datetime.datetime.now(datetime.UTC), state / REVOKED

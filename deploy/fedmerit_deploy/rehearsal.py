@@ -13,7 +13,7 @@ from typing import Any
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results
 from fedmerit.site.policy import JobRules
@@ -67,10 +67,10 @@ def export_rehearsal(job: Path, out: Path, wait: float) -> None:
     if not config.is_dir():
         raise BadInput(f"{job}: no job folder (no app/config in it); write one with `fedmerit job export`")
     shutil.copytree(job, out)
-    write_json(out / "meta.json", {**read_json(job / "meta.json"), "name": NAME, "min_clients": 1})
+    write_json(out / "meta.json", {**read_object(job / "meta.json"), "name": NAME, "min_clients": 1})
     has_plan = False
     for path in sorted((out / "app" / "config").glob("*.json")):
-        content = read_json(path)
+        content = read_object(path)
         for part in _find_arguments(content):
             if "plan" in part:
                 part["plan"], has_plan = shorten(part["plan"]), True
@@ -140,7 +140,7 @@ def _judge_record(run: Path | None) -> list[CheckResult]:
         verified = verify_run(run)
     except (BadInput, RunFailed) as error:
         return [CheckResult("record", *fail(f"does not verify: {error}"))]
-    encrypted = "encrypted, " if "he" in read_json(run / "run.json").get("privacy", ()) else ""
+    encrypted = "encrypted, " if "he" in read_object(run / "run.json").get("privacy", ()) else ""
     return [CheckResult("record", *ok(f"{encrypted}{verified.records} round verified, signed by {verified.signer}"))]
 
 

@@ -23,7 +23,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAs
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import MOST_PEM
-from fedmerit.files import read_bytes, read_json, write_json
+from fedmerit.files import read_bytes, read_object, write_json
 from fedmerit_deploy.membership import QUESTION, Membership
 
 REVOKED = "revoked.pem"  # in local/ of the server's kit: a certificate revocation list, signed by the authority
@@ -86,7 +86,7 @@ class Revocations:
 
     def _numbers(self, file: str) -> dict[str, int]:
         try:
-            return {str(name): int(number) for name, number in read_json(self.kit / file).items()}
+            return {str(name): int(number) for name, number in read_object(self.kit / file).items()}
         except (BadInput, AttributeError, TypeError, ValueError):
             return {}
 

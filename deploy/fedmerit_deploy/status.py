@@ -14,7 +14,7 @@ from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit_deploy import session
 from fedmerit_deploy.facts import VERSIONS, clear_facts
 
@@ -174,7 +174,7 @@ def _remember(kit: Path, silent: Mapping[str, float], now: float) -> dict[str, f
     """Return when each site was last connected, as this admin saw it; keep it in the ``kit`` if that can be written."""
     before: dict[str, float] = {}
     with suppress(BadInput, AttributeError, TypeError, ValueError):
-        before = {str(site): float(when) for site, when in read_json(kit / HEARD).items()}
+        before = {str(site): float(when) for site, when in read_object(kit / HEARD).items()}
     heard = before | {site: now - seconds for site, seconds in silent.items()}
     heard = {site: when for site, when in heard.items() if now - when < FORGOTTEN}
     with suppress(OSError):

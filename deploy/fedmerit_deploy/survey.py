@@ -30,7 +30,7 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.executor import report_error
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer, model_to_task
 from fedmerit.errors import BadInput, RunFailed, printable
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.schema import survey
 from fedmerit.schema.codec import decode, encode
 from fedmerit.schema.egress import Withheld, clear_message
@@ -228,7 +228,7 @@ def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
             reasons = "; ".join([f"its status is {description['status']}", *refused])
             raise RunFailed(f"job {job_id}: left no answers of a survey: {reasons}")
         try:
-            answers = Survey.from_dict(read_json(files[0]))
+            answers = Survey.from_dict(read_object(files[0]))
         except ValueError as error:
             raise RunFailed(f"job {job_id}: {error}") from error
     by_site = (text.partition(": ") for text in refused)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.files import RUN_NAME, read_json
+from fedmerit.files import RUN_NAME, read_object
 from fedmerit.plugins import APPROVED
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
@@ -111,7 +111,7 @@ def run_folder(workspace: Path) -> Path:
 def first_job(workspace: Path) -> str:
     """Return the id of the job, or of the one it was cloned from: a clone resumes the run."""
     meta = workspace / "meta.json"
-    name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
+    name = str((read_object(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
     if not re.fullmatch(r"[\w-]+", name):
         raise BadInput(f"{meta}: cloned from {name!r}; expected the id of a job")
     return name

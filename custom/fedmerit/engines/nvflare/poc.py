@@ -24,7 +24,7 @@ from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import RunFailed
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration, read_plan
 from fedmerit.schema.configuration.specs import HE
@@ -62,7 +62,7 @@ class RunKits(Builder):
         of_script = {name: script[name] for name in ("file", "sha256", "args")} if script else {}
         for participant in (server, *sites):
             local, is_server = Path(ctx.get_local_dir(participant)), participant is server
-            resources = read_json(local / "resources.json.default")
+            resources = read_object(local / "resources.json.default")
             for part in resources["components"]:
                 if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
                     part["args"] |= SCHEDULING

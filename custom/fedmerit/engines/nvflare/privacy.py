@@ -17,7 +17,7 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
-from fedmerit.files import read_json
+from fedmerit.files import read_object
 from fedmerit.schema.configuration.specs import Gaussian, Percentile, parse_filter
 from fedmerit.schema.messages import Answer, Reply
 
@@ -91,5 +91,5 @@ def find_own_decimals(local: Path) -> int:
 
 def _result_filters(local: Path) -> list[dict[str, Any]]:
     path = local / "privacy.json"
-    scopes = read_json(path).get("scopes", ()) if path.exists() else ()
+    scopes = read_object(path).get("scopes", ()) if path.exists() else ()
     return [one for scope in scopes for one in scope.get("task_result_filters", ())]

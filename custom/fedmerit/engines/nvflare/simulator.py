@@ -43,7 +43,7 @@ from fedmerit.engines.nvflare.executor import MeritExecutor
 from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.engines.nvflare.shared_machine import concurrency_slot
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.reasons import KILLED
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
@@ -181,7 +181,7 @@ def main(run: str, workspace: str, threads: str, *names: str, executor: type[Mer
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
     sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
     end_with_parent_command()  # by a thread, which would not survive the fork
-    info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
+    info, root = read_object(Path(run) / "run.json"), Path(workspace).resolve()
     waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
     plan, script = RunConfiguration.from_dict(info["plan"]), info.get("script")
     recipe = MeritRecipe(plan, "job", waiting, len(names), privacy, track, script, executor)

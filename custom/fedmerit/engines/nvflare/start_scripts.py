@@ -10,6 +10,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.child_processes import SAFE_PATH
 from fedmerit.errors import RunFailed
+from fedmerit.files import read_text
 
 PYTHON_FOLDER = "python_folder"  # file in a kit's local/ folder: the folder of the python3 that starts the kit
 OPEN_PATH = "PYTHONPATH=/local/custom:$PYTHONPATH"  # with an empty entry if the variable is empty
@@ -57,6 +58,6 @@ def closed(text: str, script: Path) -> str:
 
 
 def is_closed(kit: Path) -> bool:
-    """Return whether the start script of a kit imports from no working folder."""
-    text = (kit / "startup" / "sub_start.sh").read_text()
+    """Return whether the start script of a kit imports from no working folder; `BadInput` if it cannot be read."""
+    text = read_text(kit / "startup" / "sub_start.sh")
     return HEAD.strip() in text and OPEN_PATH not in text
