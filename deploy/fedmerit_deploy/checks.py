@@ -29,7 +29,7 @@ from nvflare.lighter.constants import ProvFileName
 from fedmerit.ciphertexts import open_context
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.egress import EgressFilter
-from fedmerit.engines.nvflare.start_scripts import NO_SPACES, PYTHON_FOLDER, is_closed
+from fedmerit.engines.nvflare.start_scripts import NO_SPACES, PYTHON_FOLDER, is_closed, require_scripts
 from fedmerit.errors import BadInput
 from fedmerit.evidence.signatures import certificate_name
 from fedmerit.files import read_object, read_text
@@ -355,6 +355,7 @@ def _check_start(kit: Path) -> Findings:
     here, file = Path(sys.executable).parent, kit / "local" / PYTHON_FOLDER
     try:
         folder, is_safe = read_text(file).strip() if file.exists() else "", is_closed(kit)
+        require_scripts(kit)
     except BadInput as error:
         yield fail(f"{error}; unpack the kit again, then run `fedmerit deploy` for it")
         return

@@ -298,3 +298,33 @@ def test_check_shows_hidden_facts(ready, hidden, state, word, found):
     manifest.write_text(json.dumps(read(manifest) | {"hidden": hidden}))
     ((is_now, text),) = found(ready, "facts for admins", offline=True)
     assert (is_now, word in text) == (state, True)
+
+
+@pytest.mark.parametrize("name", ["start.sh", "sub_start.sh", "stop_fl.sh"])
+def test_check_rejects_damaged_start_script(ready, name, found):
+    script = ready / "startup" / name
+    text = script.read_text()
+    for damaged, word in (
+        ("", "only a part of it"),
+        (text[: len(text) // 2], "only a part of it"),
+        (text.replace("\n", "\r\n"), "line ends of Windows"),
+    ):
+        script.write_text(damaged, newline="")
+        ((state, message),) = found(ready, "start", offline=True)
+        assert state == "fail"
+        assert word in message
+    script.write_text(text)
+    script.chmod(0o600)
+    assert found(ready, "start", offline=True)[0][0] == "fail"
+    script.unlink()
+    assert "file not found; unpack the kit again" in found(ready, "start", offline=True)[0][1]
+
+
+@pytest.mark.parametrize("content", ["null", "[1]", "{}"])
+@pytest.mark.parametrize("name", ["resources.json", "authorization.json"])
+def test_prepare_site_refuses_damaged_policy_before_it_writes(ready, sites, name, content):
+    before = (ready / "local/resources.json").read_text()
+    (ready / f"local/{name}.default").write_text(content)
+    with pytest.raises(BadInput, match=f"{name}.default: (holds no JSON object|lacks )"):
+        prepare_site(ready, sites / "site1")
+    assert (ready / "local/resources.json").read_text() == before

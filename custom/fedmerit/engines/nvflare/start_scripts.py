@@ -4,16 +4,20 @@ NVFlare's scripts run ``python3 -m``, and end ``PYTHONPATH`` with an empty entry
 folder, which is the kit under a service manager or in a container, on ``sys.path``.
 """
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.child_processes import SAFE_PATH
-from fedmerit.errors import RunFailed
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_text
 
 PYTHON_FOLDER = "python_folder"  # file in a kit's local/ folder: the folder of the python3 that starts the kit
 OPEN_PATH = "PYTHONPATH=/local/custom:$PYTHONPATH"  # with an empty entry if the variable is empty
+SCRIPTS = {"start.sh": "$DIR/sub_start.sh &", "sub_start.sh": "while true", "stop_fl.sh": "esac"}  # parts near the ends
 CLOSED_PATH = "PYTHONPATH=/local/custom${PYTHONPATH:+:$PYTHONPATH}"
 HEAD = f"""
 # FedMerit: no module comes from the working folder; python3 is that which prepared this kit
@@ -58,6 +62,25 @@ def closed(text: str, script: Path) -> str:
 
 
 def is_closed(kit: Path) -> bool:
-    """Return whether the start script of a kit imports from no working folder; `BadInput` if it cannot be read."""
+    """Return whether the start script of a kit imports from no working folder.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
     text = read_text(kit / "startup" / "sub_start.sh")
     return HEAD.strip() in text and OPEN_PATH not in text
+
+
+def require_scripts(kit: Path) -> None:
+    """Raise `BadInput` naming a script in startup/ that would not run, such as one that was copied badly."""
+    shell = shutil.which("bash") or shutil.which("bash", path=os.defpath)
+    for name, part in SCRIPTS.items():
+        path = kit / "startup" / name
+        text = read_text(path)
+        if "\r" in text:
+            raise BadInput(f"{path}: has line ends of Windows, which no shell reads")
+        is_whole = text.startswith("#!") and part in text
+        if not is_whole or (shell and subprocess.run([shell, "-n", path], capture_output=True, check=False).returncode):
+            raise BadInput(f"{path}: is not NVFlare's script, or only a part of it")
+        if not os.access(path, os.X_OK):
+            raise BadInput(f"{path}: may not be executed (chmod u+x {path})")
