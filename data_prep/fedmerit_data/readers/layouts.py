@@ -16,7 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.readers.channel_names import SYNONYMS, canonical
 from fedmerit_data.readers.image_files import PHOTOGRAPHS, name_and_suffix
-from fedmerit_data.readers.inventory import Inventory, Item
+from fedmerit_data.readers.inventory import Inventory, Item, list_series
 from fedmerit_data.readers.label_map import LABEL
 from fedmerit_data.readers.names import (
     FILE_WORD,
@@ -504,6 +504,12 @@ def _cases(
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
     several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
     for group, channels in zip(groups, parts, strict=True):
+        if not channels:
+            several = list_series([image.item for image in (*group.images, *group.more)])
+            faults.append(
+                f"{group.images[0].item.path}: its mask names no series; {several}; name the one in pairs.csv"
+            )
+            continue
         name = group.name
         if stems[name] > 1:
             image = group.images[0]

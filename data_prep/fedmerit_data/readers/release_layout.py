@@ -90,8 +90,8 @@ class Layout:
         _require_equal(found, self._images, "image")
         _require_equal(found, [*self.masks], "mask")
         for key, image, mask in pair_files(found[self._images[0]], found[first], source):
-            case, path = key.rpartition("/")[2], image.relative_to(source).as_posix()
-            site = self.site(case, path, rows) if callable(self.site) else self.site or name
+            case, relative = key.rpartition("/")[2], image.relative_to(source).as_posix()
+            site = self.site(case, relative, rows) if callable(self.site) else self.site or name
             more = tuple(found[part][key] for part in others)
             channels = tuple(Channel(found[part][key], part) for part in self.channels)
             raw = RawCase(case, f"{site}-{self.patient(case)}", image, mask, more, channels=channels)

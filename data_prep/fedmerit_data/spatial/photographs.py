@@ -11,11 +11,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
-from fedmerit_data.spatial.volumes import ITK, report_damage
+from fedmerit_data.spatial.volumes import ITK, advise_on, report_damage
 
 CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit encoder
@@ -52,9 +53,10 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
                 raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
             if file.format not in ("JPEG", "MPO") and (pictures := getattr(file, "n_frames", 1)) != 1:
                 raise BadInput(f"{path}: has {pictures} pictures; expected one: save the one to use as a file")
-            if file.format == "TIFF" and file.tag_v2.get(PLANES) == SEPARATE and file.tag_v2.get(SAMPLES, 1) > 3:
+            tags = file.tag_v2 if isinstance(file, TiffImageFile) else {}
+            if tags.get(PLANES) == SEPARATE and tags.get(SAMPLES, 1) > 3:
                 raise BadInput(
-                    f"{path}: its {file.tag_v2[SAMPLES]} planes are colours or slices of a volume; save slices as "
+                    f"{path}: its {tags[SAMPLES]} planes are colours or slices of a volume; save slices as "
                     "pages of grey levels (tifffile: photometric='minisblack'), or one picture as PNG"
                 )
             if (orientation := file.getexif().get(ExifTags.Base.Orientation, UPRIGHT)) != UPRIGHT:
@@ -66,7 +68,7 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
     except BadInput:
         raise
     except Exception as error:  # Pillow's parsers raise many types of errors over damaged files
-        raise BadInput(f"{path}: not a readable image ({error}); the file may be damaged: fetch it again") from error
+        raise BadInput(f"{path}: not a readable image ({error}); {advise_on(path)}") from error
 
 
 def load(path: Path, mode: str) -> NDArray[np.uint8]:

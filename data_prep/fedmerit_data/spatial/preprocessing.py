@@ -191,7 +191,7 @@ def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     row. MONAI's convolution of whole planes takes two thirds of the time to prepare photographs.
     """
     rows, columns = (_weights(length, size) for length in planes.shape[1:])
-    return np.stack([(columns @ (rows @ plane).T).T for plane in planes])
+    return np.stack([rows @ (columns @ plane.T).T for plane in planes])
 
 
 @lru_cache(maxsize=8)

@@ -7,7 +7,7 @@ every file format.
 import re
 import struct
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -34,6 +34,7 @@ META_PLACE = re.compile(
 )
 MAX_PACKING = 1032  # voxels per stored byte: the highest compression of deflate
 MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damaged
+LFS_POINTER, MARK = b"version https://git-lfs", 64  # first bytes of a file that is not fetched; bytes looked at
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 BEGINS = {  # by the first bytes of NIfTI, which is not: kind and place of the number that says where voxels begin
@@ -84,7 +85,19 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
         raise BadInput(f"{path}: does not fit in the memory of this machine; use one with more") from error
     except Exception as error:
         said = " ".join(str(error).split())  # of several lines
-        raise BadInput(f"{path}: not a readable {what} ({said}); the file may be damaged: fetch it again") from error
+        raise BadInput(f"{path}: not a readable {what} ({said}); {advise_on(path)}") from error
+
+
+def advise_on(path: Path) -> str:
+    """Return what to do about a file that cannot be read, by its first bytes."""
+    first = b""
+    with suppress(OSError):
+        first = path.open("rb").read(MARK) if path.is_file() else b""
+    if first.startswith(LFS_POINTER):
+        return "it is a pointer of Git LFS: fetch the file by git lfs pull"
+    if first.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        return "it is a web page, such as that of a failed download: fetch it again"
+    return "the file may be damaged: fetch it again"
 
 
 def require_sane(path: Path, shape: Collection[int], stored: int | None = None) -> None:
