@@ -1,5 +1,6 @@
 """One case from its raw files to stored arrays: the unit of work of a preparation, done once."""
 
+import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit.files import read_json, sha256, write_atomically, write_text
 from fedmerit_data.preparing.sources import describe_source
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
@@ -132,7 +133,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         ],
         reading=reading.model_dump(mode="json"),
     )
-    write_json(task.done_file, asdict(finished))
+    write_text(task.done_file, json.dumps(vars(finished)))  # read by `_read_prepared` only: not indented
     return finished
 
 

@@ -179,7 +179,8 @@ def preprocess(
     crop, beyond = _window(case.image, box)
     with _without_records():
         image = normalise(crop(_planes(case.image)))
-        image = BorderPad(beyond, value=float(image.min()))(image)
+        if any(beyond):
+            image = BorderPad(beyond, value=float(image.min()))(image)
         stored = _resize(image.numpy(), size).reshape(*case.image.shape[:2], size, size)
     return resample_slices(stored, slices), resize_label(case.label, size, box, slices)
 
@@ -188,8 +189,12 @@ def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     """Return planes (n, height, width) on a ``size`` x ``size`` grid as MONAI's Resize does, to float32 rounding.
 
     Its smoothing and interpolation are linear along each axis, so together they are one matrix of few numbers in each
-    row. MONAI's convolution of whole planes takes two thirds of the time to prepare photographs.
+    row. MONAI's convolution of whole planes takes half of the time to prepare photographs. Planes that are enlarged are
+    not smoothed, and are MONAI's to the bit.
     """
+    if size >= max(planes.shape[1:]):
+        enlarged: Tensor = Resize((size, size), mode="bilinear")(torch.from_numpy(planes))
+        return enlarged.numpy()
     rows, columns = (_weights(length, size) for length in planes.shape[1:])
     return np.stack([rows @ (columns @ plane.T).T for plane in planes])
 
