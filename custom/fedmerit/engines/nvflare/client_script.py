@@ -235,12 +235,24 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
         RuntimeError: the job was aborted.
     """
     model = FLModelUtils.to_shareable(question_model(question))
+    if isinstance(api := DataBus().get_data(CLIENT_API_KEY), InProcessClientAPI):
+        await_cleared(api)
     answer = script.execute(WORK[question.work], model, fl_ctx, abort_signal)
     if (code := answer.get_return_code()) != ReturnCode.OK:
         if abort_signal.triggered:
             raise RuntimeError("the job was aborted")
         raise script.explain_end(str(code))
     return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
+
+
+def await_cleared(api: InProcessClientAPI) -> None:
+    """Wait until a script in this process has forgotten the task before.
+
+    It does so after it has sent its answer; a task that came earlier would be forgotten, too, and never be answered.
+    """
+    until = time.monotonic() + CLEARING
+    while api.fl_model is not None and time.monotonic() < until:
+        time.sleep(POLL / 10)
 
 
 def question_model(question: Question) -> FLModel:
@@ -318,9 +330,7 @@ def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
             break
         arrived.clear()
         answers.clear()
-        until = time.monotonic() + CLEARING
-        while api.fl_model is not None and time.monotonic() < until:  # flare.send clears it last: not the next one
-            time.sleep(POLL / 10)
+        await_cleared(api)
         api.set_meta(describe(WORK[question.work]))
         api.fl_model = question_model(question)
         while thread.is_alive() and os.getppid() == parent and not arrived.wait(1.0):

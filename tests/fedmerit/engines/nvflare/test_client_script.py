@@ -1,22 +1,35 @@
 """How a site starts a script: which file it may be, what NVFlare is reported, and that its log data stays."""
 
+import threading
 from multiprocessing.connection import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.event_type import EventType
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.client.api_spec import CLIENT_API_KEY
 from nvflare.client.in_process.api import InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
-from fedmerit.engines.nvflare.client_script import POLL, ClientScript, brought_script, find_script, start_script
+from fedmerit.engines.nvflare.client_script import (
+    POLL,
+    ClientScript,
+    ask_script,
+    brought_script,
+    find_script,
+    question_model,
+    start_script,
+)
 from fedmerit.engines.script_sites import ScriptProcess
 from fedmerit.errors import BadInput
 from fedmerit.schema.messages import TRAIN
 from fedmerit.trainers.script.trainer import Question
 
 LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
+QUESTION = Question(TRAIN, {}, 0, 1, {})
 
 
 @pytest.fixture
@@ -76,4 +89,20 @@ def test_an_answer_of_a_class_that_only_the_script_has_is_refused_with_what_to_s
     script._connection, its = Pipe()
     its.send_bytes(b"cscript_of_a_site\nOwn\n.")  # as pickle names a class
     with pytest.raises(BadInput, match=r"^site site-1: .*script_of_a_site.*; send numbers, texts, tensors or arrays"):
-        script.ask(Question(TRAIN, {}, 0, 1, {}))
+        script.ask(QUESTION)
+
+
+def test_ask_script_hands_over_the_next_task_once_the_script_forgot_the_last(monkeypatch):
+    api = InProcessClientAPI({"site_name": "site-1"})
+    api.fl_model = question_model(QUESTION)
+    monkeypatch.setattr(DataBus, "get_data", lambda self, key: api if key == CLIENT_API_KEY else None)
+    threading.Timer(0.2, api.clear).start()
+    left = []
+
+    def execute(*arguments):
+        left.append(api.fl_model)
+        return FLModelUtils.to_shareable(FLModel(metrics={"dice": 0.5}))
+
+    context = SimpleNamespace(get_engine=lambda: SimpleNamespace(get_cell=lambda: None))
+    said = ask_script(SimpleNamespace(execute=execute), QUESTION, context, None)
+    assert (left, said.metrics) == ([None], {"dice": 0.5})
