@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # `fedmerit.schema.survey.LEAST`, which loads NumPy
 
-commands = Commands("Other site folders from prepared ones, and a survey of images before training.")
+commands = Commands()
 
 
 @commands.add("data survey --sites sites --out survey")

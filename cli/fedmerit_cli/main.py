@@ -1,37 +1,44 @@
 """The ``fedmerit`` command: everyday commands, then groups, in the order of ``--help``.
 
 ``--help`` answers at once, since no file of commands loads anything heavy at its head: torch, NVFlare and the like are
-imported inside a command's function, when it is called. Commands of the laboratory, the dossier and operations come by
-entry point: a group by its name, further commands of a group as GROUP.NAME, and everyday ones, which are no group.
+imported inside a command's function, when it is called; and a group's files are imported when the group is named.
+Commands of the laboratory, the dossier and operations come by entry point: those of a group by its name, or as
+GROUP.NAME if others have that; all other names are of everyday commands.
 """
 
-from importlib.metadata import distribution
+from importlib.metadata import EntryPoint, distribution
 
-from fedmerit_cli import data, methods, models, projects, results, runs, sites, values
-from fedmerit_cli.terminal import Commands, set_up
+from fedmerit_cli import methods, models, projects, results, runs, sites
+from fedmerit_cli.terminal import Commands, lazy_group, set_up
 
 ENTRY_POINTS = "fedmerit.commands"
 FIRST = "demo"  # of the everyday commands
-ORDER = ("data", "value", "job", "deploy", "model", "lab")
+GROUPS = {
+    "data": "Other site folders from prepared ones, and a survey of images before training.",
+    "value": "What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.",
+    "job": "Jobs of a deployed federation: export, submit, follow, fetch, resume.",
+    "deploy": "A federation of separate machines: startup kits, hospitals, server.",
+    "model": "A finished run's model in other formats.",
+    "lab": "The laboratory: papers' tables and figures, simulated attacks, benchmarks.",
+}
+OURS = {"data": "fedmerit_cli.data:commands", "value": "fedmerit_cli.values:commands",
+        "model": "fedmerit_cli.models:group"}  # fmt: skip
 
 everyday = [projects.commands, sites.commands, runs.commands, results.commands, models.commands, methods.commands]
-groups = {"data": data.commands, "value": values.commands, "model": models.group}
+of_group = {name: [EntryPoint(name, OURS[name], ENTRY_POINTS)] if name in OURS else [] for name in GROUPS}
 for entry in distribution("fedmerit").entry_points.select(group=ENTRY_POINTS):
-    commands: Commands = entry.load()
-    group, _, is_addition = entry.name.partition(".")
-    if is_addition:
-        groups[group].add_typer(commands)
-    elif commands.is_group:
-        groups[group] = commands
+    if (group := entry.name.partition(".")[0]) in GROUPS:
+        of_group[group].append(entry)
     else:
-        everyday.insert(0 if entry.name == FIRST else len(everyday), commands)
+        everyday.insert(0 if entry.name == FIRST else len(everyday), entry.load())
 
 app = Commands()
 app.callback()(set_up)
 for commands in everyday:
     app.add_typer(commands)
-for group in ORDER:
-    app.add_typer(groups[group], name=group, rich_help_panel="Groups")
+for name, text in GROUPS.items():
+    loads = [entry.load for entry in of_group[name]]
+    app.add_typer(Commands(), name=name, help=text, cls=lazy_group(loads), rich_help_panel="Groups")
 
 if __name__ == "__main__":
     app()

@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit_cli.terminal import Commands, console
 
 commands = Commands()
-group = Commands("A finished run's model in other formats.")
+group = Commands()
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder of a finished run.")]
 Site = Annotated[str | None, typer.Option(help="Which site's model, if sites have their own.")]

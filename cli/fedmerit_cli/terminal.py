@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -158,6 +158,27 @@ class Group(TyperGroup):
             raise typer.Exit(2) from None
 
 
+def lazy_group(loads: Sequence[Callable[[], typer.Typer]]) -> type[Group]:
+    """Return a class of groups that import their commands by ``loads`` when something needs them."""
+
+    class LazyGroup(Group):
+        """A group whose commands are imported when it is used: the help of all commands names it without that."""
+
+        @property
+        def commands(self) -> dict[str, Any]:
+            """The commands by name."""
+            if not self._commands:
+                for load in loads:
+                    self._commands |= typer.main.get_group(load()).commands
+            return self._commands
+
+        @commands.setter
+        def commands(self, commands: dict[str, Any]) -> None:
+            self._commands = commands
+
+    return LazyGroup
+
+
 def print_error(text: str) -> None:
     """Print an error to standard error."""
     typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
@@ -165,12 +186,10 @@ def print_error(text: str) -> None:
 
 
 class Commands(typer.Typer):
-    """A collection of commands, or a group of them with a ``help`` of its own."""
+    """A collection of commands."""
 
-    def __init__(self, help: str = ""):
-        stated = {"help": help} if help else {}
-        super().__init__(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **stated)  # type: ignore[arg-type]
-        self.is_group = bool(help)
+    def __init__(self) -> None:
+        super().__init__(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
 
     def add(self, example: str, name: str | None = None, reads_records: bool = False) -> Callable[[Function], Function]:
         """Return a decorator: a function is the command ``name``; its help ends with the ``example``.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INF = float("inf")
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in seeds or folds.")]
-commands = Commands("What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.")
+commands = Commands()
 trains_coalitions = run_options(
     "sites", *OF_SCRIPTS, "method", "rounds", "device", "server_sites", "recipe", "settings",
     defaults={"method": "fedavg"},
@@ -186,7 +186,7 @@ def replay(
     from fedmerit.engines.script_sites import load_named
     from fedmerit_cli.printing import show
     from fedmerit_data.pages import write_page
-    from fedmerit_evaluation.valuation.kept_updates import find_kept, one_round_values, replay_rules, replay_tables
+    from fedmerit_evaluation.valuation.replay import find_kept, one_round_values, replay_rules, replay_tables
 
     job = find_kept(kept)
     function = load_named(score, "--score") if score else None

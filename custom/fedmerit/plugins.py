@@ -24,9 +24,6 @@ from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, d
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from fedmerit.errors import BadInput
 from fedmerit.plugin_references import (
     SCRIPTS,
@@ -258,6 +255,9 @@ def _brings_no_parts(name: str) -> bool:
 
 def _is_bundled(top: str) -> bool:
     """Return whether a top-level module is of what is installed with FedMerit."""
+    from packaging.requirements import Requirement  # it would be a twentieth of the time of `fedmerit --help`
+    from packaging.utils import canonicalize_name
+
     needed, waiting = set[str](), {"fedmerit"}
     while waiting:
         name = waiting.pop()

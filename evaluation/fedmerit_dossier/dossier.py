@@ -10,7 +10,7 @@ import pandas as pd
 from fedmerit_data.pages import write_page
 from fedmerit_dossier.evidence import EVIDENCE, open_sources
 from fedmerit_evaluation.figures.tables import Table, write_tables
-from fedmerit_evaluation.report.model import training_days
+from fedmerit_evaluation.report.assembly import training_days
 from fedmerit_evaluation.results.runs import open_runs
 
 UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these

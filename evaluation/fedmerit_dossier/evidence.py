@@ -24,10 +24,11 @@ from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.exchange import NO_REPLY
 from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
-from fedmerit_evaluation.report.flags import list_flags, rejection_reasons
+from fedmerit_evaluation.report.assembly import choose_method, honest_runs, training_days
+from fedmerit_evaluation.report.flags import list_flags
 from fedmerit_evaluation.report.groups import dice_by_group
 from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
-from fedmerit_evaluation.report.model import choose_method, honest_runs, surface_columns, training_days
+from fedmerit_evaluation.report.model import surface_columns
 from fedmerit_evaluation.report.verdicts import FAILURE, contribution_shares, sample_size
 from fedmerit_evaluation.report.words import count_failures, join_words, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
@@ -219,7 +220,7 @@ def _by_site(file: DossierSources, read: Callable[[SiteFolder], str]) -> str:
 @evidence
 def checks(file: DossierSources) -> str:
     """Tell the checksums of data, the replies that the server rejected, and missing ones."""
-    reasons = [why for run in file.runs for why in rejection_reasons(run).values()]
+    reasons = [why for run in file.runs for why in run.events["rejected"].values()]
     missing = sum(why.endswith(NO_REPLY) for why in reasons)
     of_replies = "the unencrypted part of every reply" if HE in (file.info.get("privacy") or ()) else "every reply"
     checked = (

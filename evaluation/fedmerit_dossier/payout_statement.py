@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -244,14 +244,20 @@ def _site_folders(runs: Sequence[Run]) -> list[SiteFolder]:
 
 
 def _card(runs: Sequence[Run], folders: Sequence[SiteFolder]) -> dict[str, str]:
-    texts = {name: tell(DossierSources(runs, folders)) for name, tell in CARD.items()}
-    return {name: text for name, text in texts.items() if text} | {SENSITIVITY: NOT_MEASURED}
+    return _tell(CARD, runs, folders) | {SENSITIVITY: NOT_MEASURED}
+
+
+def _tell(names: Iterable[str], runs: Sequence[Run], folders: Sequence[SiteFolder]) -> dict[str, str]:
+    """Return the named parts of `CARD` that are known."""
+    texts = {name: CARD[name](DossierSources(runs, folders)) for name in names}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _recompute_card(stated: Mapping[str, str], runs: Sequence[Run]) -> tuple[dict[str, str], list[str]]:
     """Return what a stated card should be, and the names of its parts that are as stated, since no run tells them."""
     folders = _site_folders(runs)
-    whole, without = _card(runs, folders), _card(runs, [])
+    whole = _card(runs, folders)
+    without = {name: text for name, text in whole.items() if name not in OF_SITES} | _tell(OF_SITES, runs, [])
     known = {*CARD, SENSITIVITY} - ({*OF_SITES} if not folders else set())
     open_to = [name for name, text in stated.items() if name not in known and without.get(name) != text]
     parts = {*without, *stated}  # who had no site folders could not state the others

@@ -35,7 +35,7 @@ from fedmerit.trainers.factory import build_trainer, initial_network
 from fedmerit.trainers.monai import local_training
 from fedmerit.trainers.step_commitments import WORK
 from fedmerit_deploy.audit import audit_work
-from fedmerit_evaluation.valuation.repeated_shares import repeated_shares
+from fedmerit_evaluation.valuation.valued_runs import repeated_shares
 
 NAMES = ("site1", "site2")
 SETTINGS = {"steps": 6, "batch_size": 4, "augmentation": "strong", "guard": "on"}

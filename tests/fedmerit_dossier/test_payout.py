@@ -337,10 +337,17 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
         value_runs([folders[0], shutil.copytree(folders[0], tmp_path / "again")], ["local_only"])
 
 
+@pytest.fixture(scope="module")
+def written(finished, tmp_path_factory):
+    """The statement of both seeds: never change it."""
+    place = tmp_path_factory.mktemp("written")
+    write_payout(finished, ["data_size"], Rule(1000), place, draws=5)
+    return read_json(place / PAYOUT)
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"floor": 0.0, "sentence": "Pay Alder."}, "sentence: states"),
         ({"runs": {"seed0": "0" * 64, "seed1": "0" * 64}}, "runs.seed0: states"),
         ({"runs": {"seed0": "", "../seed1": ""}}, "expected a folder beside"),
         ({"runs": {"seed9": ""}}, "is not about seed0"),
@@ -352,10 +359,8 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
         ({"estimator": "handed_over:Net"}, "'handed_over': unknown"),
     ],
 )
-def test_a_changed_statement_is_found(finished, tmp_path, change, fault):
-    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
-    stated = json.loads((tmp_path / PAYOUT).read_text())
-    (tmp_path / PAYOUT).write_text(json.dumps(stated | change))
+def test_a_changed_statement_is_found(finished, written, tmp_path, change, fault):
+    write_json(tmp_path / PAYOUT, written | change)
     with pytest.raises(BadInput, match=fault):
         verify_payout(tmp_path / PAYOUT, finished[0])
 
@@ -367,34 +372,33 @@ CARDED = "patients and slices"
     ("where", "content", "fault"),
     [
         (("hospitals", "Birch", "amount"), 999, r"hospitals\.Birch\.amount: states 999; recomputed from the runs: 33"),
-        (("hospitals", "Alder", "value"), 20.0, r"hospitals\.Alder\.value: states 20\.0; .*: 15\.0"),
         (("hospitals", "Cedar", "low"), 1.0, r"hospitals\.Cedar\.low: states 1\.0; .*: null"),
-        (("hospitals", "Cedar", "band"), 2, r"hospitals\.Cedar\.band: states 2"),
         (("card", CARDED), "500 test patients each", "card.patients and slices: states .500 test patients each.; reco"),
         (("card", "software"), "better", "card.software: states"),
         (("card", "sensitivity to preparation"), "none", "card.sensitivity to preparation: states"),
-        (("version",), "0.0", None),
-        (("card", "ethics"), "approved", None),
     ],
 )
-def test_a_changed_part_is_named(finished, tmp_path, capsys, where, content, fault):
-    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
-    stated = inner = read_json(tmp_path / PAYOUT)
-    for name in where[:-1]:
-        inner = inner[name]
-    inner[where[-1]] = content
-    write_json(tmp_path / PAYOUT, stated)
-    if fault:
-        with pytest.raises(BadInput, match=fault):
-            verify_payout(tmp_path / PAYOUT, finished[0])
-    else:
-        assert verify_payout(tmp_path / PAYOUT, finished[0]) == ""
-        assert ("not recomputed, as stated: card: ethics" in capsys.readouterr().err) == (where[-1] == "ethics")
+def test_a_changed_part_is_named(finished, written, tmp_path, where, content, fault):
+    write_json(tmp_path / PAYOUT, _changed(written, where, content))
+    with pytest.raises(BadInput, match=fault):
+        verify_payout(tmp_path / PAYOUT, finished[0])
 
 
-def test_without_site_folders_what_only_they_hold_is_as_stated(finished, tmp_path, capsys):
+def _changed(stated, where, content):
+    """The statement with another content at a place."""
+    name, *inner = where
+    return stated | {name: _changed(stated[name], inner, content) if inner else content}
+
+
+def test_version_and_free_text_are_taken_as_stated(finished, written, tmp_path, capsys):
+    write_json(tmp_path / PAYOUT, _changed(written | {"version": "0.0"}, ("card", "ethics"), "approved"))
+    assert verify_payout(tmp_path / PAYOUT, finished[0]) == ""
+    assert "not recomputed, as stated: card: ethics" in capsys.readouterr().err
+
+
+def test_without_site_folders_what_only_they_hold_is_as_stated(finished, written, tmp_path, capsys):
     """A card of who has them, and one of who has not."""
-    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
+    write_json(tmp_path / PAYOUT, written)
     sites = Path(read_json(finished[0] / "run.json")["sites_folder"])
     away = sites.rename(sites.with_name("away"))
     try:

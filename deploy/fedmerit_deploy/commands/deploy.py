@@ -34,7 +34,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="The server need not be
 Project = Annotated[Path, typer.Option(help="Folder that `deploy init` wrote.")]
 Requests = Annotated[Path | None, typer.Option(help="Folder of requests, NAME.csr, of sites that made their own keys.")]
 
-commands = Commands("A federation of separate machines: startup kits, hospitals, server.")
+commands = Commands()
 
 
 @commands.add("deploy init --out federation --sites HK,BIDMC --server fed.example.org")

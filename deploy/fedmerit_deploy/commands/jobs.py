@@ -28,7 +28,7 @@ Mail = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Address to which alerts are sent by this machine's sendmail.")
 ]
 
-commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
+commands = Commands()
 SHORT_ID = 8  # characters of a job's id that tell it from others
 HERE = ("out", "engine", "only", "threads", "device")  # options of runs on this machine
 EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]

@@ -203,6 +203,7 @@ def complete_ground_truths(
     """
     trained = {members for game in games.values() for members in game}
     _require_sites(frozenset(sites).union(*trained), sites)
+    of_leave_one_out = {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}
     references, notes = [], list[str]()
     for name, weights in EXACT.items():
         missing = {
@@ -218,13 +219,12 @@ def complete_ground_truths(
                 seed: {one: utility for one, utility in games.get(seed, {}).items() if np.isfinite(utility).all()}
                 for seed in seeds
             }
-            sampled = {
-                seed: _rule(sites, seed, sampling).estimate({EMPTY_COALITION: 0.0} | known[seed]) for seed in seeds
-            }
+            rules = {seed: _rule(sites, seed, sampling) for seed in seeds}
+            sampled = {seed: rule.estimate({EMPTY_COALITION: 0.0} | known[seed]) for seed, rule in rules.items()}
             missing = {seed: list(values.needed) for seed, values in sampled.items()}
             estimates = {seed: values for seed, values in sampled.items() if not values.needed}
             parts = {seed: values.coefficients for seed, values in estimates.items()}
-            rule = _rule(sites, seeds[0], sampling)
+            rule = rules[seeds[0]]
             label, command = (
                 f"sampled {SHAPLEY}",
                 (
@@ -232,7 +232,7 @@ def complete_ground_truths(
                     f"{rule.precision:g} --most-permutations {rule.most}"
                 ),
             )
-        elif name == SHAPLEY and trained <= {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}:
+        elif name == SHAPLEY and trained <= of_leave_one_out:
             missing = {}  # not requested
         if parts:
             references.append(Reference(name, parts, estimates))

@@ -1,15 +1,17 @@
-"""Sites that the method, the server or the guard flags, with rounds, effects, reasons and amounts."""
+"""Findings about sites: flags with rounds, effects, reasons and amounts; repeated steps; spent privacy."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pandas as pd
 
+from fedmerit.evidence.repeated_work import AUDITS
+from fedmerit.evidence.signatures import parse_certificates, subject
+from fedmerit.evidence.verification.work import read_statement
 from fedmerit.schema.configuration.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR, GuardSettings
 from fedmerit_evaluation.figures.tables import DASH
-from fedmerit_evaluation.results.runs import Run, read_rounds
+from fedmerit_evaluation.results.runs import Run
 
 VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "excluded"}  # by option on_verdict
 
@@ -86,7 +88,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
 
 @dataclass(frozen=True)
 class Flags:
-    """The findings of the method, the server and the guard about the sites."""
+    """The findings about the sites: of the method, the server, the guard and auditors, and the privacy they spent."""
 
     table: pd.DataFrame  # a row per flag: Method, Seed, Site, What, Rounds, Reason
     bounds: pd.DataFrame  # a row per bound by the guard: Method, Seed, Site, What, Rounds, Least [%]
@@ -94,6 +96,8 @@ class Flags:
     verdicts: Sequence[GuardVerdict] | None  # in runs without simulated attacks; None: none of them was guarded
     evidence: Sequence[GuardEvidence] = ()  # of the sites of runs without attacks, then of simulated attackers
     failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # as the table: sites that sent no answer, and why
+    repeated_steps: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `list_repeated_steps`
+    spent_privacy: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `list_spent_privacy`
 
     def of(self, method: str, site: str) -> tuple[tuple[Flag, ...], tuple[GuardVerdict, ...]]:
         """Return the flags of the method and the server, and the verdicts of the guard, for a site with a method."""
@@ -121,7 +125,8 @@ def collect_flags(runs: Sequence[Run]) -> Flags:
     ]
     evidence, failures = list_evidence(runs), list_failures(runs)
     known = verdicts if guarded else None
-    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), known, evidence, failures)
+    work = list_repeated_steps(runs), list_spent_privacy(runs)
+    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), known, evidence, failures, *work)
 
 
 def list_evidence(runs: Sequence[Run]) -> list[GuardEvidence]:
@@ -162,7 +167,7 @@ def _list_findings(runs: Sequence[Run], failures: bool) -> pd.DataFrame:
     for run in runs:
         found = run.results.rows
         found = found[found["quantity"].isin(FLAGS) & (found["value"] > 0)]
-        reasons, failed = rejection_reasons(run), _failed_rounds(run)
+        reasons, failed = run.events["rejected"], run.events["failed"]
         for site, what, split, number in found[columns].itertuples(index=False):
             is_failure = what == "rejected" and not split and (int(number), str(site)) in failed
             if is_failure == failures:
@@ -230,24 +235,6 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
     return "the method's own rule"
 
 
-def _failed_rounds(run: Run) -> set[tuple[int, str]]:
-    """Return the rounds, with the site, in which a site sent no answer, by the ledger."""
-
-    def read(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], bool]]:
-        return [((record["round"], site), True) for site in record.get("failed", ())]
-
-    return set(read_rounds(run.path, read))
-
-
-def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
-    """Return the ledger's reasons for rejected replies, by round and site."""
-
-    def read(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
-        return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
-
-    return read_rounds(run.path, read)
-
-
 ROUNDING = 1e-6  # counts are float64 products of whole numbers
 BOUNDS = {  # by quantity: what was bounded, and how
     "clipped": ("update", f"clipped to {NORM_FACTOR:g} times the others' median norm"),
@@ -291,3 +278,42 @@ def _list_bounds(run: Run) -> list[tuple[str, int, str, str, str, float]]:
                 (run.label, run.seed, str(site), name, format_ranges(map(int, rounds)), 100 * float(own.min()))
             )
     return found
+
+
+def list_repeated_steps(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a row for each auditor's statement in the run folders: Method, Seed, Site, Drawn steps repeated, Auditor.
+
+    Raises:
+        BadInput: a file in the folder of statements is none.
+    """
+    rows = []
+    for run in runs:
+        for path in sorted((run.path / AUDITS).glob("*.json")):
+            statement = read_statement(path)
+            agreed = sum(not repeated.fault for repeated in statement.rounds.values())
+            pem, where = statement.certificate.encode(), f"{path}: certificate"
+            rows.append(
+                {
+                    "Method": run.label,
+                    "Seed": run.seed,
+                    "Site": statement.site,
+                    "Drawn steps repeated": f"{agreed} of {len(statement.rounds)}",
+                    "Auditor": subject(parse_certificates(pem, where)[0]) if pem else "not signed",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def list_spent_privacy(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a row for each site of the runs by DP-SGD, as it accounts for ε: Method, Seed, Site, ε, δ and Rounds."""
+    tables = []
+    for run in runs:
+        rows = run.results.rows
+        spent = rows[(rows["quantity"] == "epsilon") & rows["value"].notna()].sort_values("round", kind="stable")
+        if spent.empty:
+            continue
+        last = spent.groupby("site", as_index=False).last()
+        delta = run.info.get("plan", {}).get("privacy", {}).get("dp_delta")
+        columns = {"Method": run.label, "Seed": run.seed, "Site": last["site"], "ε": last["value"], "δ": delta}
+        tables.append(pd.DataFrame(columns | {"Rounds": last["site"].map(spent["site"].value_counts())}))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

@@ -8,11 +8,12 @@ import pandas as pd
 
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.score_name import shown_score
-from fedmerit_evaluation.results.runs import Run, read_rounds
+from fedmerit_evaluation.results.runs import Run
 from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
+MEMBERSHIP = {"joined": "joined with", "left": "left before"}  # events of the ledger, in words
 SHOWN = 2.0  # standard errors of a value of innovation: below them it is not shown
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
 
@@ -85,20 +86,15 @@ def _list_limits_of_run(run: Run, results: Results) -> Iterator[Limit]:
     elif untested := [site for site in run.sites if site not in run.tested_sites]:
         numbers = {"number": len(untested), "sites": len(run.sites)}
         yield Limit("untested_sites", counts=dict.fromkeys(untested, 1), values=numbers)
-    for (number, site), what in read_rounds(run.path, _changes_of_membership).items():
-        yield Limit("membership", counts={site: 1}, values={"what": what, "round": number})
+    changes = [(*place, words) for kind, words in MEMBERSHIP.items() for place in run.events[kind]]
+    for number, site, words in sorted(changes, key=lambda change: change[0]):
+        yield Limit("membership", counts={site: 1}, values={"what": words, "round": number})
     if HE in run.info.get("privacy", ()):
         yield Limit("encrypted")
     elif _errors_are_self_reported(run):
         yield Limit("self_reported")
     if run.info.get("engine") not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
         yield Limit("shared_models")
-
-
-def _changes_of_membership(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
-    """Return the sites of a ledger record that took part from a round on, or no more from it."""
-    words = {"joined": "joined with", "left": "left before"}
-    return [((record["round"], site), words[what]) for what in words for site in record.get(what, ())]
 
 
 def _list_script_limits(script: Mapping[str, Any], results: Results) -> Iterator[Limit]:

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, MISSING
+from fedmerit_evaluation.report.assembly import image_shares
 from fedmerit_evaluation.report.flags import Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
-from fedmerit_evaluation.report.model import QUANTITIES, ReportModel, image_shares
+from fedmerit_evaluation.report.model import QUANTITIES, ReportModel
 from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_evaluation.statistics.family import Question
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
@@ -119,10 +120,14 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         rounds={"weight": weights[[site]]} if site in weights else {},
         same_quantities={"weight": []} if site in weights else {},
         flags=Flags(
-            table.assign(Reason=reasons), bounds, (), _verdicts_of(model.flags, site), failures=_failures(model, site)
+            table.assign(Reason=reasons),
+            bounds,
+            attacked=(),
+            verdicts=_verdicts_of(model.flags, site),
+            failures=_failures(model, site),
+            repeated_steps=_rows_of_site(model.flags.repeated_steps, site),
+            spent_privacy=_rows_of_site(model.flags.spent_privacy, site),
         ),
-        repeated_steps=_rows_of_site(model.repeated_steps, site),
-        spent_privacy=_rows_of_site(model.spent_privacy, site),
         notes=[replace(limit, counts={}) for limit in model.notes],
         limits=list(_own_limits(model.limits, site)),
         verdicts=[one for one in model.verdicts if one.subject == site and one.question in OWN_QUESTIONS],

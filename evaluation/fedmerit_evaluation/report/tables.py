@@ -172,12 +172,12 @@ def _other_tables(model: ReportModel) -> Iterator[Table]:
         kept = ", with the smallest fraction kept" if "Least [%]" in bounds else ""
         caption = f"What the guard clipped or capped{kept}{explain_bounds(bounds['What'])}"
         yield Table("bounds", caption, bounds, decimals=0)
-    if not model.repeated_steps.empty:
+    if not model.flags.repeated_steps.empty:
         caption = "Drawn steps of the training that an auditor repeated; `fedmerit verify` checks the statements"
-        yield Table("repeated_steps", caption, model.repeated_steps)
-    if not model.spent_privacy.empty:
+        yield Table("repeated_steps", caption, model.flags.repeated_steps)
+    if not model.flags.spent_privacy.empty:
         caption = "Differential privacy of updates, (ε, δ) for each patient, as each site accounts for it"
-        yield Table("spent_privacy", caption, model.spent_privacy, decimals=3)
+        yield Table("spent_privacy", caption, model.flags.spent_privacy, decimals=3)
     if not model.costs.empty:
         yield Table("costs", f"Time and transfer per site and round{_over_seeds(model)}", with_headings(model.costs))
 

@@ -51,17 +51,17 @@ def sample_size(results: Results, site: str | None = None, methods: Collection[s
     """
     if results.dice.rows.empty:
         return SampleSize(0, 0)
-    cases = results.dice.sites["patients"].unstack("site")
-    cases = cases.where(results.dice.by_site.reindex(columns=cases.columns).notna())
-    cases = cases if methods is None else cases[cases.index.get_level_values("method").isin(list(methods))]
-    cases = cases.reindex(columns=[site] if site is not None else cases.columns).dropna(axis=1, how="all")
-    if cases.empty:
+    runs = {run: sites for run, sites in results.dice.tested_patients.items() if methods is None or run[0] in methods}
+    compared = {tested for sites in runs.values() for tested in sites if site in (None, tested)}
+    if not compared:
         return SampleSize(0, 0)
-    tested = cases.notna().all(axis=1)
-    seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
+    seeds: dict[str, set[int]] = {method: set() for method, _ in runs}
+    for (method, seed), sites in runs.items():
+        if compared <= sites.keys():
+            seeds[method].add(seed)
     return SampleSize(
-        int(cases.min().min()),
-        len(set.intersection(*seeds) - results.dice.mismatched_seeds(site, methods)),
+        min(patients for sites in runs.values() for tested, patients in sites.items() if tested in compared),
+        len(set.intersection(*seeds.values()) - results.dice.mismatched_seeds(site, methods)),
         folds=results.dice.clusters.folds,
     )
 

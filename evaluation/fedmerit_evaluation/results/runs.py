@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ Value = TypeVar("Value")
 COMMAND = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
 DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # of run.json and of a study's JSON file
+EVENTS = ("rejected", "failed", "joined", "left")  # of a site, in a ledger record
 RECORDED = ["round", "site", "coalition", "split", "label", "quantity"]  # columns of a row without a case
 
 
@@ -89,6 +90,19 @@ class Run:
     def tested_sites(self) -> set[str]:
         """The sites with test Dice in results.csv."""
         return set(self.results.dice.rows["site"])
+
+    @cached_property
+    def events(self) -> Mapping[str, Mapping[tuple[int, str], str]]:
+        """The ledger's events of sites: by `EVENTS`, by round and site, the reason of a rejection or "".
+
+        Raises:
+            BadInput: the file is no ledger.
+        """
+        kept = read_rounds(self.path, _read_events)
+        return {
+            kind: {(number, site): why for (other, number, site), why in kept.items() if other == kind}
+            for kind in EVENTS
+        }
 
     @property
     def tested(self) -> bool:
@@ -169,6 +183,14 @@ def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Ke
         return {key: value for record in Ledger(path).records for key, value in read(record)}
     except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
         raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
+
+
+def _read_events(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, int, str], str]]:
+    """Yield the events of a ledger record: kind, round and site, with the reason of a rejection."""
+    for kind in EVENTS:
+        sites = record.get(kind, ())
+        for site in sites:
+            yield (kind, record["round"], site), str(sites[site]) if kind == "rejected" else ""
 
 
 def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Each view is computed once. Dice and NSD are fractions here.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -81,6 +82,16 @@ class Dice:
             }
             for (method, seed), run in self.rows.groupby(RUN, observed=True)
         }
+
+    @cached_property
+    def tested_patients(self) -> dict[tuple[str, int], dict[str, int]]:
+        """The number of test patients of each run, ``(method, seed)``, by site, of the sites with Dice."""
+        runs: dict[tuple[str, int], dict[str, int]] = {}
+        for (method, seed, site), dice, patients in self.sites[["dice", "patients"]].itertuples(name=None):
+            of_run = runs.setdefault((str(method), int(seed)), {})
+            if not math.isnan(dice):
+                of_run[str(site)] = int(patients)
+        return runs
 
     def mismatched_seeds(self, site: str | None = None, methods: Collection[str] | None = None) -> set[int]:
         """Return the seeds in which methods were tested on different cases, so that their Dice cannot be compared.

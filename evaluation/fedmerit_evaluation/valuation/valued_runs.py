@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,6 @@ from fedmerit_evaluation.valuation.estimators import (
     parse_all,
 )
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
-from fedmerit_evaluation.valuation.repeated_shares import repeated_shares
 
 UNMEASURED = "a count or another measure of data: no test shows how much more a larger one is worth"
 SINGLE = "a site has one validation patient: no confidence interval, and no significant difference"
@@ -181,18 +180,30 @@ def value_runs(
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
-    """Return the estimators that runs allow without reading images, first those that bear an observer's name.
+    """Return the estimators that runs allow without reading images, first those of what they observed.
 
     With ``everything``, also those that kept updates allow.
     """
-    seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
+    seen = _observed_splits(paths)
     if everything:
         from fedmerit_evaluation.valuation.replay import observable  # it takes seconds to import MONAI
 
         seen |= set.intersection(*map(observable, paths))
-    observed = [name for name, kind in estimators().items() if kind.observes == name and name in seen]
     own = ["contribution"] if all(declares_estimates(read_run(path)) for path in paths) else []
-    return [*observed, *own, "data_size"]
+    return [*_observing(seen), *own, "data_size"]
+
+
+def observed_estimators(paths: Sequence[Path]) -> list[str]:
+    """Return the estimators of what runs observed, which bear the observer's name."""
+    return _observing(_observed_splits(paths))
+
+
+def _observed_splits(paths: Sequence[Path]) -> set[str]:
+    return set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
+
+
+def _observing(observers: Container[str]) -> list[str]:
+    return [name for name, kind in estimators().items() if kind.observes == name and name in observers]
 
 
 def _observed(
@@ -290,3 +301,19 @@ def units(valued: Valued) -> dict[str, str]:
 
 def _is_dice(spec: str) -> bool:
     return parse(spec).in_dice
+
+
+def repeated_shares(run: Path, sites: Sequence[str], auditors: Trust) -> FloatArray:
+    """Return (n,) `fedmerit.evidence.repeated_work.RepeatedWork.share` of each site, 0 to 1.
+
+    It is 0 of a site that nobody audited. ``run`` is the folder of a finished run; ``auditors`` is the authority that
+    issued the auditors' certificates.
+
+    Raises:
+        BadInput: the ledger or an auditor's statement is damaged, or not of this run.
+    """
+    from fedmerit.evidence.verification.chains import read_ledger  # verification loads PyTorch
+    from fedmerit.evidence.verification.work import summarise_statement
+
+    records = read_ledger(run / "ledger.jsonl")
+    return np.array([summarise_statement(run, records, site, auditors).share for site in sites])

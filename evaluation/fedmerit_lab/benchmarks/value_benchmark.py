@@ -39,8 +39,7 @@ from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import rank_flip_table, value_runs
 from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.budget_allocation import Outcome, budget_table
-from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY
-from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
+from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY, Proxy, train_proxy
 from fedmerit_lab.benchmarks.scenarios import make
 from fedmerit_lab.benchmarks.scenarios import parse as parse_scenario
 

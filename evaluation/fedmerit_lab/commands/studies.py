@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedmerit_lab.attacks.attacked_runs import AttackedRun
     from fedmerit_lab.papers.artefact import Artefact, Paper
 
-commands = Commands("The laboratory: papers' tables and figures, simulated attacks, benchmarks.")
+commands = Commands()
 
 
 @commands.add("lab paper fedce --sites sites --out paper --only table1 --rounds 50")
@@ -322,4 +322,4 @@ def inversion(
     console.print(f"all measurements: {out}", soft_wrap=True)
 
 
-commands.add_typer(bench, name="bench")
+commands.add_typer(bench, name="bench", help="Measure speed, memory, valuation and detectors.")

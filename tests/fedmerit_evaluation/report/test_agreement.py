@@ -16,8 +16,8 @@ from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
 from fedmerit_evaluation.report.agreement import compare_with_ground_truth, permutation_p
+from fedmerit_evaluation.report.assembly import build_model
 from fedmerit_evaluation.report.limits import Limit
-from fedmerit_evaluation.report.model import build_model
 from fedmerit_evaluation.report.report import build_site_model, write_report
 from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results

@@ -10,9 +10,10 @@ from made_results import made_dice, made_rounds, made_runs
 from run_factory import SITES, make_run
 
 from fedmerit.evidence.closing_record import OBSERVED
-from fedmerit_evaluation.report import model as model_of_report
+from fedmerit_evaluation.report import assembly
+from fedmerit_evaluation.report.assembly import align_local_only, build_model, model_of_results
 from fedmerit_evaluation.report.figures import FIGURES, draw_figures
-from fedmerit_evaluation.report.model import ReportModel, align_local_only, build_model, model_of_results
+from fedmerit_evaluation.report.model import ReportModel
 from fedmerit_evaluation.report.redaction import redact
 from fedmerit_evaluation.results.runs import open_runs
 from fedmerit_evaluation.results.views import Results
@@ -30,9 +31,9 @@ def test_values_are_drawn_without_verdicts(tmp_path: Path, monkeypatch: pytest.M
     """Those of the page are one family, which these values are not of."""
     values = np.arange(4.0)[None, :, None] + np.random.default_rng(0).normal(0, 0.01, (2, 4, 50))
     apart = ranking(SITES, values, sample=SampleSize(5, 2, "validation patients"))
-    monkeypatch.setattr(model_of_report, "default_estimators", lambda folders: ["observed"])
-    monkeypatch.setattr(model_of_report, "value_runs", lambda *options: SimpleNamespace(shown={"observed": apart}))
-    monkeypatch.setattr(model_of_report, "units", lambda valued: {"observed": "points"})
+    monkeypatch.setattr(assembly, "observed_estimators", lambda folders: ["observed"])
+    monkeypatch.setattr(assembly, "value_runs", lambda *options: SimpleNamespace(shown={"observed": apart}))
+    monkeypatch.setattr(assembly, "units", lambda valued: {"observed": "points"})
     folder = make_run(tmp_path / "run", rounds=2)
     (folder / OBSERVED).touch()
     model = _of_runs(folder)

@@ -9,8 +9,8 @@ from run_factory import SITES, add_rows, make_run, write_ledger
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import DASH
+from fedmerit_evaluation.report.assembly import build_model
 from fedmerit_evaluation.report.flags import collect_flags, is_guarded, list_flags, list_verdicts
-from fedmerit_evaluation.report.model import build_model
 from fedmerit_evaluation.report.report import build_site_model
 from fedmerit_evaluation.results.runs import open_runs
 

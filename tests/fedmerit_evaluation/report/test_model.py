@@ -12,10 +12,7 @@ from run_factory import make_run
 from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.agreement import Agreement
-from fedmerit_evaluation.report.flags import collect_flags
-from fedmerit_evaluation.report.model import (
-    Hospital,
-    ReportModel,
+from fedmerit_evaluation.report.assembly import (
     align_local_only,
     averaged,
     build_model,
@@ -26,9 +23,10 @@ from fedmerit_evaluation.report.model import (
     list_hospitals,
     methods_by_image_count,
     model_of_results,
-    surface_columns,
     training_days,
 )
+from fedmerit_evaluation.report.flags import collect_flags
+from fedmerit_evaluation.report.model import Hospital, ReportModel, surface_columns
 from fedmerit_evaluation.report.redaction import hide_image_shares
 from fedmerit_evaluation.report.verdicts import ONE_SPLIT, collect_verdicts, contribution_shares, sample_size
 from fedmerit_evaluation.results.runs import Run, combine_results, folds_as_seeds, open_runs, pool_folds

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_factory import SITES, make_run
 
-from fedmerit_evaluation.report.model import build_model
+from fedmerit_evaluation.report.assembly import build_model
 from fedmerit_evaluation.report.pictures import GainPicture, draw_pictures
 from fedmerit_evaluation.results.runs import open_runs
 

@@ -20,8 +20,9 @@ from solving import Key, Shown, ranges
 from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
 from fedmerit.trust import allow_places
+from fedmerit_evaluation.report.assembly import model_of_results
 from fedmerit_evaluation.report.limits import Limit
-from fedmerit_evaluation.report.model import ReportModel, model_of_results
+from fedmerit_evaluation.report.model import ReportModel
 from fedmerit_evaluation.report.redaction import ROUND_TO, hide_image_shares, rank_thirds, redact, rounded_others
 from fedmerit_evaluation.report.report import build_site_model, write_report
 from fedmerit_evaluation.report.tables import report_tables
@@ -60,7 +61,7 @@ def _texts(content: Any) -> str:
     return repr(dataclasses.asdict(content))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 10), place=st.integers(0, 9))
 def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: int, place: int) -> None:
     random = np.random.default_rng(seed)
@@ -89,7 +90,7 @@ def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: in
     assert len(redacted.cases) == len(own_rows)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_own_numbers_do_not_depend_on_the_others(seed: int) -> None:
     """Whatever the others' Dice is, the own numbers of Dice are the same."""

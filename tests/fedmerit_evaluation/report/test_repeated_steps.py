@@ -10,8 +10,8 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.repeated_work import AUDITS, write_statement
 from fedmerit.evidence.signatures import Signer
 from fedmerit.schema.records import AuditStatement
+from fedmerit_evaluation.report.flags import list_repeated_steps
 from fedmerit_evaluation.report.redaction import _rows_of_site
-from fedmerit_evaluation.report.repeated_steps import list_repeated_steps
 
 
 @pytest.fixture

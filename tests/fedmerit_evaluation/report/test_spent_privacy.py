@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 
+from fedmerit_evaluation.report.flags import list_spent_privacy
 from fedmerit_evaluation.report.redaction import _rows_of_site
-from fedmerit_evaluation.report.spent_privacy import list_spent_privacy
 
 
 def make_run(rows, plan):

@@ -11,7 +11,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.report.model import build_model, model_of_results
+from fedmerit_evaluation.report.assembly import build_model, model_of_results
 from fedmerit_evaluation.report.report import build_site_model
 from fedmerit_evaluation.report.tables import _needs, report_tables, settings_tables
 from fedmerit_evaluation.results.runs import open_runs

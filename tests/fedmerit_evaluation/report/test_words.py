@@ -10,10 +10,10 @@ import pytest
 
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.agreement import Agreement
-from fedmerit_evaluation.report.answers import NEEDED, Answer, answer
 from fedmerit_evaluation.report.flags import Attacked, Flag, Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import Condition, Hospital, Payment, ReportModel, Study
+from fedmerit_evaluation.report.report import NEEDED, Answer, answer
 from fedmerit_evaluation.report.verdicts import CHANCE, ONE_SPLIT
 from fedmerit_evaluation.report.words import correlation, join_words, p_text, percent, points, say
 from fedmerit_evaluation.statistics.family import Question, Verdict

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit_cli.main import app
-from fedmerit_evaluation.valuation.kept_updates import find_kept, one_round_values, replay_rules, replay_tables
+from fedmerit_evaluation.valuation.replay import find_kept, one_round_values, replay_rules, replay_tables
 
 SHAPES = {"conv.weight": (4, 3), "conv.bias": (4,), "last.weight": (2, 4), "last.bias": (2,)}
 SITES = ["site-1", "site-2", "site-3", "site-4"]

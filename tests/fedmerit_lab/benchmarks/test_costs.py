@@ -13,16 +13,12 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_lab.benchmarks import growth as growth_module
-from fedmerit_lab.benchmarks import round_costs
+from fedmerit_lab.benchmarks import costs
 from fedmerit_lab.benchmarks import speed as speed_module
-from fedmerit_lab.benchmarks.aggregation import aggregation
-from fedmerit_lab.benchmarks.growth import Work, growth, memory
-from fedmerit_lab.benchmarks.round_costs import SETTINGS, estimator_costs, method_costs
-from fedmerit_lab.benchmarks.speed import CASES, speed
+from fedmerit_lab.benchmarks.costs import SETTINGS, Work, growth, memory, method_costs
+from fedmerit_lab.benchmarks.speed import CASES, aggregation, speed
 
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
-OBSERVED = "data"  # any name: nothing is observed here
 LEAK = 0.05  # MB a round, at most
 
 
@@ -30,7 +26,6 @@ LEAK = 0.05  # MB a round, at most
     "measure",
     [
         lambda out: method_costs(out, out, ["fedce"], 1, 1, {}, print),
-        lambda out: estimator_costs(out, [4], [OBSERVED], 64, 1, 1, {}, print),
         lambda out: speed(out, out, 1, 1, ["local"], TINY, print),
     ],
 )
@@ -66,12 +61,12 @@ def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monke
     def execute(run, on_round):
         executed.append(read_run(run))
         for end in (10.0, 12.0, 16.0, 99.0):
-            monkeypatch.setattr(round_costs.time, "process_time", lambda end=end: end)
-            monkeypatch.setattr(round_costs.time, "perf_counter", lambda end=end: end / 2)
+            monkeypatch.setattr(costs.time, "process_time", lambda end=end: end)
+            monkeypatch.setattr(costs.time, "perf_counter", lambda end=end: end / 2)
             on_round({})
         pytest.fail("the run went beyond its last round")
 
-    monkeypatch.setattr(round_costs.runs, "execute", execute)
+    monkeypatch.setattr(costs.runs, "execute", execute)
     benchmark = method_costs(tmp_path / "out", sites, ["cycle", "fedavg"], 3, 2, TINY, lambda *_: None)
     assert [run["method"] for run in executed] == ["fedavg", "cycle"] * 2  # FedAvg first, and once
     assert [run["parameters"].get("warmup") for run in executed[:2]] == [None, SETTINGS["cycle"]["warmup"]]
@@ -84,33 +79,11 @@ def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monke
 
 def test_the_bare_steps_of_a_round_are_those_of_all_sites(tmp_path, monkeypatch):
     sites, trained = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), []
-    monkeypatch.setattr(round_costs, "rounds_of", lambda *_, **named: lambda: {"CPU seconds per round": 1.0})
-    monkeypatch.setattr(round_costs, "train", lambda *given, seed: trained.append((len(given[1]), given[2].steps)))
+    monkeypatch.setattr(costs, "rounds_of", lambda *_, **named: lambda: {"CPU seconds per round": 1.0})
+    monkeypatch.setattr(costs, "train", lambda *given, seed: trained.append((len(given[1]), given[2].steps)))
     method_costs(tmp_path / "out", sites, ["steps"], 2, 1, TINY | {"steps": 3}, lambda *_: None)
     images = sum(len(Slices(site.cases("training"))) for site in open_sites(sites))
     assert trained == [(images, 6)] * 2
-
-
-def test_observed_rounds_are_compared_with_rounds_of_as_many_sites(tmp_path, monkeypatch):
-    seconds = {(2, ""): [2.0, 4.0], (2, OBSERVED): [3.0, 5.0], (3, ""): [10.0, 10.0], (3, OBSERVED): [40.0, 20.0]}
-    asked = []
-
-    def rounds_of(work, method, sites, rounds, settings, values):
-        asked.append((method, sites, rounds, settings, work))
-        taken = iter(seconds[sites, ",".join(values)])
-        return lambda: {"CPU seconds per round": next(taken)}
-
-    monkeypatch.setattr(round_costs, "generated_sites", lambda out, size, number: number)
-    monkeypatch.setattr(round_costs, "rounds_of", rounds_of)
-    table = estimator_costs(tmp_path, [2, 3], [OBSERVED], 64, 3, 2, {"width": 2}, lambda *_: None)
-    assert table.to_numpy().tolist() == [
-        [2, "nothing", 3.0, 1.0, 1.0, 1.0],
-        [2, OBSERVED, 4.0, 1.375, 1.25, 1.5],
-        [3, "nothing", 10.0, 1.0, 1.0, 1.0],
-        [3, OBSERVED, 30.0, 3.0, 2.0, 4.0],
-    ]
-    assert {case[:4:2] for case in asked} == {("fedavg", 3)}
-    assert len({case[4] for case in asked}) == 4
 
 
 @pytest.fixture
@@ -126,9 +99,9 @@ def commands(monkeypatch, tmp_path):
         names = [f"site{place:03d}" for place in range(number)]
         return make_sites(tmp_path / f"{size}px-{number}", names, size=size)
 
-    for module in (growth_module, speed_module):
+    for module in (costs, speed_module):
         monkeypatch.setattr(module, "measure", measure)
-    monkeypatch.setattr(growth_module, "generated_sites", generated)
+    monkeypatch.setattr(costs, "generated_sites", generated)
     return found
 
 

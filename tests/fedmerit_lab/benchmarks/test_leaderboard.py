@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +22,21 @@ ROOT = Path(__file__).resolve().parents[3]
 TASK = {"half": "choice", "data_set": "made", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A leaderboard of two tasks, the first of which was measured."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A leaderboard of two tasks, the first of which was measured: never change it."""
+    place = tmp_path_factory.mktemp("leaderboard")
     tasks = {"small": TASK, "large": TASK | {"half": "confirmation", "named_before_run": True, "remark": "Too dear."}}
-    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    module.write_entries(tmp_path / "entries.csv", make_entries(result({"data_size": [1, 2, 4], "fedce": [4, 2, 1]})))
-    add_entries(tmp_path, tmp_path / "entries.csv", "small")
-    return tmp_path
+    (place / "tasks.json").write_text(json.dumps(tasks))
+    module.write_entries(place / "entries.csv", make_entries(result({"data_size": [1, 2, 4], "fedce": [4, 2, 1]})))
+    add_entries(place, place / "entries.csv", "small")
+    return place
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy of the leaderboard, which may be changed."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def test_a_row_of_each_estimator_and_of_what_it_is_compared_with():

@@ -10,8 +10,8 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
-from fedmerit_lab.benchmarks import preparation_costs as module
-from fedmerit_lab.benchmarks.preparation_costs import decode, generated_source, preparation_costs
+from fedmerit_lab.benchmarks import costs as module
+from fedmerit_lab.benchmarks.costs import decode, generated_source, preparation_costs
 
 
 def photographs(root, cases=3):

@@ -12,8 +12,8 @@ from fedmerit.files import write_json
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.studies.execution import Workers
-from fedmerit_lab.benchmarks import proxy_trainings
-from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
+from fedmerit_lab.benchmarks import observed_trainings
+from fedmerit_lab.benchmarks.observed_trainings import Proxy, train_proxy
 from fedmerit_lab.partitioning.downsampling import shrink
 
 
@@ -42,7 +42,9 @@ def trained(monkeypatch):
     monkeypatch.setattr(coalitions, "execute_trainings", lambda trainings, workers, on_end: answer.failed)
     monkeypatch.setattr(coalitions, "collect_results", lambda trainings: SimpleNamespace(sites=answer.sites))
     monkeypatch.setattr(coalitions, "sum_seconds", lambda trainings: 12.5)
-    monkeypatch.setattr(proxy_trainings, "resample", lambda results, values: SimpleNamespace(values="", of_folds=None))
+    monkeypatch.setattr(
+        observed_trainings, "resample", lambda results, values: SimpleNamespace(values="", of_folds=None)
+    )
     return answer
 
 

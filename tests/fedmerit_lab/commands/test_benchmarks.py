@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit_lab.benchmarks import observed_trainings, value_benchmark
 from fedmerit_lab.benchmarks.benchmark import Benchmark
-from fedmerit_lab.commands import costs
+from fedmerit_lab.commands import benchmarks
 
 TINY = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1)
 
@@ -79,17 +79,6 @@ def test_prepare(bench, out):
     assert not (out / "work").exists()
 
 
-@pytest.mark.slow
-def test_estimators(bench, out):
-    observed = ("multi_round", "leave_one_out_loss")
-    bench("estimators", "--sites", "2,3", "--values", ",".join(observed), "--rounds", 2, "--size", 32, *TINY)
-    table = pd.read_csv(out / "estimators.csv")
-    assert list(zip(table["Sites"], table["Observed"], strict=True)) == [
-        (sites, one) for sites in (2, 3) for one in ("nothing", *observed)
-    ]
-    assert (table["CPU seconds per round"] > 0).all()
-
-
 @pytest.fixture
 def printed(tmp_path, capsys):
     """What is shown of two cases, measured twice, line by line, with single spaces."""
@@ -100,7 +89,7 @@ def printed(tmp_path, capsys):
     ]
 
     def show(*given):
-        costs._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
+        benchmarks._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
 
     return show
@@ -207,7 +196,6 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
         (("aggregation", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
-        (("estimators", "--sites", "1,4"), "--sites"),
         (("values", "--estimators", "shap"), "--estimators 'shap': unknown"),
         (("values", "--scenarios", "noisy:sites=4"), "noisy"),
         (("known-answers", "--pool", "P", "--seeds", "one"), "--seeds one: expected whole numbers"),

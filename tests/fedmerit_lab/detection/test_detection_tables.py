@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_federations import NAN, federation, honest
 
-from fedmerit_lab.detection.detection_tables import (
+from fedmerit_lab.benchmarks.detection_benchmark import (
     DetectorResult,
     attack_reward_table,
     detection_table,

@@ -9,7 +9,7 @@ from monitored_rounds import monitored_round
 from pulling_sites import updates_of
 from scipy.linalg import hadamard
 
-from fedmerit_lab.detection.published_detectors import (
+from fedmerit_lab.detection.detectors import (
     WEF_LEAST,
     EvolvingWeights,
     PredictedUpdates,

@@ -76,7 +76,7 @@ JOB_WAITING = Waiting(2, 0.0)  # of an exported job, if nothing else is asked fo
 class RunOptions(BaseModel):
     """A choice of what a run is made with."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # `--help` needs no validator
 
     out: Annotated[Path | None, About("Run folder to write.")] = None
     method: Annotated[str | None, Text(), About("Such as fedce; `fedmerit methods` lists all.")] = None
