@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedmerit.contract.semivalues import FloatArray, format_coalitions
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
-from fedmerit.schema.configuration.requirements import parse_observer
 from fedmerit.schema.declarations import Checked, parse_spec
 from fedmerit.schema.rules import About, Choice, Count
 from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
@@ -47,6 +46,8 @@ class Estimator(Checked):
     @property
     def needs_standalone(self) -> bool:
         """Whether it can be estimated only on local-only training, as its observer says."""
+        from fedmerit.schema.configuration.requirements import parse_observer  # loads PyTorch, which a report needs not
+
         return bool(self.observes) and parse_observer(self.observes).needs_standalone
 
     def rests_on_training(self, run: ObservedRun) -> bool:

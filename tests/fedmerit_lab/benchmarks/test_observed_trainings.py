@@ -28,10 +28,9 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 
 
 def test_runs_observe_what_estimators_need():
-    judged_by_pay = {"innovation"}  # `lab bench pay`
-    assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OBSERVERS.ours} - judged_by_pay
+    assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OBSERVERS.ours}
     chosen = by_method(ESTIMATORS)
-    assert {spec.partition(":")[0] for spec in chosen[LOCAL_ONLY]} == {"local_only", "coverage"}
+    assert {spec.partition(":")[0] for spec in chosen[LOCAL_ONLY]} == {"local_only", "coverage", "safe"}
     assert chosen[FEDERATED] == [spec for spec in ESTIMATORS if spec not in chosen[LOCAL_ONLY]]
 
 
@@ -44,6 +43,7 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
         "multi_round",
         "one_round",
         "leave_one_out_loss",
+        "innovation",
     ]
     create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
     assert read_json(tmp_path / "run" / "run.json") == info
