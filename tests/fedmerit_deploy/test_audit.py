@@ -19,7 +19,6 @@ from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import read_closing
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.evidence.merkle import merkle_root
 from fedmerit.evidence.repeated_work import AUDITS, draw_leaf, find_commitments, write_statement
 from fedmerit.evidence.signatures import Signer, Trust
 from fedmerit.evidence.verification.chains import read_ledger, read_site_log
@@ -33,7 +32,7 @@ from fedmerit.site.site import Site
 from fedmerit.trainers import step_commitments, training_checkpoint
 from fedmerit.trainers.factory import build_trainer, initial_network
 from fedmerit.trainers.monai import local_training
-from fedmerit.trainers.step_commitments import WORK
+from fedmerit.trainers.step_commitments import WORK, merkle_root
 from fedmerit_deploy.audit import audit_work
 from fedmerit_evaluation.valuation.valued_runs import repeated_shares
 

@@ -17,7 +17,6 @@ from torch import Generator, Tensor, nn
 
 from fedmerit.contract import flat
 from fedmerit.evidence.digests import digest
-from fedmerit.evidence.merkle import merkle_root
 from fedmerit.files import write_atomically
 from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.tensor_files import load_tensors
@@ -29,10 +28,24 @@ PARAMETERS = 50_000  # of a network, for each step between two leaves: hashing a
 WORK = "work"  # folder of a site's memory with what its rounds started from
 MOST_KEPT = 16 << 30  # bytes of that folder; the oldest rounds go first
 NOT_SENT = {"parameters", "changes", "ciphertexts", "ledger"}  # of a task: the received model stands for them
+LEAF, NODE = b"\0", b"\1"  # prefixes, without which a node of the tree could be shown as a leaf
+EMPTY = hashlib.sha256().digest()
 
 
 class LeafReached(Exception):
     """The signal that a repeated training has come to the drawn leaf."""
+
+
+def merkle_root(leaves: Sequence[bytes]) -> str:
+    """Return the root of the Merkle tree (1987) over leaves in order, in hexadecimal: one digest commits to all.
+
+    Hashes are SHA-256 with the prefixes of RFC 6962; a last node without a partner moves up unchanged.
+    """
+    level = [hashlib.sha256(LEAF + leaf).digest() for leaf in leaves] or [EMPTY]
+    while len(level) > 1:
+        pairs = (level[place : place + 2] for place in range(0, len(level), 2))
+        level = [hashlib.sha256(NODE + b"".join(pair)).digest() if len(pair) > 1 else pair[0] for pair in pairs]
+    return level[0].hex()
 
 
 def steps_between_leaves(parameters: int) -> int:

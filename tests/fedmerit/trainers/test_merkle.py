@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from fedmerit.evidence.merkle import merkle_root
+from fedmerit.trainers.step_commitments import merkle_root
 
 
 def sha(content: bytes) -> bytes:
