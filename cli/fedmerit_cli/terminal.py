@@ -164,17 +164,13 @@ def lazy_group(loads: Sequence[Callable[[], typer.Typer]]) -> type[Group]:
     class LazyGroup(Group):
         """A group whose commands are imported when it is used: the help of all commands names it without that."""
 
-        @property
-        def commands(self) -> dict[str, Any]:
-            """The commands by name."""
-            if not self._commands:
+        def __getattribute__(self, name: str) -> Any:
+            """Return an attribute; ``commands`` are imported before."""
+            content = super().__getattribute__(name)
+            if name == "commands" and not content:
                 for load in loads:
-                    self._commands |= typer.main.get_group(load()).commands
-            return self._commands
-
-        @commands.setter
-        def commands(self, commands: dict[str, Any]) -> None:
-            self._commands = commands
+                    content.update(typer.main.get_group(load()).commands)
+            return content
 
     return LazyGroup
 
