@@ -1,7 +1,7 @@
 """Write the report on finished runs, for all hospitals or for one: a page, with tables and figures beside it.
 
-Its first screen has four answers: each a question, a state in a word, one sentence, and what limits it. States come from
-the model's verdicts, which are tested once; no sentence tests anything again.
+Its first screen has four answers: each a question, a state in a word, one sentence, and what limits it. States come
+from the model's verdicts, which are tested once; no sentence tests anything again.
 """
 
 import re
