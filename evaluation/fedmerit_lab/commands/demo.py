@@ -10,7 +10,7 @@ from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.terminal import Commands, console
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
-SETTINGS = {"recipe": "quick", "batch_size": "4", "depth": "4"}
+SETTINGS = {"recipe": "quick", "batch_size": "4"}
 SEEDS = (1, 2)  # besides 0: two seeds say little
 ATTACKS = {"freerider": {"site4": "zero"}}  # by run: this hospital returns the model that it received
 
@@ -22,7 +22,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to work in; finished runs in it are reused.")] = Path("demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 8,
 ) -> None:
-    """Run a demonstration: six generated hospitals, FedCE, FedAvg, local training, a free rider, the report."""
+    """Run a demonstration: six generated hospitals, trained together and locally, a free rider, the report."""
     from fedmerit_evaluation.studies.run_processes import begin_processes
 
     begin_processes()  # they import what step 3 needs while this process prepares
@@ -37,14 +37,12 @@ def demo(
         _print_step(1, "Six generated hospitals")
         preparation = Preparation("synthetic-prostate", size=SIZE, patients=PATIENTS, ratios=RATIOS)
         print_sites(sites, len(prepare_sites(preparation, sites)))
-    fedavg, fedce = {"method": "fedavg"}, {"method": "fedce"}
+    fedce = {"method": "fedce"}
     _print_step(2, "FedCE on NVFlare's simulator")
     first = _create(out, {"fedce": fedce}, shared)
     run_with_progress(first[0])
-    _print_step(3, "FedAvg, local training, further seeds, a run with a free rider")
+    _print_step(3, "Further seeds, local training, a run with a free rider")
     others: dict[str, Mapping[str, Any]] = {
-        "fedavg": fedavg,
-        **{f"fedavg-seed{seed}": {**fedavg, "seed": seed} for seed in SEEDS},
         **{f"fedce-seed{seed}": {**fedce, "seed": seed} for seed in SEEDS},
         "freerider": fedce,
         **{f"standalone-seed{seed}": {"method": "standalone", "seed": seed} for seed in (0, *SEEDS)},
