@@ -48,6 +48,7 @@ from fedmerit.trust import allow_script, require_trusted_script
 OF_IMAGES = ("sites", "fold", "server_sites", "recipe", "preset", "final_model", "device")  # options of prepared images
 MOST_OUTPUT = 20_000  # bytes of a script's output, from its end, in which its traceback is looked for
 OUTPUT = "script.log"  # in a site's folder of the run: what its script printed
+ENDING = 5.0  # seconds for a script's process to end by itself
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # variable that says which GPUs a process sees
 SERVE = "import sys; from fedmerit.engines.nvflare.client_script import serve; serve(*sys.argv[1:])"
 
@@ -268,8 +269,7 @@ class ScriptProcess:
             answer = self._read(self._connection.recv_bytes())
         if isinstance(answer, Said):
             return answer
-        self.close(5.0)
-        code = self._process.returncode
+        code = self.close(ENDING)
         with self.log.open("rb") as output:
             output.seek(self._begin)
             last, reason = explain_output(output.read()[-MOST_OUTPUT:].decode(errors="replace"), code)
@@ -288,14 +288,15 @@ class ScriptProcess:
                 "numbers, texts, tensors or arrays"
             ) from None
 
-    def close(self, seconds: float = 5.0) -> None:
-        """End the process; after so many seconds by force."""
+    def close(self, seconds: float = ENDING) -> int | None:
+        """End the process, after so many seconds by force; return its exit code, None if it ended by force."""
         self._connection.close()
         try:
-            self._process.wait(timeout=seconds)
+            return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            return None
 
 
 def load_model(text: str) -> Model:

@@ -323,21 +323,25 @@ def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while True:
-        try:
-            question: Question = pickle.loads(connection.recv_bytes())
-        except (EOFError, OSError):
-            break
-        arrived.clear()
-        answers.clear()
-        await_cleared(api)
-        api.set_meta(describe(WORK[question.work]))
-        api.fl_model = question_model(question)
-        while thread.is_alive() and os.getppid() == parent and not arrived.wait(1.0):
-            pass
-        if not answers:
-            break
-        connection.send_bytes(pickle.dumps(read_answer(FLModelUtils.from_shareable(answers.pop()))))
+    try:
+        while True:
+            try:
+                question: Question = pickle.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                break
+            arrived.clear()
+            answers.clear()
+            await_cleared(api)
+            api.set_meta(describe(WORK[question.work]))
+            api.fl_model = question_model(question)
+            while thread.is_alive() and os.getppid() == parent and not arrived.wait(1.0):
+                pass
+            if not answers:
+                break
+            connection.send_bytes(pickle.dumps(read_answer(FLModelUtils.from_shareable(answers.pop()))))
+    except Exception:  # such as an answer that cannot be sent on
+        code = 1
+        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # whatever threads the script left

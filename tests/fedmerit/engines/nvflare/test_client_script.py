@@ -1,5 +1,6 @@
 """How a site starts a script: which file it may be, what NVFlare is reported, and that its log data stays."""
 
+import subprocess
 import threading
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -23,9 +24,10 @@ from fedmerit.engines.nvflare.client_script import (
     question_model,
     start_script,
 )
-from fedmerit.engines.script_sites import ScriptProcess
+from fedmerit.engines.script_sites import Launch, ScriptProcess
 from fedmerit.errors import BadInput
 from fedmerit.schema.messages import TRAIN
+from fedmerit.trainers.script.restarts import ScriptEnded
 from fedmerit.trainers.script.trainer import Question
 
 LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
@@ -106,3 +108,21 @@ def test_ask_script_hands_over_the_next_task_once_the_script_forgot_the_last(mon
     context = SimpleNamespace(get_engine=lambda: SimpleNamespace(get_cell=lambda: None))
     said = ask_script(SimpleNamespace(execute=execute), QUESTION, context, None)
     assert (left, said.metrics) == ([None], {"dice": 0.5})
+
+
+def test_an_answer_that_cannot_be_sent_on_ends_the_script_at_once(tmp_path):
+    file = tmp_path / "client.py"
+    file.write_text(
+        "import nvflare.client as flare\nflare.init()\nflare.receive()\n"
+        "flare.send(flare.FLModel(metrics={'dice': 0.5}, meta={'model': lambda: 0}))\n"
+    )
+    script = ScriptProcess("site-1", Launch(file=str(file), sha256="", clients=1), tmp_path / "script.log")
+    with pytest.raises(ScriptEnded, match=r"(?s)site site-1: its script ended.*Can't pickle"):
+        script.ask(QUESTION)
+
+
+def test_close_gives_no_exit_code_of_a_process_that_it_ended():
+    script = ScriptProcess.__new__(ScriptProcess)
+    script._connection, _ = Pipe()
+    script._process = subprocess.Popen(["sleep", "60"])
+    assert script.close(0.05) is None
