@@ -218,6 +218,14 @@ class ReportModel:
         return compare_training(self.shown_gain, self.sample_of_shown_gain)
 
     @property
+    def shown_in_part(self) -> Comparison | None:
+        """The verdict at some hospital, harm first, if there is none on the mean; None: there is none either."""
+        if self.site or self.benefit != Comparison.TIE:
+            return None
+        states = {one.state for one in self.hospitals}
+        return next((state for state in (Comparison.WORSE, Comparison.BETTER) if state in states), None)
+
+    @property
     def number_of_patients(self) -> int:
         """The number of test patients of all hospitals, in the run with the fewest; 0 if none is tested."""
         if self.tested.empty:

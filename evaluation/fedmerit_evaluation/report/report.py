@@ -256,6 +256,9 @@ def answer(model: ReportModel) -> list[Answer]:
 
 def _benefit(model: ReportModel) -> Answer:
     kind, state = STATES[model.benefit] if model.primary else ("off", "not known")
+    if part := model.shown_in_part:
+        kind, word = STATES[part]
+        state = f"{word} in part"
     texts = (say("answer_benefit", model), say("limit_of_benefit", model))
     return Answer("benefit", "Did it help?", kind, state, *texts)
 

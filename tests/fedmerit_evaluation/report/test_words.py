@@ -92,7 +92,11 @@ def test_answer_on_benefit_names_the_hospitals_at_which_it_is_shown() -> None:
     gains = {"A": GAIN, "B": LOSS, "C": TIE}
     hospitals = tuple(replace(HOSPITAL, name=name, gain=gain, sample=ENOUGH) for name, gain in gains.items())
     model = replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH, hospitals=hospitals)
-    assert say("answer_benefit", model).endswith("A gain is shown at A. Harm is shown at B.")
+    sentence = say("answer_benefit", model)
+    assert sentence.startswith("Not shown on the mean.")
+    assert sentence.endswith("A gain is shown at A. Harm is shown at B.")
+    assert answer(model)[0].state == "harm shown in part"
+    assert answer(replace(model, hospitals=hospitals[::2]))[0].state == "shown in part"
     better = tuple(replace(hospitals[0], name=name) for name in "ABCD")
     assert say("answer_benefit", replace(model, hospitals=better)).endswith("A gain is shown at every hospital.")
     most = say("answer_benefit", replace(model, hospitals=(*better, hospitals[2])))
