@@ -4,7 +4,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -237,15 +237,6 @@ def connected(opened: Session) -> list[str]:
     """Return the sorted names of connected sites. NVFlare lists a site for ten minutes after its last word."""
     last = {str(client.name): client.last_connect_time or 0.0 for client in opened.get_system_info().client_info}
     return sorted(name for name, when in last.items() if max(last.values()) - when < FRESH)
-
-
-def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> None:
-    """Wait until all ``sites`` are connected; `RunFailed` naming those that are not after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while lacking := set(sites) - set(connected(opened)):
-        if time.monotonic() > deadline:
-            raise RunFailed(f"{', '.join(sorted(lacking))}: not connected within {seconds:g} seconds")
-        time.sleep(POLL / 2)
 
 
 def jobs(opened: Session) -> list[dict[str, Any]]:

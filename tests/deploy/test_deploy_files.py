@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from federation_factory import make_federation
+from kit_processes import wait_for_sites
 
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_deploy import session
@@ -198,7 +199,7 @@ def test_services_run_contained(tmp_path, sites, wait_for):
             for kit in (server, site):
                 wait_for(lambda kit=kit: contained(kit, folder, health).wait() == 0, 300)
             with session.session(admin, 60) as opened:
-                session.wait_for_sites(opened, ["site1"], 120)
+                wait_for_sites(opened, ["site1"], 120)
             assert all(one.poll() is None for one in running)
         finally:
             for one in running:

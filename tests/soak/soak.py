@@ -242,7 +242,7 @@ def main() -> int:
         for name in ("server", *first):
             hospitals.boot(name)
         with session.session(admin, STARTING) as opened:
-            session.wait_for_sites(opened, first, STARTING)
+            kit_processes.wait_for_sites(opened, first, STARTING)
             job = session.submit(opened, asked.out / "job")
         began = time.monotonic()
         watching = subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 from gate import Gate
-from kit_processes import end, end_processes_on_exit, start
+from kit_processes import end, end_processes_on_exit, start, wait_for_sites
 from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.engines.nvflare.poc import find_free_port
@@ -111,7 +111,7 @@ class Federation:
     def wait_for_sites(self, *names: str) -> None:
         """Until sites are connected; all where none is named."""
         with self.session() as opened:
-            session.wait_for_sites(opened, names or self.names, seconds=TIMEOUT_SECONDS)
+            wait_for_sites(opened, names or self.names, seconds=TIMEOUT_SECONDS)
 
     def submit(self, job: Path) -> str:
         """The job's id."""

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -72,3 +73,13 @@ if __name__ == "__main__":
     kits = Path(sys.stdin.readline().rstrip("\n"))
     sys.stdin.read()
     end(kits)
+
+
+def wait_for_sites(opened: Any, sites: Sequence[str], seconds: float) -> None:
+    """Until all sites are connected, as an admin's session sees it."""
+    from fedmerit_deploy import session  # the guard starts faster without
+
+    deadline = time.monotonic() + seconds
+    while lacking := set(sites) - set(session.connected(opened)):
+        assert time.monotonic() < deadline, f"{', '.join(sorted(lacking))}: not connected within {seconds:g} seconds"
+        time.sleep(0.5)
