@@ -211,7 +211,8 @@ def require_whole(path: Path, values: NDArray[Any]) -> NDArray[Any]:
     whole: NDArray[Any] = np.rint(values)
     exact = np.array_equal(whole, values)  # also says that none is NaN
     if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= whole.min() <= whole.max() < np.inf:
-        odd = values[~np.isfinite(values) | (values < 0) | (np.abs(values - whole) >= 1e-3)].ravel()[0]
+        with np.errstate(invalid="ignore"):
+            odd = values[~(np.abs(values - whole) < 1e-3) | (values < 0)].ravel()[0]
         advice = "a mask; set a threshold for probabilities" if 0 < odd < 1 else "a mask"
         raise BadInput(f"{path}: has values other than 0, 1, 2, ..., such as {odd:g}; expected {advice}")
     return whole

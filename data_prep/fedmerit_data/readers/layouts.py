@@ -330,7 +330,10 @@ def arrange(
     for name in sorted(by_site):
         cases, said = _cases(name, by_site[name], organs, left_out, inventory, by_name)
         faults += said
-        sites.append(RawSite(name, cases))
+        numbered = [group for group in by_site[name] if group.rule == NUMBER_RULE]
+        text = f"masks of {len(numbered)} case(s) paired by number only, such as"
+        remarks = tuple(f"{text} {group.masks[0].item.path.name} of {group.named}" for group in numbered[:1])
+        sites.append(RawSite(name, cases, remarks=remarks))
     if sites:
         sites[0] = replace(sites[0], left_out=tuple(sorted(left_out)))
     rules = Counter(group.rule for group in groups)

@@ -160,6 +160,8 @@ def test_find_sites_pairs_masks_with_folders_of_their_number(tmp_path):
         image, mask = f"CT/PAT_{number:04d}/2015-1-3/ax.nii.gz", f"TCIA_labels-02-05-2017/label{number:04d}.nii.gz"
         files(tmp_path, (image, mask))
     (cases,) = found(tmp_path, site="A").values()
+    (site,) = generic.find_sites(tmp_path, site="A")
+    assert site.remarks == ("masks of 3 case(s) paired by number only, such as label0001.nii.gz of PAT_0001",)
     assert {name: patient for name, (patient, _) in cases.items()} == {
         f"PAT_{number:04d}": f"A-PAT_{number:04d}" for number in (1, 2, 10)
     }
