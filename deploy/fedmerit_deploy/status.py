@@ -152,7 +152,7 @@ def judge_sites(
             if name in reported and reported[name] != usual[name]
         ]
         if offset is not None and abs(offset) > SKEW:
-            flags.append(f"its clock is {offset:+.0f} s from this one")
+            flags.append(f"its clock is {offset:+z.0f} s from this one")
         flags += [
             f"{reported[name]:.1f} GiB of {name} free"
             for name, least in LEAST.items()

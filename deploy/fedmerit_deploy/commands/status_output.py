@@ -46,7 +46,7 @@ def site_cells(site: str, state: "SiteState") -> dict[str, str]:
         "GPU": facts.get("gpu", ""),
         "GiB disk": str(facts.get("disk", "")),
         "GiB memory": str(facts.get("memory", "")),
-        "clock": "" if state.clock_offset is None else f"{state.clock_offset:+.0f} s",
+        "clock": "" if state.clock_offset is None else f"{state.clock_offset:+z.0f} s",
         "certificate until": facts.get("certificate", ""),
         "data": ": ".join(filter(None, [facts.get("task", ""), ", ".join(counts)])),
         "last error": facts.get("last_error", ""),
