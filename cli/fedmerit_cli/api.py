@@ -235,6 +235,7 @@ def report(
     images: bool = True,
     ground_truth: Folder | None = None,
     failure: float = 0.5,
+    verify: bool = False,
 ) -> Path:
     """Write the HTML report of one or several runs; only for the hospital ``site``, if it is named.
 
@@ -246,16 +247,20 @@ def report(
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
         failure: the Dice of a patient, 0 to 1, below which the segmentation counts as failed.
+        verify: whether to verify the runs before, with the sites' logs in their folders; the page says which it is.
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        BadInput: a run cannot be used, the runs do not belong together, or the ground truth is not of their sites.
+        BadInput: a run cannot be used, the runs do not belong together, the ground truth is not of their sites, or
+            something in a run that is verified contradicts its ledger.
     """
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
     target, drawn, values = (None if one is None else Path(one) for one in (out, sites, ground_truth))
-    return write_report(folders, target, site=site, sites=drawn, images=images, ground_truth=values, failure=failure)
+    return write_report(
+        folders, target, site=site, sites=drawn, images=images, ground_truth=values, failure=failure, verify=verify
+    )
 
 
 def load_run(folder: Folder) -> Run:

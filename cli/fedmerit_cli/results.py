@@ -87,14 +87,18 @@ def report(
     failure: Annotated[
         float, typer.Option(min=0, max=1, help="Patients with a Dice below this count as failed segmentations.")
     ] = 0.5,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Verify the runs before, with the sites' logs in their folders.")
+    ] = False,
 ) -> None:
     """Write one self-contained HTML report of one or several runs, with tables and figures beside it."""
     from fedmerit_evaluation.report.report import write_report
 
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         out = out / "report.html"
+    folders = expand_runs(runs)
     path = write_report(
-        expand_runs(runs), out, site=site, sites=sites, images=images, ground_truth=ground_truth, failure=failure
+        folders, out, site=site, sites=sites, images=images, ground_truth=ground_truth, failure=failure, verify=verify
     )
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 

@@ -165,14 +165,15 @@ def require_few_values(content: bytes) -> None:
 def parse_json(text: bytes | str) -> Any:
     """Return what JSON says.
 
-    ValueError if it is none, too long, deeper than `DEEPEST`, or not of `require_few_values`.
+    ValueError if it is none, too long, deeper than `DEEPEST`, not of `require_few_values`, or has a name twice in an
+    object, of which readers take either value.
     """
     content = text.encode() if isinstance(text, str) else text
     if len(content) > MOST_TEXT:
         raise ValueError(f"{len(content)} bytes, expected at most {MOST_TEXT}")
     require_few_values(content)
     try:
-        found = json.loads(content.decode("utf-8"))
+        found = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError(f"nested deeper than {DEEPEST}") from None
     level = [found]
@@ -183,6 +184,15 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(f"nested deeper than {DEEPEST}")
     if b"\\ud" in content.lower():
         json.dumps(found, ensure_ascii=False).encode()  # raises if half a character is there, which nothing can write
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of these names and values; ValueError if a name is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"has {next(name for name in found if names.count(name) > 1)!r:.80} twice in one object")
     return found
 
 
@@ -204,8 +214,10 @@ def is_file_name(text: object) -> bool:
 
 def require_inside(folder: Path) -> None:
     """Raise `BadInput` naming a symbolic link in ``folder``, or below, that leads out of it: others may have put
-    it there.
+    it there. Likewise if ``folder`` is none, such as an archive.
     """
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder}: is no folder; expected a run folder: unpack it first, if it is an archive")
     for place, folders, names in os.walk(folder):
         for path in (os.path.join(place, name) for name in (*folders, *names)):
             if os.path.islink(path) and not leads_into(folder, Path(path)):

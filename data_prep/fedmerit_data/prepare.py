@@ -1,7 +1,5 @@
 """Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
-import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_text
 from fedmerit_data.folders import OVERVIEW, is_occupied, new_folder, partial_folder, partial_path, require_free
 from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
@@ -23,6 +20,7 @@ from fedmerit_data.readers.generic import propose_pairs
 from fedmerit_data.readers.label_map import ANY
 from fedmerit_data.readers.lists import ROWS
 from fedmerit_data.splits import Earlier
+from fedmerit_data.tables import write_csv
 
 
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressReport | None = None) -> list[Path]:
@@ -173,11 +171,9 @@ def write_pairs(asked: Preparation, file: Path) -> int:
     if file.exists():
         raise BadInput(f"{file}: exists and is left unchanged; move it, or give it back with --pairs")
     rows = propose_pairs(Path(asked.source), asked.site, asked.labels or ANY)
-    text = io.StringIO()
-    table = csv.DictWriter(text, ROWS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_text(file, text.getvalue())
+    import pandas as pd  # takes a second to import
+
+    write_csv(file, pd.DataFrame(rows, columns=list(ROWS)))
     return len(rows)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_bytes
+from fedmerit.files import read_bytes, write_text
 
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import, and readers do without
@@ -18,14 +18,15 @@ MOST_TABLE, MOST_ROWS = 1 << 23, 250_000  # bytes; a row takes up to 500 in memo
 STATED_SEPARATOR = re.compile(r"\Asep=.\r?\n")  # the first line of some spreadsheets
 SEPARATORS = (",", ";", "\t")
 SPREADSHEETS = (".xlsx", ".xls")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
+# the first characters of a cell that a spreadsheet computes; some take the full-width ones, too
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Return the rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
     The separator is a comma, a semicolon as in spreadsheets of some languages, or a tab as in BIDS. Of a spreadsheet
-    (.xlsx, .xls) it is the first sheet that has the columns.
+    (.xlsx, .xls) it is the first sheet that has the columns. An apostrophe by `escape_formulas` is taken away.
 
     Raises:
         BadInput: the file cannot be read, or lacks a column.
@@ -43,7 +44,7 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         separator = max(SEPARATORS, key=head.count)  # the first if there is none
         table = csv.DictReader(io.StringIO(text), delimiter=separator)
         there = table.fieldnames = _headings(table.fieldnames or (), columns)
-        rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in there}) for row in table]
+        rows = [(table.line_num, {name: _unescape(row.get(name) or "").strip() for name in there}) for row in table]
     except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"{file}: not a readable table ({error}); {expected}") from error
     if missing := [name for name in columns if name not in there]:
@@ -83,6 +84,16 @@ def _read_sheet(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str,
     raise BadInput(f"{file}: no sheet of {', '.join(sheets)} has the columns {', '.join(columns)}; add them")
 
 
+def write_csv(file: Path, table: "pd.DataFrame") -> None:
+    """Write a table for people as CSV, by `escape_formulas`."""
+    write_text(file, csv_text(table))
+
+
+def csv_text(table: "pd.DataFrame") -> str:
+    """Return a table for people as CSV, without its index, by `escape_formulas`."""
+    return str(escape_formulas(table).to_csv(index=False, lineterminator="\n"))
+
+
 def escape_formulas(table: "pd.DataFrame") -> "pd.DataFrame":
     """Return the table with an apostrophe before every text, headings too, that a spreadsheet would compute."""
     plain = table.map(_plain)
@@ -91,10 +102,14 @@ def escape_formulas(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _plain(cell: object) -> object:
-    if not (isinstance(cell, str) and cell.startswith(FORMULA)):
+    if not (isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA)):
         return cell
     try:
         float(cell)
     except ValueError:
         return f"'{cell}"
     return cell
+
+
+def _unescape(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _plain(cell[1:]) == cell else cell

@@ -19,12 +19,13 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.utils.config_factory import ConfigFactory
 
 from fedmerit.engines.nvflare.components import find_components
-from fedmerit.errors import BadInput, printable
+from fedmerit.errors import BadInput, Refused, printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
 from fedmerit.reasons import RefusedByRules
 from fedmerit.schema.configuration.run import RunConfiguration, find_external_parts
+from fedmerit.schema.messages import SAME_MODEL
 from fedmerit.schema.scores import EVALUATED
 from fedmerit.site.evaluation_budget import most_evaluations
 from fedmerit.site.job_ledger import JOB_LEDGER, JobHistory, JobLedger, list_differences
@@ -127,6 +128,8 @@ class SitePolicy:
         Raises:
             RefusedByRules: it is the job's first training, and a related job or too many of the study came in
                 between; or more ε is spent than the site allows.
+            Refused: another round of the job was trained from this model: an update of each would show more of the
+                images than one, and a server that aggregates sends no model twice.
         """
         if self.ledger is None:
             return
@@ -140,6 +143,8 @@ class SitePolicy:
             checks = [_check_privacy(self.manifest, plan, shown, history, job)]
             checks += check_history(self.manifest.jobs, plan, history, job) if is_new else ()
             _require(checks)
+            if (before := history.rounds.get((job, plan.digest, received), round)) != round:
+                raise Refused(SAME_MODEL, f"round {round}, with the model of round {before}")
             if is_new:
                 self.ledger.began(job, plan)
             self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "", mechanism)

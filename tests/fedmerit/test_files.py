@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import lock_folder, read_json, remove_partial_files, write_atomically, write_durably, write_text
+from fedmerit.files import (
+    lock_folder,
+    read_json,
+    remove_partial_files,
+    require_inside,
+    write_atomically,
+    write_durably,
+    write_text,
+)
 
 
 class Full:
@@ -78,3 +86,22 @@ def test_what_is_no_json_or_too_deep_is_named(tmp_path, text):
     (tmp_path / "file.json").write_text(text)
     with pytest.raises(BadInput, match=r"file\.json: not readable as JSON"):
         read_json(tmp_path / "file.json")
+
+
+def test_archive_in_place_of_a_run_folder_is_named(tmp_path):
+    write_text(tmp_path / "run.zip", "PK")
+    with pytest.raises(BadInput, match=r"run\.zip: is no folder; expected a run folder: unpack it first"):
+        require_inside(tmp_path / "run.zip")
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "has 'c' twice in one object"),
+        ('[{"run": 1, "run": 1}]', "has 'run' twice in one object"),
+    ],
+)
+def test_json_that_readers_take_differently_is_refused(tmp_path, text, reported):
+    write_text(tmp_path / "run.json", text)
+    with pytest.raises(BadInput, match=rf"run\.json: not readable as JSON \({reported}"):
+        read_json(tmp_path / "run.json")

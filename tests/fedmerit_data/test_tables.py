@@ -1,14 +1,16 @@
 """CSV tables from and for spreadsheets."""
 
 import struct
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.tables import escape_formulas, read_table
+from fedmerit_data.tables import escape_formulas, read_table, write_csv
 
 COLUMNS = ("site", "case")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,8 @@ def test_what_is_no_such_table(tmp_path, written, reported):
 def test_what_a_spreadsheet_would_compute_begins_with_an_apostrophe():
     texts = {
         "=1+1": "'=1+1", "+site": "'+site", "-site": "'-site", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
-        "\r=1": "'\r=1", "-": "'-", "-3.5": "-3.5", "+1e5": "+1e5", "site=1": "site=1", "": "", "'=1": "'=1",
+        "\r=1": "'\r=1", "\n=1": "'\n=1", "\uff1d1+1": "'\uff1d1+1", "-": "'-", "-3.5": "-3.5", "+1e5": "+1e5",
+        "site=1": "site=1", "": "", "'=1": "''=1", "'a": "'a",
     }  # fmt: skip
     assert escape_formulas(pd.DataFrame({"x": list(texts)}))["x"].to_list() == list(texts.values())
 
@@ -87,3 +90,29 @@ def test_a_spreadsheet_of_old_programs_is_read(tmp_path):
     file = tmp_path / "table.xls"
     file.write_bytes(b"".join((*records, struct.pack("<2H", 10, 0))))
     assert read_table(file, COLUMNS) == [(2, {"site": "Basel", "case": "a"})]
+
+
+def test_table_for_people_written_and_read_again_has_the_same_texts(tmp_path):
+    table = pd.DataFrame({"site": ["=HYPERLINK(1)", "@x", "plain"], "case": ["+a", "'=1", "-2"]})
+    write_csv(tmp_path / "table.csv", table)
+    assert "\n'=HYPERLINK(1),'+a\n" in (tmp_path / "table.csv").read_text()
+    assert [row for _, row in read_table(tmp_path / "table.csv", COLUMNS)] == [
+        {"site": "=HYPERLINK(1)", "case": "+a"},
+        {"site": "@x", "case": "'=1"},
+        {"site": "plain", "case": "-2"},
+    ]
+
+
+OF_RESULTS = {  # whose columns are those of results.csv, in which names are checked; or only numbers
+    *("evaluation.py", "coalitions.py", "replay.py", "cgsv.py", "inversion_study.py", "value_benchmark.py")
+}
+
+
+def test_csv_for_people_is_written_by_one_function():
+    writers = {
+        path.name
+        for folder in ("custom", "cli", "data_prep", "deploy", "evaluation")
+        for path in (ROOT / folder).rglob("*.py")
+        if ".to_csv(" in path.read_text()
+    }
+    assert writers == {"tables.py"} | OF_RESULTS

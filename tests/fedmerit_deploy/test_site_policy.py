@@ -18,10 +18,11 @@ from nvflare.fuel.utils.config_service import ConfigService
 
 from fedmerit.engines.nvflare.poc import allow_plan
 from fedmerit.engines.nvflare.recipe import build_site_policy
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Refused
 from fedmerit.reasons import REFUSED_BY, RefusedByRules, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
+from fedmerit.schema.messages import SAME_MODEL
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.job_ledger import JobLedger, job_family
 from fedmerit.site.policy import JobRules, Manifest
@@ -252,6 +253,20 @@ def test_word_is_for_one_plan_and_as_many_jobs(policy):
         policy.check(plan(steps=3), 4, "C")
     with pytest.raises(BadInput, match="repeated_jobs"):
         policy.check(plan(steps=4), 4, "B")  # another plan under the id of a job that trained
+
+
+def test_model_of_another_round_of_the_job_is_not_trained_again(policy):
+    train(policy, plan(), "A")
+    policy.note_training(plan(), "A", 0, "0" * 64)  # as after a crash
+    policy.note_training(plan(), "A", 1, "1" * 64)
+    with pytest.raises(Refused, match=r"round 2, with the model of round 0") as refused:
+        policy.note_training(plan(), "A", 2, "0" * 64)
+    assert refused.value.reason == SAME_MODEL
+    assert [(entry.round, entry.received[0]) for entry in policy.ledger.entries() if entry.received] == [
+        (0, "0"),
+        (0, "0"),
+        (1, "1"),
+    ]
 
 
 def test_rule_lets_related_jobs_pass(policy):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import signature_payload
 from fedmerit.evidence.signatures import Signer
-from fedmerit.files import UNFINISHED, leads_into, read_json, record_hash, sha256, write_json
+from fedmerit.files import UNFINISHED, leads_into, read_json, record_hash, require_file, sha256, write_json
 from fedmerit.schema.records import ClosingRecord
 
 CLOSING = "closing.json"
@@ -20,6 +20,7 @@ CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's
 FILES = ("results.csv", "run.json", OBSERVED, CROSS_SITE.as_posix())
 MODELS = "models"
 BEST = f"{MODELS}/best"  # models of the best round
+MOST_BYTES = 1 << 36  # of all files together: a sparse one of any size takes no room
 
 
 class Closing(ClosingRecord):
@@ -59,6 +60,13 @@ def covered_files(run: Path) -> Iterable[Path]:
     here = [run / name for name in FILES if (run / name).exists()]
     models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(UNFINISHED))
     return [*here, *sorted(models)]
+
+
+def require_file_sizes(run: Path, names: Iterable[str]) -> None:
+    """Raise `BadInput` naming the first of some files of a run folder with which they have more than `MOST_BYTES`."""
+    left = MOST_BYTES
+    for name in names:
+        left -= require_file(run / name, left)
 
 
 def read_closing(run: Path) -> Closing | None:

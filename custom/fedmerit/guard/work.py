@@ -121,10 +121,18 @@ def log_e_values(scores: Tensor) -> Tensor:
     Fewer than half of the sites may have agreed on what to send: as many of a site's largest squares as such a
     coalition could make count as much as the next.
     """
+    found = _log_e_values(scores.double().contiguous().numpy().tobytes(), len(scores))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@lru_cache(maxsize=1024)  # a round asks twice, and a verification plays rounds again, many of them with equal scores
+def _log_e_values(content: bytes, sites: int) -> tuple[float, ...]:
+    """Return `log_e_values` of scores of so many sites, in float64 bytes."""
+    scores = torch.frombuffer(bytearray(content), dtype=torch.float64).view(sites, sites)
     present = scores.diagonal().isfinite()
     count, found = int(present.sum()), torch.zeros(len(scores), dtype=torch.float64)
     if count < FEWEST:
-        return found
+        return tuple(found.tolist())
     squares = scores[present][:, present].square()
     others, cut, values = count - 1, max(0, (count + 1) // 2 - 2), []
     totals = _totals(squares, cut)
@@ -137,7 +145,7 @@ def log_e_values(scores: Tensor) -> Tensor:
         else:
             values.append(_log_ratio(float(totals[row]), others, least) if least > 0 else 0.0)
     found[present] = torch.tensor(values, dtype=torch.float64)
-    return found
+    return tuple(found.tolist())
 
 
 def _totals(squares: Tensor, cut: int) -> Tensor:

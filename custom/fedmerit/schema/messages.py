@@ -83,6 +83,7 @@ NOT_FOR_OTHERS = "asked to evaluate images that this run evaluates for nobody; t
 NOT_NEEDED = "asked for losses or neurons that the run's method does not need; the site's own log says which"
 NOT_SHARED = "sent models of other sites, which this run's plan does not share; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
+SAME_MODEL = "sent a model that this job trained here in another round; the site's own log says which"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
 OTHER_REASON = "the site has no answer; its own log says why"
 REASONS = (
@@ -96,6 +97,7 @@ REASONS = (
     NOT_SHARED,
     OTHER_NUMBERS,
     OUT_OF_ORDER,
+    SAME_MODEL,
     TOO_FEW,
     OTHER_REASON,
 )

@@ -96,7 +96,9 @@ class EnrolmentRecord(Record):
     certificate: str = Field("", description="The site's certificate (PEM), if the run has certificates.")
     shares_with: list[str] = Field(description="Sites that hold three quarters of its training cases, and it theirs.")
     organisation: str = Field(description="Organisation in the certificate, else the site.")
-    images: Number = Field(description="Training images; of cases that k sites enrolled, one k-th at each.")
+    images: Annotated[FiniteFloat, Field(ge=0)] = Field(
+        description="Training images; of cases that k sites enrolled, one k-th at each."
+    )
     filters: list[str] = Field([], description="Privacy filters that the site declares.")
 
 
@@ -262,7 +264,9 @@ class AuditStatement(Record):
     site: str = Field(description="Name of the site.")
     plan: str = Field(description="SHA-256 of the plan.")
     machine: str = Field(description="Processor or GPU, and version of PyTorch, of the repetition.")
-    rounds: dict[str, RepeatedRound] = Field(description="Repeated rounds, by number.")
+    rounds: dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")], RepeatedRound] = Field(
+        description="Repeated rounds, by number."
+    )
     certificate: str = Field("", description="Certificate of who repeated them (PEM), if there is one.")
     signature: str = Field("", description="Signature of all other fields.")
 

@@ -1,5 +1,6 @@
 """run.json of a run folder: what the run is, as far as it may hold it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,22 @@ from fedmerit.schema.results import EXPECTED
 
 PROGRAMS = ("nvflare", "sites")  # folders of a run folder in which NVFlare, and the sites' scripts, work
 Name = Annotated[str, AfterValidator(as_file_name)]
+MOST_SITES = 1000  # what is computed of all pairs of them has to fit into memory
+SITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. \-]{0,119}")
+
+
+def _as_site_name(name: str) -> str:
+    """Return the name of a site; ValueError if it has letters that can look like others."""
+    if not SITE.fullmatch(name):
+        raise ValueError(f"is {ascii(name)[:130]}, expected letters from A to z, digits, spaces, -, _ and dots")
+    return name
+
+
+def _require_few(sites: list[str]) -> list[str]:
+    """Return the sites; ValueError if they are too many."""
+    if len(sites) > MOST_SITES:
+        raise ValueError(f"expected at most {MOST_SITES} sites")
+    return sites
 
 
 class _Plan(BaseModel):
@@ -34,7 +51,7 @@ class _Recorded(BaseModel):
     metric: str = ""
     fold: int | None = None
     rounds: int = Field(0, ge=0, le=1_000_000)
-    sites: list[Name] = []
+    sites: Annotated[list[Annotated[str, AfterValidator(_as_site_name)]], AfterValidator(_require_few)] = []
     labels: list[Name] = []
     undefined: list[str] = []
     estimates: bool = False

@@ -156,7 +156,7 @@ class RoundInputs:
             ValueError: the record has a number of another site, or lacks one.
         """
         places = {site: place for place, site in enumerate(sites)}
-        if set(record.counts) != set(participants):
+        if sorted(record.counts) != sorted(participants):
             raise ValueError(f"counts are of {', '.join(record.counts)}, the participants of the round are others")
 
         def vector(values: Mapping[str, float], default: float = torch.nan) -> Tensor:

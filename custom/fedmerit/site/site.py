@@ -29,8 +29,7 @@ from fedmerit.site.evaluation_budget import question_digest, require_round_order
 from fedmerit.site.models import ModelsFromServer
 from fedmerit.site.peers import AskPeer, ModelsOfSites
 from fedmerit.site.site_log import SiteLog
-from fedmerit.site.step_products import measure_step, project_step
-from fedmerit.site.witness import list_old_parts, measure_work
+from fedmerit.site.step_evidence import list_old_parts, measure_step, measure_work, project_step
 from fedmerit.trainers.factory import build_trainer
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, keep_answer, recall_answer, unfiltered_update
 from fedmerit.trainers.privacy_budget import Mechanism, spent_epsilon

@@ -87,7 +87,7 @@ class SiteLog:
             question: digest of the task.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: training images that it reports.
-            evidence: "values" and "pairs" that it reports, "step" and "projections" by `fedmerit.site.step_products`,
+            evidence: "values" and "pairs" that it reports, "step" and "projections" by `fedmerit.site.step_evidence`,
                 and "commitment" to its steps.
 
         Returns:

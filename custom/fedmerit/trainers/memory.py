@@ -60,7 +60,7 @@ class Memory:
     weights: Mapping[str, float] = field(default_factory=dict)  # of its peers
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # as in `Learned`
     own: tuple[Tensor, Buffers] | None = None  # likewise
-    old: Tensor | None = None  # as of `witness.list_old_parts`
+    old: Tensor | None = None  # as of `step_evidence.list_old_parts`
     answer: Mapping[str, Any] | None = None  # the rest of what the training gave, as of `kept_answer`
 
     @property

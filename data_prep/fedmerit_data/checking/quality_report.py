@@ -1,6 +1,5 @@
 """The files that `fedmerit_data.check` writes: a report that may be shared, and a list that stays in the hospital."""
 
-import io
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +10,7 @@ import pandas as pd
 from fedmerit.files import write_json, write_text
 from fedmerit_data.checking.findings import Examination, Finding, Severity
 from fedmerit_data.pages import write_page
-from fedmerit_data.tables import escape_formulas
+from fedmerit_data.tables import csv_text
 
 COLUMNS = ("severity", "kind", "site", "split", "position", "detail", "meaning")
 PRIVATE_COLUMNS = ("severity", "kind", "site", "split", "position", "file", "message")
@@ -74,6 +73,4 @@ def write_private(findings: Sequence[Finding], file: Path) -> None:
 
 
 def _csv(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
-    text = io.StringIO()
-    escape_formulas(pd.DataFrame(rows, columns=list(columns))).to_csv(text, index=False)
-    return text.getvalue()
+    return csv_text(pd.DataFrame(rows, columns=list(columns)))

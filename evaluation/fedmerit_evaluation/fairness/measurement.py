@@ -21,7 +21,7 @@ from fedmerit.contract.semivalues import EMPTY_COALITION, FloatArray, normalise,
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.schema.results import read_results
-from fedmerit_data.tables import escape_formulas
+from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measures import CONSTANT, MIN_CORRELATED, Measure
 from fedmerit_evaluation.figures.tables import DASH, MINUS, Table, write_tables
@@ -505,7 +505,7 @@ def measure_runs(
 
 def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
-    write_text(out / "fairness.csv", escape_formulas(found.measured).to_csv(index=False, lineterminator="\n"))
+    write_csv(out / "fairness.csv", found.measured)
     write_tables(found.tables, out)
     write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
 

@@ -20,7 +20,7 @@ from fedmerit.errors import printable
 from fedmerit.files import write_text
 from fedmerit.schema.score_name import with_score_name
 from fedmerit.schema.scores import TOLERANCE
-from fedmerit_data.tables import escape_formulas
+from fedmerit_data.tables import csv_text as text_of
 
 HEADINGS = {
     "method": "Method",
@@ -183,7 +183,7 @@ def csv_text(table: Table) -> str:
         if part is not None:
             frames.append(part.select_dtypes("number").dropna(axis=1, how="all").add_suffix(f", {name}"))
     whole = pd.concat(frames, axis=1).rename(columns=lambda name: with_score_name(str(name)))
-    return str(escape_formulas(whole).to_csv(index=False, lineterminator="\n"))
+    return text_of(whole)
 
 
 def latex_text(table: Table) -> str:

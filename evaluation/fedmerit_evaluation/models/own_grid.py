@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_text
+from fedmerit.files import read_json
 from fedmerit.plugins import get_part
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.results import COLUMNS, Row
@@ -24,6 +24,7 @@ from fedmerit_data.readers.image_files import is_readable, name_and_suffix
 from fedmerit_data.readers.label_map import ANY, LabelMap
 from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.preprocessing import Box, resize_label
+from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.models.predictor import Predictor
 from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder, unseen_cases
 from fedmerit_evaluation.results.runs import open_run
@@ -97,7 +98,7 @@ def evaluate_masks(
 
 def write_scores(table: pd.DataFrame, file: Path) -> None:
     """Write a table of scores as CSV."""
-    write_text(file, table.to_csv(index=False, lineterminator="\n"))
+    write_csv(file, table)
 
 
 def _score(

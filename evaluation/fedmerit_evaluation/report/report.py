@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
 
+import pandas as pd
+
 from fedmerit.errors import BadInput
 from fedmerit.files import read_bytes
 from fedmerit_data.pages import write_page
@@ -24,6 +26,7 @@ from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
 from fedmerit_evaluation.report.tables import report_tables, settings_tables
 from fedmerit_evaluation.report.verdicts import FAILURE
+from fedmerit_evaluation.report.verification import verify_runs
 from fedmerit_evaluation.report.words import join_words, p_text, say
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
@@ -42,6 +45,7 @@ def write_report(
     images: bool = True,
     ground_truth: Path | None = None,
     failure: float = FAILURE,
+    verify: bool = False,
 ) -> Path:
     """Write report.html of one run or of several compared, with tables and figures beside it.
 
@@ -57,13 +61,15 @@ def write_report(
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
         failure: the Dice of a patient below which the segmentation counts as failed.
+        verify: whether the runs are verified before, as of `fedmerit_evaluation.report.verification`, and the page
+            says so.
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        BadInput: no such hospital, a run is unusable or empty, the runs do not belong together, or the ground truth is
-            not of them.
+        BadInput: no such hospital, a run is unusable or empty, the runs do not belong together, the ground truth is
+            not of them, or something in a run that is verified contradicts its ledger.
     """
     opened = align_local_only(open_runs(runs))
     if site is not None and site not in opened[0].sites:
@@ -75,6 +81,7 @@ def write_report(
         if site is None
         else build_site_model(opened, site, ground_truth, failure)
     )
+    model = replace(model, verification=verify_runs(opened, site) if verify else pd.DataFrame())
     model = replace(model, groups=dice_by_group(honest_runs(opened), model.primary, sites, site or ""))
     tables = report_tables(model)
     _remove_earlier(page, files, is_own=site is not None)

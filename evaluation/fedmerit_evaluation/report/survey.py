@@ -9,10 +9,10 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from fedmerit.files import write_json, write_text
+from fedmerit.files import write_json
 from fedmerit.schema.survey import AREA, PLANE, VALUES_CUT, VOLUME, Quantity, Survey, find_quantity, is_intensity
 from fedmerit_data.pages import write_page
-from fedmerit_data.tables import escape_formulas
+from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
@@ -55,7 +55,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
     write_json(out / "survey.json", survey.to_dict())
-    write_text(out / "survey.csv", escape_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
+    write_csv(out / "survey.csv", long_table(survey))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _visible(survey, name))
         for number, name in enumerate(filter(is_intensity, shown))

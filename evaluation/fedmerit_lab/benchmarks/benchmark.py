@@ -20,9 +20,10 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json, write_text
+from fedmerit.files import read_json, write_json
 from fedmerit.machine import cores
 from fedmerit.version import PACKAGES, package_version
+from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
 from fedmerit_evaluation.figures.pages import save_png
 
@@ -128,7 +129,7 @@ class Benchmark:
     def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
         """Write the files of `write` with another table."""
         write_json(out / f"{self.name}.json", self._content)
-        write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        write_csv(out / f"{self.name}.csv", table)
         for name, figure in (figures or {}).items():
             save_png(out / f"{name}.png", png(figure))
         self._unfinished(out).unlink(missing_ok=True)

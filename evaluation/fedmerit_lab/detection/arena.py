@@ -83,6 +83,10 @@ class Federation:
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.guard = RunGuard(config, self.method, self.can, self.names, True, True, tensor_sizes=SIZES)
+        if case.scenario.filter_noise:  # the first site declares the filter
+            inner = self.guard.guard
+            enrolled = replace(inner.enrolled, filtered=torch.arange(n) == 0)
+            self.guard.guard = replace(inner, enrolled=enrolled)
         self.images = generate_images(case.server_images, self._random("data"), self._random("server"))
         self.models = initial_model(self._random("model"))
         self.state = self.method.start(self.models, n, Layout.of(*SIZES))

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_text
 from fedmerit_data.pages import write_page
+from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.studies.execution import OnEnd, Workers
@@ -135,8 +135,7 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
         return Shown(artefact, left_out=left_out, missing=str(error))
     write_tables(made.tables, study.out / "tables")
     for drawn in made.drawn:
-        numbers = drawn.numbers.to_csv(index=False, lineterminator="\n")
-        write_text(study.out / "figures" / f"{drawn.name}.csv", numbers)
+        write_csv(study.out / "figures" / f"{drawn.name}.csv", drawn.numbers)
     named = {drawn.name: Drawing(drawn.caption, drawn.figure) for drawn in made.drawn}
     drawings = list(pictures(named, study.out / "figures").values())
     return Shown(artefact, made.tables, drawings, made.notes, left_out)

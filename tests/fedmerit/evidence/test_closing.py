@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.closing_record import CLOSING, close, closing_payload, covered_files, read_closing
+from fedmerit.evidence.closing_record import (
+    CLOSING,
+    close,
+    closing_payload,
+    covered_files,
+    read_closing,
+    require_file_sizes,
+)
 from fedmerit.evidence.signatures import Signer, is_signed_by_any
 
 CONTENTS = {"results.csv": b"a,b\n", "run.json": b"{}", "models/best/A.pt": b"1", "models/global.pt": b"2"}
@@ -68,3 +75,11 @@ def test_what_is_no_closing_record_is_named(run, content):
     (run / CLOSING).write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"closing\.json: not a closing record"):
         read_closing(run)
+
+
+def test_sparse_file_that_a_closing_record_names_is_refused_before_it_is_read(run):
+    closing = close(run, "head", {})
+    with (run / "results.csv").open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BadInput, match=r"results\.csv: has 1099511627776 bytes; expected at most"):
+        require_file_sizes(run, closing.files)

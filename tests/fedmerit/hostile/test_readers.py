@@ -47,7 +47,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "deploy/fedmerit_deploy/membership.py": "the kit of this machine; the server's answer, of a few fields",
     "custom/fedmerit/trainers/monai/private_training.py": "random bytes of its own",
     "custom/fedmerit/trainers/monai/generators.py": "bytes of a hash of its own",
-    "custom/fedmerit/site/step_products.py": "bytes of a hash of its own",
+    "custom/fedmerit/site/step_evidence.py": "bytes of a hash of its own",
     "custom/fedmerit/trainers/script/model_forms.py": "arrays that the job's author names, no pickle",
     "custom/fedmerit/engines/nvflare/encryption.py": "keys that this machine wrote",
     "custom/fedmerit/engines/nvflare/executor.py": "the kit of this machine",

@@ -102,6 +102,10 @@ def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_reported(results):
         (f"{','.join(COLUMNS)}\n,,1,,1,\0,,,,,,dice,1\n".encode(), "names that can be printed"),
         (f"{','.join(COLUMNS)}\n,,1,,1,a\u202e,,,,,,dice,1\n".encode(), "names that can be printed"),
         (f"{','.join(COLUMNS)}\n,,1,-1,1,a,,,,,,dice,1\n".encode(), "has the fold '-1', expected a whole number"),
+        (
+            f"{','.join(COLUMNS)}\nr,,1,,1,a,,,,,,dice,1\ns,,1,,1,a,,,,,,dice,2\n".encode(),
+            "has dice of a in round 1 twice",
+        ),
     ],
 )
 def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
@@ -120,6 +124,10 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
         ('{"sites": 5}', "sites=5: expected a list of texts; expected"),
         ('{"plan": null}', "plan=None: expected a table of names and values; expected"),
         ('{"rounds": "many"}', "rounds='many': expected a whole number; expected"),
+        ('{"seed": 1, "seed": 2}', "not readable as JSON (has 'seed' twice in one object)"),
+        ('{"sites": ["site1", "s\u0456te1"]}', "sites.1='s\u0456te1': is 's\\u0456te1', expected"),  # a Cyrillic letter
+        ('{"sites": ["=1+1"]}', "sites.0='=1+1': is '=1+1', expected letters"),
+        (json.dumps({"sites": [f"s{number}" for number in range(1001)]}), "sites=['s0', 's1'"),
     ],
 )
 def test_a_spoiled_run_json_is_named(tmp_path, content, reported):

@@ -44,6 +44,15 @@ def replace_path(run, path):
     return SimpleNamespace(**{**vars(run), "path": path})
 
 
+@pytest.mark.parametrize("again", ["00", "+0", "\u0660"])
+def test_round_that_a_statement_counts_twice_is_refused(run, again):
+    """Round 0 under other digits would have been a further repeated round, and raised the share of pay."""
+    text = (run.path / AUDITS / "B.json").read_text()
+    (run.path / AUDITS / "B.json").write_text(text.replace('"1": {', f'"{again}": {{'))
+    with pytest.raises(BadInput, match=r"B\.json: not a statement of an auditor"):
+        list_repeated_steps([run])
+
+
 def test_report_refuses_a_file_that_is_no_statement(run):
     (run.path / AUDITS / "C.json").write_text("{}")
     with pytest.raises(BadInput, match=r"C\.json: not a statement of an auditor"):

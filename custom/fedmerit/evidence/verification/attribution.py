@@ -43,7 +43,7 @@ OF_LOG = (
     ),
     *("other ledger", "no head", "head signature", "unsigned other closing", "closed again", "answer left out"),
     *("measurements", "measurements lacking", "num_samples", "other plan"),
-    *("rating details", "projected step", "not encrypted", "values"),
+    *("rating details", "rated models", "projected step", "not encrypted", "values"),
 )
 # Files of the run folder that the closing record covers.
 OF_RESULTS = (

@@ -15,6 +15,7 @@ from fedmerit.errors import BadInput, Tampered
 CHANGED = "one of them was changed, or the server computed it otherwise"
 REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
 ADDED = "it was put in: take the file from somebody who got it when the run ended"
+WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
 TAKE = "take the file from somebody who got it when the run ended"
 
 CONTRADICTIONS: Mapping[str, str] = {
@@ -79,6 +80,9 @@ CONTRADICTIONS: Mapping[str, str] = {
     "reported": "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, as {log}, has it",
     "rating details": (
         "{where}: {quantity} behind the ratings of {what} by {site} in round {round} are not those that {log} has"
+    ),
+    "rated models": (
+        "{where}: {site} rated other models in round {round} than {log}, has: the server sends all raters the same"
     ),
     "values": ("{where}: values of {quantity} by {site} in round {round}: mean Dice {found}; {log} has no such answer"),
     "projected step": (
@@ -177,8 +181,8 @@ QUESTIONS: Mapping[str, str] = {
         "the ratings by the server on images of its own: of these the plan has a digest, and nobody else has seen them"
     ),
     "rated models unproven": (
-        "that the models which sites rated are those of the updates: each site signed its ratings, the server made the "
-        "models"
+        "that the models which sites rated are those of the updates: each site signed its ratings and which models it "
+        "had, the server made these"
     ),
     "rests unproven": (
         "the inner products of what updates add to their forecasts: only the server has the updates and made forecasts"

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from cryptography.x509 import Certificate
 
-from fedmerit.evidence.closing_record import CLOSING, Closing, closing_payload, covered_files, read_closing
+from fedmerit.evidence.closing_record import (
+    CLOSING,
+    Closing,
+    closing_payload,
+    covered_files,
+    read_closing,
+    require_file_sizes,
+)
 from fedmerit.evidence.ledger import GENESIS, RecordSignature, log_payload, record_head, split_head
 from fedmerit.evidence.signatures import is_signed_by_any
 from fedmerit.evidence.verification.chains import SiteLog
@@ -152,6 +159,7 @@ def read_verified_closing(run: Path, head: str, server: Certificates, report: Re
         report(make_finding("signatures removed", path))
     if closing.ledger != head:
         report(make_finding("closing of another ledger", path, found=closing.ledger, expected=head))
+    require_file_sizes(run, [name for name in closing.files if (run / name).is_file()])
     for name, digest in closing.files.items():
         if not (run / name).is_file():
             report(make_finding("missing file", run / name, closing=path))

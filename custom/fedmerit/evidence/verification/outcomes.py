@@ -5,8 +5,7 @@ before: that has to be what the inner products and the weights in the ledger giv
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import (
+    WHOLE,
     Finding,
     Movement,
     Report,
@@ -27,24 +26,20 @@ from fedmerit.evidence.verification.findings import (
     make_finding,
     stop,
 )
-from fedmerit.evidence.verification.replay import PlayedRound, Replay, certified_organisation
-from fedmerit.evidence.verification.results import PLACES
-from fedmerit.evidence.verification.sensitivity import (
-    WHOLE,
-    Records,
-    Sensitivity,
+from fedmerit.evidence.verification.replay import (
+    PlayedRound,
+    Replay,
     all_images,
-    bound_of_sites,
+    all_raters,
+    certified_organisation,
     distinct_cases,
-    has_duplicates,
-    open_pairs,
 )
+from fedmerit.evidence.verification.results import PLACES
 from fedmerit.guard.enrolment import may_share
 from fedmerit.guard.work import log_e_values
-from fedmerit.methods.registry import METHODS, estimates_contributions
-from fedmerit.schema.configuration.specs import HE
+from fedmerit.methods.registry import METHODS
 from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
-from fedmerit.schema.run_info import RunInfo, read_run
+from fedmerit.schema.run_info import read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
 
@@ -56,12 +51,6 @@ SLACK = 4.0  # times what the scores allow: entries differ in size; real runs re
 
 GRAM_ROUNDING = 1e-9  # of eigenvalues of inner products, relative to the largest
 REST_ROUNDING = 1e-6  # likewise, of rests, which are differences
-
-WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, is shown
-    *("logs missing", "logs unsigned", "owner of the certificate", "owners of the logs' certificates"),
-    *("organisations unproven", "log ends disputed", "update discarded", "rating discarded", "absence unproven"),
-    *("sites unheard", "steps unproven"),
-)
 
 Line = tuple[int, LogEntry]  # of a log
 
@@ -90,20 +79,16 @@ def replay_rounds(
     method = info["plan"]["method"]
     if method not in METHODS.ours:
         return [], [*questions, make_finding("foreign method", found=method, moved=Movement(WHOLE))]
-    encrypted = HE in (info.get("privacy") or ())
     played = list[PlayedRound]()
     where = f"{info.file}: its plan"
     try:
-        raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
-        if SERVER in raters and not info["plan"].get("server_images"):
+        if SERVER in all_raters(records) and not info["plan"].get("server_images"):
             first = next(one for one in records if any(SERVER in by for by in one.inputs.ratings.values()))
             report(make_finding("server images", at(ledger, first.round + 1), round=first.round))
-        has_images = bool(info["plan"].get("server_images")) or SERVER in raters
         if records[-1].of != info["plan"]["rounds"]:
             values = {"found": records[-1].of, "expected": info["plan"]["rounds"]}
             report(make_finding("planned rounds", at(ledger, len(records)), **values))
-        joined = {site for record in records for site in record.joined}
-        replay = Replay(info["plan"], sites, joined, not encrypted, has_images)
+        replay = Replay(info, records, sites)
         for record in records:
             line = at(ledger, record.round + 1)
             where = f"{line}: inputs of round {record.round}"
@@ -219,92 +204,6 @@ def _require_same(
     if not same:
         place = {"site": site, "round": played.record.round, "quantity": quantity}
         report(make_finding("outcome", played.line, **place, found=found, expected=computed))
-
-
-def rest_on_server(
-    run: Path, records: Records, played: Sequence[PlayedRound], sites: Sequence[str], logs: Sequence[SiteLog]
-) -> Iterator[Finding]:
-    """Yield the inputs of the outcome that only the server knows, each with how far it could have moved a weight.
-
-    Args:
-        run: the run folder.
-        records: the ledger.
-        played: its rounds, computed again.
-        sites: all that ever took part.
-        logs: those of sites that were given.
-    """
-    if not played:
-        return
-    info = read_run(run)
-    estimates = estimates_contributions(info["plan"]["method"])
-    replayed = Sensitivity(_player(info, records, sites), records, played, estimates)
-    enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
-    pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
-    if len(enrolled) > 1:
-        sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
-        text = "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"
-        yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))
-    if twice := [site for site, one in enrolled.items() if has_duplicates(one)]:
-        yield make_finding("duplicates unproven", site=join_names(twice), moved=replayed.by_duplicates())
-    raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
-    if SERVER in raters:
-        yield make_finding("server ratings", moved=replayed.by_ratings())
-    elif raters:
-        yield make_finding("rated models unproven", moved=replayed.by_ratings())
-    if any(record.inputs.rests for record in records):
-        yield make_finding("rests unproven", moved=replayed.by_rests())
-    if (run / OBSERVED).exists():
-        yield make_finding("values unproven", found=OBSERVED, moved=Movement(WHOLE))
-    if any(record.inputs.scores for record in records):
-        verdicts = {site for record in records for site in record.guard.verdicts}
-        yield make_finding("scores unproven", moved=replayed.by_scores(verdicts))
-    if not _are_determined(played, logs) and (moved := replayed.by_products()).weight:
-        yield make_finding("products unproven", moved=moved)
-    whole = Movement(WHOLE)
-    if any(record.inputs.parts for record in records):
-        yield make_finding("parts unproven", found=info["plan"]["method"], moved=whole)
-    if any(record.inputs.importance for record in records):
-        yield make_finding("importance unproven", moved=whole)
-
-
-def weigh_question(question: Finding, played: Sequence[PlayedRound]) -> Finding:
-    """Return an open question with how far it could have moved a weight, if it is about all that a site says."""
-    if question.moved is not None or not played or question.kind not in WEIGHTY:
-        return question
-    sites = question.site.split(", ") if question.site else sorted({site for one in played for site in one.sites})
-    return replace(question, moved=bound_of_sites(played, sites, question.details.get("numbers")))
-
-
-def _player(info: RunInfo, records: Records, sites: Sequence[str]) -> Callable[[Records], list[PlayedRound]]:
-    """Return a function that computes the rounds of records of this run again."""
-    joined = {site for record in records for site in record.joined}
-    raters = {rater for record in records for by in record.inputs.ratings.values() for rater in by}
-    has_images, is_encrypted = (
-        SERVER in raters or bool(info["plan"].get("server_images")),
-        HE in info.get("privacy", ()),
-    )
-
-    def play(chosen: Records) -> list[PlayedRound]:
-        replay = Replay(info["plan"], sites, joined, not is_encrypted, has_images, strict=False)
-        return [replay.play(record, "") for record in chosen]
-
-    return play
-
-
-def _are_determined(played: Sequence[PlayedRound], logs: Sequence[SiteLog]) -> bool:
-    """Return whether the steps in the sites' logs determine the inner products of different sites' updates.
-
-    A log has the inner product of the site's update with the model's step, a sum of updates with known weights: n
-    logs give n equations a round, for n (n - 1) / 2 products.
-    """
-    equations: dict[int, int] = {}
-    for log in logs:
-        for before, _ in logged_steps(played, log):
-            equations[before.record.round] = equations.get(before.record.round, 0) + (before.steps is not None)
-    return all(
-        equations.get(one.record.round, 0) >= (count := len(one.record.participants)) * (count - 1) / 2
-        for one in played
-    )
 
 
 def compare_log(
@@ -445,7 +344,7 @@ def _compare_work(
     log: SiteLog,
     report: Report,
 ) -> Iterator[Finding]:
-    """Compare a verdict against a site with what the site's log shows of its work; see `fedmerit.site.witness`.
+    """Compare a verdict against a site with what the site's log shows of its work; see `fedmerit.site.step_evidence`.
 
     The ledger's scores z_j of a site with each other, and the parts a_j u_j of these in the step of its model, bound
     what the log can show: by Cauchy and Schwarz z² ≤ Σ z_j² κ, κ = Σ ‖a_j u_j‖² / ‖Σ a_j r_j‖², if the entries of

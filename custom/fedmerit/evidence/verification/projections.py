@@ -8,7 +8,7 @@ from fedmerit.evidence.verification.findings import Finding, Report, join_rounds
 from fedmerit.evidence.verification.outcomes import MODEL_ROUNDING, ROUNDING, logged_steps
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.schema.records import LogEntry
-from fedmerit.site.step_products import DIRECTIONS
+from fedmerit.site.step_evidence import DIRECTIONS
 
 
 def compare_projections(

@@ -4,7 +4,7 @@ No outcome is taken from the ledger: all rounds follow from round 0. Each site's
 with 1 in the site's place, so a model shows which sum of updates was added to it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,10 @@ from fedmerit.guard.history import History
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
 from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
+from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
+from fedmerit.schema.run_info import RunInfo
 from fedmerit.server.membership import grow_all
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
@@ -35,6 +37,21 @@ def certified_organisation(enrolment: EnrolmentRecord, site: str) -> str:
     """
     pem = enrolment.certificate.encode()
     return organisation(parse_certificates(pem, f"certificate of {site}")[0] if pem else None, site)
+
+
+def distinct_cases(enrolment: EnrolmentRecord) -> int:
+    """Return the most distinct training cases that an enrolment can have."""
+    return enrolment.cases.get("training", 0)
+
+
+def all_images(enrolment: EnrolmentRecord) -> float:
+    """Return the training images that a site enrolled, by what it signed."""
+    return float(enrolment.slices.get("training", enrolment.images))
+
+
+def all_raters(records: Sequence[RoundRecord]) -> set[str]:
+    """Return who rated models in any round."""
+    return {rater for record in records for by in record.inputs.ratings.values() for rater in by}
 
 
 @dataclass(frozen=True)
@@ -54,26 +71,17 @@ class Replay:
     """A replay of all rounds of a run.
 
     Args:
-        plan: the run's plan, as run.json has it.
+        info: the run's run.json.
+        records: the ledger's: of which sites joined when, and whether the server rated models on images of its own.
         sites: all that ever took part.
-        joined: those of them that joined after round 0.
-        sees_updates: whether the server saw the updates, because they came unencrypted.
-        has_server_images: whether the server rated models on images of its own.
         strict: whether ratings have to be by all that were asked, of as many models as there are, and only by these
             sites; else others are left out, and a rater's results of its models are taken in turn.
     """
 
-    def __init__(
-        self,
-        plan: Mapping[str, Any],
-        sites: Sequence[str],
-        joined: Collection[str],
-        sees_updates: bool,
-        has_server_images: bool,
-        strict: bool = True,
-    ):
+    def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], strict: bool = True):
+        plan, joined = info["plan"], {site for record in records for site in record.joined}
         self.strict = strict
-        self.everyone, self.sites = sorted(sites), sorted(set(sites) - set(joined))
+        self.everyone, self.sites = sorted(sites), sorted(set(sites) - joined)
         n = len(self.sites)
         network = Network.from_dict(plan_network(plan))
         script = derived_parts(plan["script"])["script"] if "script" in plan else None
@@ -91,12 +99,13 @@ class Replay:
         )
         self.method = self.config.build_guarded_method()
         self.can = capabilities(self.method)
-        self.sees_updates = sees_updates and not self.can.exchanges_directly
+        self.sees_updates = HE not in (info.get("privacy") or ()) and not self.can.exchanges_directly
         self.layout = self._layout(network, len(sites))
         size = sum(self.layout.tensor_sizes) if self.sees_updates else 0
         self.models = torch.zeros(size, dtype=torch.float64)
         self.state = self.method.start(self.models, n, self.layout)
-        self.rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
+        has_images = bool(plan.get("server_images")) or SERVER in all_raters(records)
+        self.rates = (has_images or plan["share_models"]) and self.config.can_evaluate
         self.guard = self._make_guard()
         self.enrolled: dict[str, EnrolmentRecord] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)
@@ -163,8 +172,9 @@ class Replay:
         if forecasts and (inputs.measured is None or inputs.measured.rests is None):
             raise ValueError("rests lack, what the guard measures in every round for this method")
         admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
-        if len(self.method.parts(self.state)) and inputs.parts is None:
-            raise ValueError("parts lack, whose inner products the method has")
+        needed, there = len(self.method.parts(self.state)), 0 if inputs.parts is None else len(inputs.parts)
+        if needed != there:
+            raise ValueError(f"inner products of {there} parts of updates are there, the method has {needed}")
         admission = replace(admission, reports=replace(admission.reports, parts=inputs.parts))
         reports = self._rated(inputs, admission, record)
         received = self.models

@@ -39,7 +39,7 @@ from fedmerit.evidence.verification.heads import (
     require_same_closing,
 )
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds, rest_on_server, weigh_question
+from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds
 from fedmerit.evidence.verification.projections import compare_projections
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.evidence.verification.results import (
@@ -52,11 +52,12 @@ from fedmerit.evidence.verification.results import (
     require_no_added_rows,
     require_same_run,
 )
-from fedmerit.evidence.verification.sensitivity import largest_movement
+from fedmerit.evidence.verification.sensitivity import largest_movement, rest_on_server, weigh_question
 from fedmerit.evidence.verification.updates import (
     PeerExchange,
     compare_enrolments,
     compare_peer_models,
+    compare_rated_models,
     compare_ratings,
     compare_updates,
     find_discarded_updates,
@@ -158,6 +159,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         unproven += find_discarded_updates(ledger, records, log, report)
         unproven += compare_ratings(ledger, records, log, report)
         compare_enrolments(ledger, records, log, report)
+    compare_rated_models(records, logs, report)
     table = None
     with faults.collect():
         table = _compare_results(run, records, sites, closing, report)

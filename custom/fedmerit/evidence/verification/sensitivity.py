@@ -7,19 +7,114 @@ site with the largest weight. Long runs are played only for the first rounds, un
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
+from pathlib import Path
 
-from fedmerit.evidence.verification.findings import Movement
-from fedmerit.evidence.verification.replay import PlayedRound
+from fedmerit.evidence.closing_record import OBSERVED
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import WHOLE, Finding, Movement, join_names, make_finding
+from fedmerit.evidence.verification.outcomes import logged_steps
+from fedmerit.evidence.verification.replay import (
+    PlayedRound,
+    Replay,
+    all_images,
+    all_raters,
+    certified_organisation,
+    distinct_cases,
+)
 from fedmerit.guard.enrolment import may_share
+from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.records import EnrolmentRecord, InputsRecord, RatingRecord, RoundRecord
+from fedmerit.schema.run_info import read_run
+from fedmerit.server.round_inputs import SERVER
 
 Records = Sequence[RoundRecord]
 Weights = Sequence[Mapping[str, float]]  # by round, of each site
 WORKS = 8.0  # a score that shows work beyond doubt, in standard deviations
-BUDGET = 150  # rounds to play again, beside a quarter of those of the run: a round takes about 10 ms
-WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
+BUDGET = 60  # rounds to play again, beside a quarter of those of the run: a round takes some 5 ms
+VERDICT = 20  # rounds in which invented scores give a verdict
+WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, is shown
+    *("logs missing", "logs unsigned", "owner of the certificate", "owners of the logs' certificates"),
+    *("organisations unproven", "log ends disputed", "update discarded", "rating discarded", "absence unproven"),
+    *("sites unheard", "steps unproven"),
+)
+
+
+def rest_on_server(
+    run: Path, records: Records, played: Sequence[PlayedRound], sites: Sequence[str], logs: Sequence[SiteLog]
+) -> Iterator[Finding]:
+    """Yield the inputs of the outcome that only the server knows, each with how far it could have moved a weight.
+
+    Args:
+        run: the run folder.
+        records: the ledger.
+        played: its rounds, computed again.
+        sites: all that ever took part.
+        logs: those of sites that were given.
+    """
+    if not played:
+        return
+    info = read_run(run)
+    estimates = estimates_contributions(info["plan"]["method"])
+
+    def play(chosen: Records) -> list[PlayedRound]:
+        replay = Replay(info, records, sites, strict=False)
+        return [replay.play(record, "") for record in chosen]
+
+    replayed = Sensitivity(play, records, played, estimates)
+    enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
+    pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
+    if len(enrolled) > 1:
+        sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
+        text = "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"
+        yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))
+    if twice := [site for site, one in enrolled.items() if has_duplicates(one)]:
+        yield make_finding("duplicates unproven", site=join_names(twice), moved=replayed.by_duplicates())
+    raters = all_raters(records)
+    if SERVER in raters:
+        yield make_finding("server ratings", moved=replayed.by_ratings())
+    elif raters:
+        yield make_finding("rated models unproven", moved=replayed.by_ratings())
+    if any(record.inputs.rests for record in records):
+        yield make_finding("rests unproven", moved=replayed.by_rests())
+    if (run / OBSERVED).exists():
+        yield make_finding("values unproven", found=OBSERVED, moved=Movement(WHOLE))
+    if any(record.inputs.scores for record in records):
+        verdicts = {site for record in records for site in record.guard.verdicts}
+        yield make_finding("scores unproven", moved=replayed.by_scores(verdicts))
+    if not _are_determined(played, logs) and (moved := replayed.by_products()).weight:
+        yield make_finding("products unproven", moved=moved)
+    whole = Movement(WHOLE)
+    if any(record.inputs.parts for record in records):
+        yield make_finding("parts unproven", found=info["plan"]["method"], moved=whole)
+    if any(record.inputs.importance for record in records):
+        yield make_finding("importance unproven", moved=whole)
+
+
+def weigh_question(question: Finding, played: Sequence[PlayedRound]) -> Finding:
+    """Return an open question with how far it could have moved a weight, if it is about all that a site says."""
+    if question.moved is not None or not played or question.kind not in WEIGHTY:
+        return question
+    sites = question.site.split(", ") if question.site else sorted({site for one in played for site in one.sites})
+    return replace(question, moved=bound_of_sites(played, sites, question.details.get("numbers")))
+
+
+def _are_determined(played: Sequence[PlayedRound], logs: Sequence[SiteLog]) -> bool:
+    """Return whether the steps in the sites' logs determine the inner products of different sites' updates.
+
+    A log has the inner product of the site's update with the model's step, a sum of updates with known weights: n
+    logs give n equations a round, for n (n - 1) / 2 products.
+    """
+    equations: dict[int, int] = {}
+    for log in logs:
+        for before, _ in logged_steps(played, log):
+            equations[before.record.round] = equations.get(before.record.round, 0) + (before.steps is not None)
+    return all(
+        equations.get(one.record.round, 0) >= (count := len(one.record.participants)) * (count - 1) / 2
+        for one in played
+    )
 
 
 def weights_of(played: Iterable[PlayedRound]) -> list[dict[str, float]]:
@@ -142,7 +237,7 @@ class Sensitivity:
         put_in = {self.heaviest} - against
         return largest_movement(
             self.largest((self._with_inputs(partial(_scored, site, score)) for site in sorted(sites)), limit)
-            for sites, score, limit in ((against, WORKS, None), (put_in, 0.0, self.limit))
+            for sites, score, limit in ((against, WORKS, None), (put_in, 0.0, max(self.limit, VERDICT)))
         )
 
     def by_products(self) -> Movement:
@@ -172,19 +267,9 @@ def open_pairs(records: Records, organisations: Mapping[str, str]) -> Iterator[t
             yield site, other
 
 
-def distinct_cases(enrolment: EnrolmentRecord) -> int:
-    """Return the most distinct training cases that an enrolment can have."""
-    return enrolment.cases.get("training", 0)
-
-
 def has_duplicates(enrolment: EnrolmentRecord) -> bool:
     """Return whether a record counts fewer images than its site enrolled, as if cases were enrolled twice."""
     return float(enrolment.images) < all_images(enrolment) - 1e-6
-
-
-def all_images(enrolment: EnrolmentRecord) -> float:
-    """Return the training images that a site enrolled, by what it signed."""
-    return float(enrolment.slices.get("training", enrolment.images))
 
 
 def _shared(

@@ -105,6 +105,27 @@ def compare_ratings(
     yield from _list_discarded("rating discarded", discarded, ledger, log, "its evaluations of that round", report)
 
 
+def compare_rated_models(records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop) -> None:
+    """Require that all sites which rated in a round rated the same models, by their logs.
+
+    Raises:
+        Contradiction: two sites had different models to rate.
+    """
+    for record in records:
+        first: dict[Kind, tuple[str, set[str]]] = {}
+        for log in logs:
+            counted, rated = record.evaluated.get(log.site, ()), dict[Kind, tuple[str, set[str]]]()
+            for line, entry in log.lines(EVALUATE, record.round):
+                if entry.overlaps and texts_digest(entry.overlaps) in counted:
+                    kind = entry.split, len(entry.overlaps)
+                    rated.setdefault(kind, (at(log.path, line), set()))[1].add(entry.received)
+            for kind, (where, models) in rated.items():
+                other, others = first.setdefault(kind, (where, models))
+                if models.isdisjoint(others):
+                    place = {"site": log.site, "round": record.round, "log": other}
+                    report(make_finding("rated models", where, **place))
+
+
 def _by_reason(records: Sequence[RoundRecord], site: str) -> dict[str, list[int]]:
     reasons: dict[str, list[int]] = {}
     for record in records:

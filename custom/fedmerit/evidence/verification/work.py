@@ -55,7 +55,7 @@ def compare_work(
     if statement.site != log.site or (records and statement.plan != records[0].plan):
         raise Contradiction("audit of another run", path, site=log.site, found=statement.site)
     for text, repeated in statement.rounds.items():
-        round = int(text) if text.isdecimal() else -1
+        round = int(text)
         commitment = commitments.get(round)
         if commitment is None or (repeated.root, repeated.leaf) != (commitment.root, leaves[round]):
             raise Contradiction("audit of other steps", path, site=log.site, round=text, log=log.path)
@@ -98,7 +98,7 @@ def summarise_statement(
     parties = [one for pem in pems for one in parse_certificates(pem.encode(), f"{run}: {site}")]
     parties += read_certificates(run / CERTIFICATE) if (run / CERTIFICATE).exists() else []
     is_independent = _is_independent(auditor, site, parties)
-    rounds = {int(text): repeated.fault for text, repeated in statement.rounds.items() if text.isdecimal()}
+    rounds = {int(text): repeated.fault for text, repeated in statement.rounds.items()}
     shown = sorted(round for round, fault in rounds.items() if not fault and round in trained)
     faults = {round: fault for round, fault in rounds.items() if fault}
     name = subject(auditor) if auditor else ""

@@ -49,6 +49,10 @@ def test_rounds_are_read(ledger):
         ({"saved": ["models/global.pt"]}, "not the record of a round: saved="),
         ({"guard": {"verdicts": {}}}, "not the record of a round: guard.verdicts="),
         ({"guard": {"bounds": {"clipped": {"A": "1"}}}}, "not the record of a round: guard.bounds.clipped.A="),
+        (
+            {"guard": {"enrolled": {"A": {"images": math.nan, "shares_with": [], "organisation": "A"}}}},
+            "not the record of a round: guard.enrolled.A.images=nan",
+        ),
         ({"guard": {"enrolled": {"A": {"cases": 3}}}}, "not the record of a round: guard.enrolled.A.cases="),
     ],
 )

@@ -41,8 +41,7 @@ from fedmerit.schema.messages import (
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.server import evaluator, run_guard
 from fedmerit.site.site_log import SiteLog
-from fedmerit.site.step_products import measure_step, project_step
-from fedmerit.site.witness import list_old_parts, measure_work
+from fedmerit.site.step_evidence import list_old_parts, measure_step, measure_work, project_step
 from fedmerit.trainers.memory import Memory
 
 SIZE = flat.get_parameters(NETWORK).numel()
@@ -269,9 +268,23 @@ def better_rated(record: dict[str, Any]) -> None:
     rating[:] = [1 - dice for dice in rating]
 
 
+def divided(record: dict[str, Any]) -> None:
+    record["inputs"]["parts"] = [{}] * 1000
+
+
+def doubled(record: dict[str, Any]) -> None:
+    record["participants"].append("Alder")
+
+
 @pytest.mark.parametrize(
     ("change", "round", "words"),
     [
+        (
+            divided,
+            3,
+            "line 4: inputs of round 3: .*inner products of 1000 parts of updates are there, the method has 0",
+        ),
+        (doubled, 3, "line 4: inputs of round 3: .*the participants of the round are others"),
         (flagged, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
         (incriminated, 3, r"line 4: evidence of Alder in round 3: 5.0, expected "),
         (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
@@ -487,6 +500,22 @@ def test_rating_that_weighs_more_is_found_by_the_log_of_its_rater(tmp_path, quan
     assert verify_run(run).faults == ()
     with pytest.raises(BadInput, match=f"{quantity} behind the ratings of candidates by Alder in round 0 are not"):
         verify_run(run, logs(run, "Alder"))
+
+
+def test_server_that_has_one_rater_rate_other_models_is_found(tmp_path):
+    def spoil(federation: Federation) -> None:
+        tasks = federation.evaluator._tasks
+
+        def made(*args: Any, **more: Any) -> Callable[[int | None], Evaluation]:
+            make_task = tasks(*args, **more)
+            return lambda row: replace(make_task(row), models=make_task(row).models + float(row == 0))
+
+        object.__setattr__(federation.evaluator, "_tasks", made)
+
+    run = played(tmp_path, "fedce", guard="on", spoil=spoil)
+    faults = examine_run(run, logs(run)).faults
+    assert {(one.kind, one.site) for one in faults} >= {("rated models", "Cedar")}
+    assert {one.kind for one in faults} == {"rated models"}
 
 
 def test_models_that_sites_rated_are_not_shown(tmp_path):

@@ -15,6 +15,7 @@ from fedmerit.evidence.verification.updates import (
     PeerExchange,
     compare_enrolments,
     compare_peer_models,
+    compare_rated_models,
     compare_ratings,
     compare_updates,
     find_discarded_updates,
@@ -240,6 +241,18 @@ def test_what_is_no_answer_on_models_has_none(own_log):
     estimated = rated(0, split="training")
     importance = {"work": "evaluate", "round": 0, "split": "server_validation", "order": "exact"}
     assert ratings([rating_record(0)], own_log("A", rated(1, "a"), estimated, importance)) == []
+
+
+def test_raters_have_the_same_models(own_log):
+    said = {"work": "evaluate", "round": 1, "split": "validation", "overlaps": ["a", "b"]}
+    first, second = own_log("A", {**said, "received": "models"}), own_log("B", {**said, "received": "models"})
+    record = rating_record(1, texts_digest(["a", "b"]))
+    record = record.model_copy(update={"evaluated": {"A": [texts_digest(["a", "b"])], "B": [texts_digest(["a", "b"])]}})
+    compare_rated_models([record], [first, second])
+    other = own_log("B", {**said, "received": "worse models of rivals"})
+    with pytest.raises(BadInput, match=r"B\.jsonl, line 1: B rated other models in round 1 than A\.jsonl, line 1, has"):
+        compare_rated_models([record], [first, other])
+    compare_rated_models([record.model_copy(update={"evaluated": {}})], [first, other])  # it did not count
 
 
 def gave(peer, round, model):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmerit.guard.work import REMEMBERED
-from fedmerit.site.witness import OWN, WIDTH, list_old_parts, measure_work
+from fedmerit.site.step_evidence import OWN, WIDTH, list_old_parts, measure_work
 from fedmerit.trainers.memory import Memory
 
 SIZE, ROUNDS, WEIGHT = 2 * WIDTH + 5, 6, 0.25
