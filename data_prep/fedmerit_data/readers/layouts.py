@@ -508,10 +508,8 @@ def _cases(
     several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
     for group, channels in zip(groups, parts, strict=True):
         if not channels:
-            several = list_series([image.item for image in (*group.images, *group.more)])
-            faults.append(
-                f"{group.images[0].item.path}: its mask names no series; {several}; name the one in pairs.csv"
-            )
+            there = list_series([image.item for image in (*group.images, *group.more)])
+            faults.append(f"{group.images[0].item.path}: its mask names no series; {there}; name one in pairs.csv")
             continue
         name = group.name
         if stems[name] > 1:

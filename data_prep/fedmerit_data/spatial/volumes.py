@@ -91,8 +91,8 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
 def advise_on(path: Path) -> str:
     """Return what to do about a file that cannot be read, by its first bytes."""
     first = b""
-    with suppress(OSError):
-        first = path.open("rb").read(MARK) if path.is_file() else b""
+    with suppress(OSError), path.open("rb") as file:
+        first = file.read(MARK)
     if first.startswith(LFS_POINTER):
         return "it is a pointer of Git LFS: fetch the file by git lfs pull"
     if first.lstrip().lower().startswith((b"<!doctype", b"<html")):

@@ -446,6 +446,27 @@ def test_refusal_says_that_polygons_are_not_read(tmp_path, name):
         generic.find_sites(tmp_path / "raw")
 
 
+def test_refusal_lists_the_series_of_a_folder_whose_mask_names_none(tmp_path):
+    dicom(tmp_path / "P1" / "mr", 1)
+    save_series(tmp_path / "localizer", volume(2), suffix="")
+    for path in sorted((tmp_path / "localizer").iterdir()):
+        path.rename(tmp_path / "P1" / "mr" / f"l{path.name}")
+    save_nifti(tmp_path / "P1" / "seg.nii.gz", box())
+    with pytest.raises(BadInput, match=r"its mask names no series; it has mr: series 1, .*; name one in pairs\.csv"):
+        generic.find_sites(tmp_path)
+
+
+INSTEAD = {b"version https://git-lfs.github.com/spec/v1": "git lfs pull", b"<!DOCTYPE html>": "it is a web page"}
+
+
+@pytest.mark.parametrize("first", INSTEAD)
+@pytest.mark.parametrize("suffix", [".nii.gz", ".png"])
+def test_file_that_was_not_fetched_is_named_as_such(tmp_path, first, suffix):
+    (tmp_path / f"p{suffix}").write_bytes(first)
+    with pytest.raises(BadInput, match=INSTEAD[first]):
+        read_image(tmp_path / f"p{suffix}", 1)
+
+
 def test_refusal_says_that_an_archive_is_to_be_unpacked(tmp_path):
     (tmp_path / "Task05.tar").write_bytes(b"x")
     with pytest.raises(BadInput, match=r"Task05\.tar: is an archive: unpack it"):
