@@ -170,7 +170,7 @@ def test_every_estimator_values_every_site(observed):
     assert valued.of_each["data_size"][0, :, 0].tolist() == [15, 15, 15]
     tables = {table.name: table for table in value_tables(valued)}
     assert {"values-multi-round", "value-flips", "value-costs", "values-by-site"} <= set(tables)
-    assert "a count or another measure of data, not tested" in tables["values-data-size"].caption
+    assert "a count or another measure of data: no test shows" in tables["values-data-size"].caption
     assert (
         "NO SIGNIFICANT DIFFERENCE between any two sites" in tables["values-multi-round"].caption
         or valued.rankings["multi_round"].has_significant_pairs
