@@ -39,6 +39,7 @@ EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to
 OF_IMAGES = ("least_images", "least_patients", "least_bottom", "parameters_per_voxel")  # which of them is broken says
 IMAGES = "images"  # something of the site's images, so the server learns only this
 LONGEST = 300  # characters of what a plan asks for: others chose them
+MOST_ROUNDS = 2  # of a job from one received model: FedSAC begins again after its local-only rounds
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class SitePolicy:
         Raises:
             RefusedByRules: it is the job's first training, and a related job or too many of the study came in
                 between; or more ε is spent than the site allows.
-            Refused: another round of the job was trained from this model: an update of each would show more of the
-                images than one, and a server that aggregates sends no model twice.
+            Refused: `MOST_ROUNDS` others of the job were trained from this model: the updates of all show more of the
+                images than one.
         """
         if self.ledger is None:
             return
@@ -143,8 +144,9 @@ class SitePolicy:
             checks = [_check_privacy(self.manifest, plan, shown, history, job)]
             checks += check_history(self.manifest.jobs, plan, history, job) if is_new else ()
             _require(checks)
-            if (before := history.rounds.get((job, plan.digest, received), round)) != round:
-                raise Refused(SAME_MODEL, f"round {round}, with the model of round {before}")
+            before = history.rounds.get((job, plan.digest, received), [])
+            if round not in before and len(before) >= MOST_ROUNDS:
+                raise Refused(SAME_MODEL, f"round {round}, with the model of rounds {' and '.join(map(str, before))}")
             if is_new:
                 self.ledger.began(job, plan)
             self.ledger.trained(job, plan, round, received, images, folder.digest if folder else "", mechanism)

@@ -52,7 +52,7 @@ class JobHistory:
     words: dict[str, int] = field(default_factory=dict)  # by digest of a plan: how many jobs
     # of rounds by DP-SGD, each once, by job, plan, round and received model
     mechanisms: dict[tuple[str, str, int, str], Mechanism] = field(default_factory=dict)
-    rounds: dict[tuple[str, str, str], int] = field(default_factory=dict)  # by job, plan and received model, the first
+    rounds: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)  # by job, plan and received model
 
     def find(self, job: str, plan: str) -> TrainedJob | None:
         """Return the job with this id and plan, if it trained; None if it did not."""
@@ -112,7 +112,8 @@ class JobLedger:
                 if history.words.get(entry.plan):
                     history.words[entry.plan] -= 1
             elif (begun := history.find(entry.job, entry.plan)) is not None:
-                history.rounds.setdefault((entry.job, entry.plan, entry.received), entry.round)
+                rounds = history.rounds.setdefault((entry.job, entry.plan, entry.received), [])
+                rounds += [entry.round] * (entry.round not in rounds)
                 if entry.noise:
                     key = (entry.job, entry.plan, entry.round, entry.received)
                     history.mechanisms[key] = Mechanism(entry.noise, entry.rate, entry.steps)
