@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import all_suffixes
@@ -191,8 +192,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of these names and values; ValueError if a name is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"has {next(name for name in found if names.count(name) > 1)!r:.80} twice in one object")
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"has {name!r:.80} twice in one object")
     return found
 
 

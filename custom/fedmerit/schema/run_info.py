@@ -25,13 +25,6 @@ def _as_site_name(name: str) -> str:
     return name
 
 
-def _require_few(sites: list[str]) -> list[str]:
-    """Return the sites; ValueError if they are too many."""
-    if len(sites) > MOST_SITES:
-        raise ValueError(f"expected at most {MOST_SITES} sites")
-    return sites
-
-
 class _Plan(BaseModel):
     model_config = ConfigDict(strict=True)
     network: dict[str, Any] = {}
@@ -51,7 +44,7 @@ class _Recorded(BaseModel):
     metric: str = ""
     fold: int | None = None
     rounds: int = Field(0, ge=0, le=1_000_000)
-    sites: Annotated[list[Annotated[str, AfterValidator(_as_site_name)]], AfterValidator(_require_few)] = []
+    sites: list[Annotated[str, AfterValidator(_as_site_name)]] = Field([], max_length=MOST_SITES)
     labels: list[Name] = []
     undefined: list[str] = []
     estimates: bool = False

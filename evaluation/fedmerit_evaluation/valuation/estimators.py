@@ -50,6 +50,9 @@ class Estimator(Checked):
 
         return bool(self.observes) and parse_observer(self.observes).needs_standalone
 
+    def require_few(self, sites: int, where: object) -> None:
+        """Raise `BadInput`, which begins with ``where``, if so many sites are too many."""
+
     def rests_on_training(self, run: ObservedRun) -> bool:
         """Return whether values could be others by chance in training; if not, such as counts, they are not tested."""
         return bool(self.observes)

@@ -130,6 +130,7 @@ def compute_values(
     for (scenario, seed), folder in folders.items():
         sites = folder / "sites"
         make(scenario, bench.pool, sites, seed)
+        observed_trainings.require_few_sites(bench.estimators, sites)
         for name, method in runs.items():
             options = (folder / name, sites, seed, bench.rounds, bench.settings, chosen[method], method)
             observed_trainings.create_run(*options)

@@ -49,6 +49,12 @@ def by_method(estimators: Sequence[str]) -> dict[str, list[str]]:
     return chosen
 
 
+def require_few_sites(estimators: Sequence[str], sites: Path) -> None:
+    """Raise `BadInput` naming an estimator for which the prepared sites in a folder are too many."""
+    for spec in estimators:
+        parse(spec).require_few(len(open_sites(sites)), sites)
+
+
 def create_run(
     folder: Path,
     sites: Path,

@@ -121,7 +121,8 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
     else:
         sites = folder / "sites"
         expected = make(scenario, bench.pool, sites, other=bench.other, folds=bool(bench.folds))
-    planned = _plan(bench, sites, folder / "methods")  # bad options are refused before hours of training
+    observed_trainings.require_few_sites(bench.run_estimators, sites)  # refused before hours of training, as all that
+    planned = _plan(bench, sites, folder / "methods")  # is wrong with options
     references, local_only = _references(bench, sites, folder / "ground_truth", progress)
     observed = {FEDERATED: _observed(bench, sites, folder / "observed", FEDERATED, progress)}
     if observed_trainings.by_method(bench.run_estimators)[LOCAL_ONLY]:

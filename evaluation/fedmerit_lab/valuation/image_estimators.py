@@ -197,11 +197,7 @@ class SaFE(Estimator):
             raise BadInput(
                 f"{run.path}: safe: the run's method is {run.info['method']}; estimate on one of {STANDALONE}"
             )
-        if len(run.sites) > MAX_ENSEMBLED:
-            raise BadInput(
-                f"{run.path}: safe: {len(run.sites)} sites; expected at most {MAX_ENSEMBLED}, as all their ensembles "
-                "are tested"
-            )
+        self.require_few(len(run.sites), run.path)
         model_of = final_models(run.path)
         networks = {folder.name: model_of(folder) for folder in run.folders}
         return _in_all_draws(shapley(ensemble_game(networks, run.folders)).tolist(), run)
@@ -210,6 +206,14 @@ class SaFE(Estimator):
     def needs_standalone(self) -> bool:
         """Whether the members of its ensembles are local-only models."""
         return True
+
+    def require_few(self, sites: int, where: object) -> None:
+        """Raise `BadInput` if the sites are more than `MAX_ENSEMBLED`."""
+        if sites > MAX_ENSEMBLED:
+            raise BadInput(
+                f"{where}: safe: {sites} sites; expected at most {MAX_ENSEMBLED}, as all their ensembles are tested; "
+                "name other estimators"
+            )
 
     def rests_on_training(self, run: ObservedRun) -> bool:
         """Return True: another seed trains other models."""

@@ -19,9 +19,11 @@ from fedmerit_lab.benchmarks.observed_trainings import (
     create_run,
     execute_runs,
     relative_cost,
+    require_few_sites,
     require_success,
     run_estimators,
 )
+from fedmerit_lab.valuation import image_estimators
 
 OF_FEDERATED = by_method(ESTIMATORS)[FEDERATED]
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
@@ -32,6 +34,14 @@ def test_runs_observe_what_estimators_need():
     chosen = by_method(ESTIMATORS)
     assert {spec.partition(":")[0] for spec in chosen[LOCAL_ONLY]} == {"local_only", "coverage", "safe"}
     assert chosen[FEDERATED] == [spec for spec in ESTIMATORS if spec not in chosen[LOCAL_ONLY]]
+
+
+def test_estimator_for_fewer_sites_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_estimators, "MAX_ENSEMBLED", 1)
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
+    require_few_sites(["local_only"], sites)
+    with pytest.raises(BadInput, match=r"sites: safe: 2 sites; expected at most 1, .*; name other estimators"):
+        require_few_sites(ESTIMATORS, sites)
 
 
 def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
