@@ -194,8 +194,9 @@ def options(sites: Path) -> Callable[..., tuple[str, ...]]:
 
     def build(*settings: str, **changes: object) -> tuple[str, ...]:
         chosen = {"method": "fedce", "sites": sites, "rounds": ROUNDS, "engine": "local"} | changes
+        guard = [f"guard={chosen.pop('guard')}"] if "guard" in chosen else []
         given = [text for name, value in chosen.items() if value is not None for text in (f"--{name}", str(value))]
-        named = {setting.partition("=")[0]: setting for setting in (*TINY[1::2], *settings)}
+        named = {setting.partition("=")[0]: setting for setting in (*TINY[1::2], *guard, *settings)}
         return *given, *(text for setting in named.values() for text in ("--set", setting))
 
     return build

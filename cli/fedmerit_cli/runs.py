@@ -82,8 +82,8 @@ def _where_to_look(spec: str, folder: Path, engine: str) -> str:
     "compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local", reads_records=True
 )
 @run_options(
-    "sites", *OF_SCRIPTS, "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model",
-    "settings", "share_models",
+    "sites", *OF_SCRIPTS, "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "settings",
+    "share_models",
 )  # fmt: skip
 def compare(
     asked: RunOptions,

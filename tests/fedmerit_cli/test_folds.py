@@ -90,7 +90,7 @@ def test_the_same_command_resumes(compared, folded_sites, small, fedmerit):
 def test_engines_train_the_same_fold(compared, folded_sites, small, fedmerit, assert_same_run, tmp_path):
     out, _ = compared
     result = fedmerit("run", "--out", tmp_path / "sim", "--sites", folded_sites, "--fold", 2, "--method", "fedavg",
-                      "--rounds", 1, "--engine", "sim", "--threads", 2, "--guard", "off", *small)  # fmt: skip
+                      "--rounds", 1, "--engine", "sim", "--threads", 2, "--set", "guard=off", *small)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert_same_run(out / "fedavg_seed0_fold2", tmp_path / "sim")
 

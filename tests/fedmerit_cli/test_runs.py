@@ -99,14 +99,12 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
 
 def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, asked):
     """Beneath --set and the table of it, as on the command line; and a whole number for seconds."""
-    top = "recipe = 'default'\nfinal_model = 'selected'\nguard = 'off'\non_verdict = 'show'\npreset = 'fedce'\n"
+    top = "recipe = 'default'\npreset = 'fedce'\n"
     simulated = config.read_text().replace("'local'", "'sim'")
     config.write_text(f"{top}round_timeout = 60\n{simulated}on_verdict = 'exclude'\n")
     result = fedmerit("run", "--out", run, "--config", config, "--recipe", "quick")
     assert result.exit_code == 0, result.output
-    expected = {
-        "recipe": "quick", "final_model": "selected", "guard": "off", "on_verdict": "exclude", "preset": "fedce"
-    }  # fmt: skip
+    expected = {"recipe": "quick", "on_verdict": "exclude", "preset": "fedce"}
     assert expected.items() <= asked[0][1]["settings"].items()
     assert not asked[0][1].keys() & expected.keys()
     assert asked[0][1]["round_timeout"] == 60

@@ -64,7 +64,6 @@ def check_fedave(content, form):
     method = FedAVE(
         form=form,
         **{name: config[name] for name in ("tau", "alpha", "beta", "bins")},
-        smoothing=config["eps"],
         floor=config["clamp_min"],
         kl_floor=1e-3,
         unrewarded="nothing",
@@ -76,7 +75,7 @@ def check_fedave(content, form):
     for round, (own, validation, accuracy, updates) in zip(content[form], given, strict=True):
         what, updates = f"round {round['round']}", tensor(updates)
         own, validation = (torch.stack([histogram(tensor(x), method.bins) for x in of]) for of in (own, validation))
-        p, q = distribution(own, method.smoothing), distribution(validation, method.smoothing)
+        p, q = distribution(own, config["eps"]), distribution(validation, config["eps"])
         assert_equal(p, round["p"], what)
         assert_equal(q, round["q_val"], what)
         kl = divergence(p, q)

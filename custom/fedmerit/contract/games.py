@@ -156,13 +156,12 @@ def compute_values(utilities: Tensor, count: int) -> Tensor:
 
 # The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities take no time that depends on d
 
-EXACT_SITES = 24  # beyond, 2^n coalitions are too many: permutations are sampled
+EXACT_SITES = 24  # beyond, 2^n coalitions are too many
+PERMUTATIONS = 1000  # that are sampled of more sites
 CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: those updates cancel
 
 
-def cosine_values(
-    products: Tensor, weights: Tensor, permutations: int, seed: int, present: Tensor
-) -> tuple[Tensor, Tensor]:
+def cosine_values(products: Tensor, weights: Tensor, seed: int, present: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n,) Shapley values of `cosine_game` and (n,) their standard errors, 0 if exact.
 
     They are exact, or by `sampled_shapley`; 0 for absent sites.
@@ -170,14 +169,13 @@ def cosine_values(
     Args:
         products: (n, n) of `cosine_game`.
         weights: (n,) of `cosine_game`.
-        permutations: to sample of more than 24 sites.
         seed: of the permutations.
         present: (n,) bool, the players.
     """
     products, weights = products[present][:, present], weights[present]
     found = torch.zeros(2, len(present), dtype=torch.float64)
     if len(weights) > EXACT_SITES:
-        sampled = sampled_shapley(products, weights, permutations, torch.Generator().manual_seed(seed))
+        sampled = sampled_shapley(products, weights, PERMUTATIONS, torch.Generator().manual_seed(seed))
         found[:, present] = torch.stack(sampled)
     else:
         found[0, present] = shapley(cosine_game(products, weights))

@@ -6,14 +6,13 @@ methods do, such as evaluating candidate models, is a capability: `fedmerit.cont
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.vectors import gram, share
 from fedmerit.schema.declarations import Checked
-from fedmerit.schema.rules import About, Choice
 
 Range = tuple[float, float]  # lowest and highest value
 BY_IMAGES, NO_CREDIT = "share of training images", "none"  # of `MethodSummary`: no estimates
@@ -270,30 +269,6 @@ class Method(Checked):
     def report(self, view: SiteView) -> dict[str, float]:
         """Return the site half: those of the quantities in `asks` that are available."""
         return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemembersSites(Method):
-    """A method whose state has a number for each site that rounds add to: `remembered`, 0 for a site without any."""
-
-    joining: Annotated[
-        str,
-        Choice(("zero", "mean")),
-        About("what a site that joins later has of it; mean: of the others that have one"),
-    ] = "zero"
-    remembered: ClassVar[str] = "reputation"  # of the state, (n,)
-
-    def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:
-        """Return the state once other sites have joined, as `Method.join` does.
-
-        With ``joining="mean"`` they begin with the mean of what ``rows`` have, 0 left out.
-        """
-        grown = super().join(state, rows, num_sites, layout)
-        before: Tensor = getattr(state, self.remembered)
-        if self.joining == "zero" or not before.any():
-            return grown
-        known = torch.full((num_sites,), float(before[before != 0].mean()), dtype=before.dtype)
-        return replace(grown, **{self.remembered: known.index_copy(0, torch.tensor(rows), before)})
 
 
 def joining_model(state: Any) -> Tensor:

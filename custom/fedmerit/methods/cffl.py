@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmerit.contract import rewards
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import trained_candidates
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 from fedmerit.schema.rules import About, Choice, Number
 
@@ -29,7 +29,7 @@ class CFFLState:
 
 
 @dataclass(frozen=True)
-class CFFL(RemembersSites, EvaluatesCandidates):
+class CFFL(Method, EvaluatesCandidates):
     """A server half of CFFL; R are the present sites that are not removed.
 
     A site whose reputation falls below ``coef`` / |R| is removed: it no longer uploads or receives, and trains

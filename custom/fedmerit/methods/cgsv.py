@@ -14,7 +14,7 @@ from fedmerit.contract import rewards
 from fedmerit.contract.capabilities import HasGuardedForm
 from fedmerit.contract.games import cosine_values
 from fedmerit.contract.innovation import rest_shares
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports, inner_products
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, inner_products
 from fedmerit.contract.vectors import (
     aggregate,
     cosine_to_sum,
@@ -25,7 +25,7 @@ from fedmerit.contract.vectors import (
     reshare,
     share,
 )
-from fedmerit.schema.rules import About, Choice, Count, Number
+from fedmerit.schema.rules import About, Choice, Number
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CGSVState:
 
 
 @dataclass(frozen=True)
-class CGSV(RemembersSites, HasGuardedForm):
+class CGSV(Method, HasGuardedForm):
     """A reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the
@@ -62,7 +62,6 @@ class CGSV(RemembersSites, HasGuardedForm):
     contribution: Annotated[
         str, Choice(("cosine", "exact")), About("ψ (Eq. 3), or exact: the Shapley value φ that it approximates")
     ] = "cosine"
-    permutations: Annotated[int, Count(2), About("sampled for contribution=exact with more than 24 sites")] = 1000
     reward: Annotated[
         str, Choice(("sparse", "global")), About("one model per site; or global: reputations weigh one model for all")
     ] = "sparse"
@@ -151,7 +150,7 @@ class CGSV(RemembersSites, HasGuardedForm):
         quantities = {"cosine": psi.where(present, torch.nan)}
         if self.contribution != "exact":
             return psi, quantities
-        found, errors = cosine_values(cosines, weights, self.permutations, int(state.round), present)
+        found, errors = cosine_values(cosines, weights, int(state.round), present)
         return found, {**quantities, "standard_error": errors}
 
 

@@ -65,6 +65,7 @@ def distillation(
 ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss
 LEAST = 1e-6  # of the Dice that a peer's is compared to
 OWN_LOSSES = ("ce", "ce_T", "training")  # in Eq. 4
+SCORE_BATCHES = 8  # of training images, to score peers on
 
 
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
@@ -108,7 +109,6 @@ class CYCle(Method, LearnsFromPeers):
     )
     kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
     exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
-    score_batches: Annotated[int, Count(1), About("batches of training images to score on")] = 8
     score_loss: Annotated[
         str,
         Choice(OWN_LOSSES),
@@ -218,7 +218,7 @@ class CYCle(Method, LearnsFromPeers):
     def _score(self, view: PeerView, due: list[str]) -> dict[str, float]:
         if self.score == "agreement":
             return agreements(view, due)
-        return misalignments(view, due, self.score_batches, self.T, self.kl, own_loss(self.score_loss, self.T, view))
+        return misalignments(view, due, SCORE_BATCHES, self.T, self.kl, own_loss(self.score_loss, self.T, view))
 
 
 def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> Tensor:

@@ -14,20 +14,12 @@ from torch import Tensor
 from fedmerit.contract import rewards
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
 from fedmerit.contract.games import trained_candidates, with_received
-from fedmerit.contract.method import (
-    Layout,
-    MethodSummary,
-    Outcome,
-    Range,
-    RemembersSites,
-    Reports,
-    SiteView,
-    inner_products,
-)
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 MOST_BINS = 100  # of a histogram
+SMOOTHING = 1.0  # added to the count of every bin
 MOST_IMAGES = 1e9  # in one of them
 
 
@@ -41,7 +33,7 @@ class FedAVEState:
 
 
 @dataclass(frozen=True)
-class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
+class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
     """A server half of FedAVE, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
@@ -62,7 +54,6 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
     alpha: Annotated[float, Number(0, 1), About("memory of the reputation")] = 0.95
     beta: Annotated[float, Number(above=0), About("of the tanh: larger makes quotas more alike")] = 1.5
     bins: Annotated[int, Count(1, MOST_BINS), About("of a histogram of losses, on [0, 1]")] = 10
-    smoothing: Annotated[float, Number(above=0), About("added to the count of every bin")] = 1.0
     kl_floor: Annotated[
         float | None,
         Number(above=0),
@@ -139,7 +130,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         if self.loss_bins:
             own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
             validation = reports.candidates.losses[count:]
-            kl = to_sites(floored_divergence(own, validation, self.smoothing, self.kl_floor), present)
+            kl = to_sites(floored_divergence(own, validation, self.kl_floor), present)
         nearness = (kl[present].min() / kl).where(present, 0.0)  # K
         factors = {"resolved": nearness, "paper": 1 / kl, "released": nearness**2}
         counts = self.distributions in ("both", "reputation")
@@ -186,7 +177,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
         return aggregate(torch.zeros_like(updates[0]), factors, updates)
 
 
-def distribution(counts: Tensor, smoothing: float) -> Tensor:
+def distribution(counts: Tensor, smoothing: float = SMOOTHING) -> Tensor:
     """Return (k, bins) shares of the images in each bin, ``smoothing`` added to every count."""
     smoothed = counts.double() + smoothing
     return smoothed / smoothed.sum(dim=1, keepdim=True)
@@ -208,17 +199,16 @@ def sampling_divergence(images: Tensor, others: Tensor, bins: int) -> Tensor:
     return (bins - 1) / 2 * (1 / images.clamp(min=1) + 1 / others.clamp(min=1))
 
 
-def floored_divergence(own: Tensor, validation: Tensor, smoothing: float, floor: float | None) -> Tensor:
+def floored_divergence(own: Tensor, validation: Tensor, floor: float | None) -> Tensor:
     """Return (k,) KL of the rows of two (k, bins) histograms, positive; a missing one counts as uniform.
 
     Args:
         own: images by loss, NaN if it is not known.
         validation: likewise, of the server's.
-        smoothing: added to every count.
         floor: of the divergence; None: `sampling_divergence`.
     """
     own = own.nan_to_num(0.0)
-    found = divergence(distribution(own, smoothing), distribution(validation, smoothing))
+    found = divergence(distribution(own), distribution(validation))
     if floor is not None:
         return found.clamp(min=floor)
     expected = sampling_divergence(own.sum(dim=1), validation.sum(dim=1), own.shape[1])

@@ -22,13 +22,12 @@ from fedmerit.contract.method import (
     Needs,
     Outcome,
     Range,
-    RemembersSites,
     Reports,
     SiteView,
     inner_products,
 )
 from fedmerit.contract.vectors import BLOCK, aggregate, cosine_to_others, share, share_known
-from fedmerit.schema.rules import About, Choice, Number
+from fedmerit.schema.rules import About, Choice
 
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
@@ -58,7 +57,7 @@ class FedCEState:
 
 
 @dataclass(frozen=True)
-class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
+class FedCE(Method, MeasuresLeaveOneOut, HasGuardedForm):
     """A server half of FedCE, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
@@ -73,10 +72,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
             "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises"
         ),
     ] = "absolute"
-    least_cosine: Annotated[
-        float, Number(-1, 0), About("lower ones count as this: -1 by Eq. 2, 0 with the guard")
-    ] = -1.0
-    remembered: ClassVar[str] = "gamma_accumulated"
+    least_cosine: ClassVar[float] = -1.0  # lower cosines count as this: any by Eq. 2
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
@@ -145,8 +141,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
     @property
     def guarded_form(self) -> Method:
         """The form in which neither reversed signs are novel, nor what the server can forecast of an update."""
-        other = replace(self, least_cosine=0.0)
-        return GuardedFedCE(**vars(other)) if type(self) is FedCE else other
+        return GuardedFedCE(**vars(self))
 
     def _novelty(self, state: FedCEState, cosine: Tensor) -> Tensor:
         """Return (n,) 1 - ``cosine`` (n,)."""
@@ -183,6 +178,7 @@ class GuardedFedCE(FedCE):
     """
 
     uses_rests: ClassVar[bool] = True
+    least_cosine: ClassVar[float] = 0.0  # reversed signs are no more novel than an unrelated update
 
     def round(self, state: FedCEState, updates: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """Aggregate ``updates`` (n, d), and remember the novelty of their rests for the next round."""

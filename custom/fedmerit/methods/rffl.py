@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports, inner_products
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, inner_products
 from fedmerit.contract.rewards import Reward, fractions_of_largest
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 from fedmerit.schema.rules import About, Choice, Count, Number, Switch
@@ -30,7 +30,7 @@ class RFFLState:
 
 
 @dataclass(frozen=True)
-class RFFL(RemembersSites):
+class RFFL(Method):
     """A method that clips, aggregates by reputation, remembers cosines, expels and rewards.
 
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The

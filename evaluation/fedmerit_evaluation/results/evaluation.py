@@ -60,7 +60,7 @@ def final_model(run: Path, site: str | None = None) -> Path:
     Raises:
         BadInput: there is none, or one for each site and ``site`` is none of these.
     """
-    selected = Path(run) / "models" / "selected" / f"{site}.pt"  # by --final-model selected
+    selected = Path(run) / "models" / "selected" / f"{site}.pt"  # by final_model=selected
     if site is not None and selected.is_file():
         return selected
     files = {path.stem: path for path in sorted(model_folder(run).glob("*.pt"))}

@@ -329,7 +329,7 @@ def known_answers(
 
 
 @commands.add("lab bench detection --out detection --methods fedavg --attacks 'zero update' --seeds 0,1")
-@run_options("guard", "on_verdict", "recipe", "settings")
+@run_options("recipe", "settings")
 def detection(
     asked: RunOptions,
     out: OutFolder,

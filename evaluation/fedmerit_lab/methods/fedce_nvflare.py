@@ -17,7 +17,6 @@ class FedCENVFlare(FedCE):
     """A method with weights by the running means of both terms; the cosine is that of this round's updates."""
 
     error: Annotated[str, Choice(("absolute", "relative")), About("of the model without the site")] = "absolute"
-    joining: Annotated[str, Choice(("zero",)), About("its first round counts whole in the running means")] = "zero"
     averaged_by: Annotated[
         str,
         Choice(("server", "site")),
@@ -25,6 +24,11 @@ class FedCENVFlare(FedCE):
     ] = "server"
     measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
+
+    @property
+    def guarded_form(self) -> "GuardedFedCENVFlare":
+        """The form in which reversed signs are not novel."""
+        return GuardedFedCENVFlare(**vars(self))
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
         """Return running means of the sites' errors and of the cosines of this round's updates."""
@@ -53,6 +57,13 @@ class FedCENVFlare(FedCE):
             quantities={"cosine": cosine.where(present, torch.nan), "minus_error": minus_error},
         )
         return replace(state, cosine_mean=cosine_mean, minus_error_mean=minus_error_mean, rounds=rounds), outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedFedCENVFlare(FedCENVFlare):
+    """A FedCENVFlare in which cosines below 0 count as 0, as under the guard."""
+
+    least_cosine: ClassVar[float] = 0.0
 
 
 def share_floored(amounts: Tensor, present: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.contract.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
-from fedmerit.contract.method import Layout, MethodSummary, Outcome, RemembersSites, Reports
+from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports
 from fedmerit.contract.rewards import Reward, Unrewarded, fractions_of_largest, kept
 from fedmerit.contract.vectors import aggregate, remember, share
 from fedmerit.schema.rules import About, Choice, Number
@@ -38,7 +38,7 @@ def weigh(model: Tensor, known: Tensor, values: Tensor, updates: Tensor, reports
 
 
 @dataclass(frozen=True)
-class ContributionIndex(RemembersSites, EvaluatesCandidates):
+class ContributionIndex(Method, EvaluatesCandidates):
     """A base of both methods: the coalitions whose aggregates are evaluated, those of the present sites."""
 
     remembered: ClassVar[str] = "index"
@@ -144,7 +144,7 @@ class FedValueState:
 
 
 @dataclass(frozen=True)
-class FedValue(RemembersSites, EvaluatesCandidates):
+class FedValue(Method, EvaluatesCandidates):
     """A method: r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0), of samples while no r is positive.
 
     Coalitions and weights are those of the sites present; absent ones keep their memory.

@@ -16,8 +16,6 @@ from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Rep
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, remember, share, to_sites
 from fedmerit.schema.rules import About, Choice, Number
 
-PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
-
 
 @dataclass(frozen=True)
 class ShapFedState:
@@ -110,6 +108,6 @@ class ShapFed(Method):
         """Return (n,) of one class; ``products`` (n, n) of the updates of its parameters; NaN for absent sites."""
         present = reports.present
         if self.contribution == "exact":
-            values, _ = cosine_values(products, reports.data_share, PERMUTATIONS, seed, present)
+            values, _ = cosine_values(products, reports.data_share, seed, present)
             return values.where(present, torch.nan)
         return to_sites(cosine_to_sum(products[present][:, present], reports.data_share[present]), present)

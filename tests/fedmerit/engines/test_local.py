@@ -193,12 +193,7 @@ def test_run_json_says_what_was_run(trained, simulated, sites, engine):
     expected = {
         "run": "run",
         "method": "fedce",
-        "parameters": {
-            "combine": "plus" if engine == "local" else "times",
-            "error": "absolute",
-            "least_cosine": -1.0,
-            "joining": "zero",
-        },
+        "parameters": {"combine": "plus" if engine == "local" else "times", "error": "absolute"},
         "seed": 0,
         "rounds": 3,
         "engine": engine,

@@ -41,8 +41,7 @@ REFUSED = {
     "cffl_released": [("alpha_growth", -1), ("reputation", "paper"), ("aggregation", "median"), ("reward", "global")],
     "cgsv": [
         ("contribution", "loo"), ("reward", "dense"), ("mask", "random"), ("alpha", 1.1), ("alpha", math.nan),
-        ("beta", 0.0), ("beta", math.inf), ("gamma", 0.0), ("gamma", math.nan), ("floor", -1e-3),
-        ("permutations", 1)
+        ("beta", 0.0), ("beta", math.inf), ("gamma", 0.0), ("gamma", math.nan), ("floor", -1e-3)
     ],
     "fedmgda": [("epsilon", 1.1), ("eta", 0.0)],
     "fedfv": [("alpha", -0.1), ("tau", -1)],
@@ -50,12 +49,12 @@ REFUSED = {
     "term": [("t", math.nan)],
     "cycle": [
         ("kl", "both"), ("T", 0.0), ("lambda0", -1.0), ("warmup", -1), ("alpha", 1.0), ("tau_opt", 0.8),
-        ("tau_max", 1.5), ("R", 0), ("score_batches", 0), ("score_loss", "dice")
+        ("tau_max", 1.5), ("R", 0), ("score_loss", "dice")
     ],
     "dw": [("ratio", "sum")],
     "eci": [("truncation", math.nan)],
     "fedave": [
-        ("tau", 0.0), ("alpha", 1.5), ("beta", 0.0), ("bins", 0), ("bins", 101), ("smoothing", 0.0),
+        ("tau", 0.0), ("alpha", 1.5), ("beta", 0.0), ("bins", 0), ("bins", 101),
         ("kl_floor", 0.0), ("floor", 0.0), ("form", "mine"), ("mask", "none"), ("distributions", "some")
     ],
     "ditto": [("lambda_", -1.0)],

@@ -70,7 +70,8 @@ def test_beyond_the_exact_sites_permutations_are_sampled(monkeypatch):
     rounds = make_rounds(n=6, absences=True, dtype=torch.float64)
     exact = outcomes(CGSV(contribution="exact"), rounds)[0]
     monkeypatch.setattr(games, "EXACT_SITES", 1)
-    sampled, again = (outcomes(CGSV(contribution="exact", permutations=4000), rounds) for _ in range(2))
+    monkeypatch.setattr(games, "PERMUTATIONS", 4000)
+    sampled, again = (outcomes(CGSV(contribution="exact"), rounds) for _ in range(2))
     here = rounds.present[0]
     errors = sampled[0].quantities["standard_error"]
     assert (errors[here] > 0).all()
@@ -83,7 +84,7 @@ def test_beyond_the_exact_sites_permutations_are_sampled(monkeypatch):
 def test_every_round_samples_permutations_of_its_own(monkeypatch):
     monkeypatch.setattr(games, "EXACT_SITES", 1)
     rounds, states = make_rounds(rounds=2), []
-    method = CGSV(alpha=1.0, contribution="exact", permutations=10)  # the reputation stays
+    method = CGSV(alpha=1.0, contribution="exact")  # the reputation stays
     reports = play(method, rounds, states)[0][0]
     first, second = (method.round(state, rounds.updates[0], reports)[1] for state in states)
     assert torch.equal(first.weights, second.weights)
@@ -92,7 +93,7 @@ def test_every_round_samples_permutations_of_its_own(monkeypatch):
 
 def test_thirty_sites_are_sampled():
     rounds = make_rounds(n=30, d=40, rounds=2)
-    for outcome in outcomes(CGSV(contribution="exact", permutations=200), rounds):
+    for outcome in outcomes(CGSV(contribution="exact"), rounds):
         assert outcome.contribution.sum().item() == pytest.approx(1, abs=1e-9)
         assert (outcome.quantities["standard_error"] > 0).all()
 

@@ -9,14 +9,11 @@ from one_in import one_in
 from pretending import SITES, answers, tiny_plan
 from stepping import Stepped as Federation
 
-from fedmerit.contract.method import Layout, RemembersSites
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import describe
-from fedmerit.schema.declarations import parameters
 from fedmerit.schema.results import read_results
-from fedmerit.schema.rules import Choice
 from fedmerit.server.checkpoint import read_checkpoint
 from fedmerit.server.membership import departures
 
@@ -74,23 +71,11 @@ def test_a_joining_site_begins_with_the_servers_model_or_the_mean(tmp_path):
     assert torch.equal(federation.state.models[SITES.index(LATE)], mean)
 
 
-@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if issubclass(kind, RemembersSites)])
-def test_a_joining_sites_past_is_nothing_or_the_mean_of_those_that_have_one(method):
-    layout = Layout.of(2, 3)
-    for joining in parameters(METHODS[method])["joining"].mark(Choice, Choice(())).options:
-        one = METHODS[method](joining=joining)
-        state = one.start(torch.zeros(5), 3, layout)
-        for past, mean in (([0.5, 0.0, 0.25], 0.375), ([0.0, 0.0, 0.0], 0.0)):  # the second never took part
-            state = replace(state, **{one.remembered: torch.tensor(past, dtype=torch.float64)})
-            now = getattr(one.join(state, [0, 2, 3], 4, layout), one.remembered)
-            assert now.tolist() == [past[0], mean if joining == "mean" else 0.0, *past[1:]]
-
-
-def test_verify_recomputes_the_weight_of_a_site_that_joins_with_the_mean(tmp_path):
-    federation, _ = joined_run(plan := tiny_plan("cgsv", rounds=3, guard="on", joining="mean"), tmp_path)
+def test_verify_recomputes_the_weight_of_a_site_that_joins(tmp_path):
+    federation, _ = joined_run(plan := tiny_plan("cgsv", rounds=3, guard="on"), tmp_path)
     write_json(tmp_path / "run.json", describe(tmp_path.name, plan, federation.sites, "sim"))
     play(federation, 3)
-    assert federation.recorder.ledger.records[2]["weights"][LATE] == pytest.approx(1 / 3)  # 0 with joining="zero"
+    assert federation.recorder.ledger.records[2]["weights"][LATE] == 0  # no reputation yet
     assert verify_run(tmp_path).records == 3
 
 

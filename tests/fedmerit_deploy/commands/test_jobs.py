@@ -9,7 +9,7 @@ from fedmerit.schema.site_folder import images_digest, open_sites
 
 
 def test_export_accepts_options_of_run(fedmerit, tmp_path):
-    options = ("--preset", "paper", "--final-model", "selected", "--study", "prostate-x")
+    options = ("--preset", "paper", "--set", "final_model=selected", "--study", "prostate-x")
     result = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())

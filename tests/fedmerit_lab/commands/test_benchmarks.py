@@ -180,7 +180,7 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
     assert table.loc["zero update", "3 sites [%]"] == 100
     assert json.loads((out / "arena.json").read_text())["settings"]["seeds"] == [0]
     assert (out / "tables" / "arena-rewards.csv").exists()
-    other = fedmerit("lab", "bench", "detection", "--out", out, *given, "--on-verdict", "show")
+    other = fedmerit("lab", "bench", "detection", "--out", out, *given, "--set", "on_verdict=show")
     assert other.exit_code == 2
     assert "other rounds or guard" in other.stderr
 

@@ -13,23 +13,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from fedmerit.errors import BadInput, suggest
 from fedmerit.files import read_text
-from fedmerit.schema.configuration.settings import RECIPES, ROUNDS, FinalModel, GuardSwitch, OnVerdict
+from fedmerit.schema.configuration.settings import RECIPES, ROUNDS
 from fedmerit.schema.declarations import Label, Shown, assignment, parameters, read
 from fedmerit.schema.rules import About, Choice, Count, Number, Switch, Text, fault
 from fedmerit.schema.score_name import AUTO
 from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
-TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
+TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Privacy", "Studies and records"
 MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout",)  # options that the local engine has no use for
 OF_SCRIPTS = ("script", "model", "script_args", "script_timeout", "clients", "metric")  # instead of sites
-MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
+MERGED = ("recipe", "preset")  # settings with an option of their own
 
 
 STUDY_OPTIONS = (
-    *OF_SCRIPTS, "rounds", "only", "threads", "device", "server_sites", "recipe", "preset", "final_model", "guard",
-    "on_verdict", "settings", "privacy", "min_sites", "round_timeout", "values", "keep_updates",
-    "share_models",
+    *OF_SCRIPTS, "rounds", "only", "threads", "device", "server_sites", "recipe", "preset", "settings", "privacy",
+    "min_sites", "round_timeout", "values", "keep_updates", "share_models",
 )  # fmt: skip
 
 
@@ -112,7 +111,6 @@ class RunOptions(BaseModel):
         About("Train as the paper of this or another method."),
         Shown("paper|METHOD", panel=TRAINING),
     ] = None
-    final_model: Annotated[FinalModel | None, Shown(default="method", panel=TRAINING)] = None
     settings: Annotated[
         dict[str, Any],
         About("A parameter: `fedmerit methods METHOD` lists them."),
@@ -150,8 +148,6 @@ class RunOptions(BaseModel):
         Shown("tensorboard|mlflow[:uri=URL]", panel=MACHINES, is_recorded=True),
     ] = ()
 
-    guard: Annotated[GuardSwitch | None, Shown(default="on", panel=PROTECTION)] = None
-    on_verdict: Annotated[OnVerdict | None, Shown(default="withhold", panel=PROTECTION)] = None
     privacy: Annotated[
         tuple[str, ...],
         Text(),

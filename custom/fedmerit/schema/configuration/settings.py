@@ -106,15 +106,6 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "fundus-disc": {"in_channels": 3, "labels": ("disc",)},
 }
 
-# Settings that have an option of their own, too: `RunOptions` has the same declarations.
-FinalModel = Annotated[
-    str, Choice(("method", "selected")), About("selected: a site receives the best model on its own validation cases.")
-]
-GuardSwitch = Annotated[str, Choice(("on", "off")), About("off: the papers' algorithms, without bounds and verdicts.")]
-OnVerdict = Annotated[
-    str, Choice(("show", "withhold", "exclude")), About("Action against detected free riders: docs/guard.md.")
-]
-
 
 @dataclass(frozen=True)
 class Network(Checked):
@@ -235,7 +226,11 @@ class Training(Checked):
     amp: Annotated[
         bool, Switch(), About("Mixed precision; auto: if steps take less time with it; final tests stay in float32.")
     ] = False
-    final_model: FinalModel = "method"
+    final_model: Annotated[
+        str,
+        Choice(("method", "selected")),
+        About("selected: a site receives the best model on its own validation cases."),
+    ] = "method"
     last_round: Annotated[
         str,
         Choice(("aggregated", "own")),
@@ -259,8 +254,14 @@ COUNT_FACTOR = 3.0  # of the four prostate hospitals the largest has 2.4 times t
 class GuardSettings(Checked):
     """A choice whether replies are bounded and judged before the method gets them, and of what a verdict does."""
 
-    guard: GuardSwitch = "off"
-    on_verdict: OnVerdict = "withhold"
+    guard: Annotated[
+        str,
+        Choice(("on", "off")),
+        About("off: the papers' algorithms, without bounds and verdicts; on by default of `fedmerit run`."),
+    ] = "off"
+    on_verdict: Annotated[
+        str, Choice(("show", "withhold", "exclude")), About("Action against detected free riders: docs/guard.md.")
+    ] = "withhold"
     false_alarms: Annotated[
         float,
         Number(above=0, below=1),

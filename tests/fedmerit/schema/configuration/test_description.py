@@ -35,7 +35,7 @@ def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
     expected = {
         **{"run": "mine", "method": "fedce", "seed": 3, "sites": ["B", "A"], "task": "fundus", "rounds": 7},
         **{"engine": "sim", "labels": ["disc", "cup"]},
-        "parameters": {"joining": "zero", "combine": "plus", "error": "absolute", "least_cosine": -1.0},
+        "parameters": {"combine": "plus", "error": "absolute"},
     }
     assert {name: reported[name] for name in expected} == expected
     assert reported["training"]["lr"] == 0.1

@@ -46,7 +46,7 @@ def test_no_name_stands_for_two_things():
 
 def test_text_becomes_the_type_of_its_field():
     made = config(combine="plus", lr="1e-3", augmentation="light", amp="false", batch_size="4", width="8", norm="group")
-    assert made.parameters == {"combine": "plus", "error": "absolute", "least_cosine": -1.0, "joining": "zero"}
+    assert made.parameters == {"combine": "plus", "error": "absolute"}
     assert made.training == Training(lr=1e-3, augmentation="light", amp=False, batch_size=4)
     assert (made.network.width, made.network.norm) == (8, "group")
     assert type(made.training.batch_size) is int
