@@ -98,7 +98,7 @@ def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
     assert info["unreadable_cases"] == 0
     assert info["remarks"] == [
         {"case": "Case02", "remark": "no prostate in its mask"},
-        {"case": "Case03", "remark": "labels up to 3 clipped to 1"},
+        {"case": "Case03", "remark": "labels up to 3 merged into one"},
     ]
     assert sum(info["counts"][split]["cases"] for split in SPLITS) == 8
 

@@ -187,7 +187,7 @@ def slice_volume(
     if zones is not None and highest > zones:
         raise BadInput(f"{label.path}: has label {highest}; expected 0 to {zones}")
     if zones is None and highest > 1:
-        remarks += (f"labels up to {highest} clipped to 1",)
+        remarks += (f"labels up to {highest} merged into one",)
     return slice_channels([image], [whole > 0], remarks)
 
 

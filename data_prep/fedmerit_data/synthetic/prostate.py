@@ -1,7 +1,8 @@
 """Six generated prostate MRI sites, written as raw files in the layout of the multi-site release.
 
 Every patient is a pelvis of smooth solids in millimetres (body, bones, muscle, bladder, rectum, a gland of two
-zones), painted in a site's contrast and put through its scanner: sampling grid, bias field, coil, Rician noise.
+zones), bent differently in each patient, painted in a site's contrast and put through its scanner: sampling grid,
+bias field, coil, Rician noise.
 """
 
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ SITES = {
     "site6": Scanner(0.8, 152, 1.10, 5.0, (0.50, 0.76), 0.06, 0.8, 0.12, 0.045, 900, 1.20),
 }
 SLICES = 10
+# How far patients differ, so middle slices of two agree as little as those of two real patients do (0.78 at most).
+BENT, BENDS = 4.0, 40.0  # mm: standard deviation of displacements in a slice, the distance over which they vary
 
 
 def generate(raw: Path, seed: int, patients: int | None) -> None:
@@ -53,21 +56,22 @@ def generate(raw: Path, seed: int, patients: int | None) -> None:
     for number, (name, scanner) in enumerate(SITES.items()):
         (raw / name).mkdir()
         for case in range(round(scanner.share * (patients or 10))):
-            image, zones = acquire(scanner, np.random.default_rng([seed, number, case]))
+            image, gland = acquire(scanner, np.random.default_rng([seed, number, case]))
             # As in the release: axis 0 towards the left, 1 towards the back, 2 towards the head.
             affine = np.diag([-scanner.spacing, -scanner.spacing, scanner.thickness, 1.0])
             stem = raw / name / f"Case{case:02d}"
             nib.save(nib.Nifti1Image(image, affine), f"{stem}.nii.gz")
-            nib.save(nib.Nifti1Image(zones, affine), f"{stem}_segmentation.nii.gz")
+            nib.save(nib.Nifti1Image(gland, affine), f"{stem}_segmentation.nii.gz")
 
 
 def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
-    """Return one patient's volume (x, y, z) and its mask: 0, or the zone 1 or 2."""
+    """Return one patient's volume (x, y, z) and its mask: 1 in the gland, 0 elsewhere."""
     half = scanner.pixels * scanner.spacing / 2
     line = np.linspace(-half, half, scanner.pixels)
     x, y, z = np.meshgrid(line, line, (np.arange(SLICES) - (SLICES - 1) / 2) * scanner.thickness, indexing="ij")
     x, y = x + rng.normal(0, 5), y + rng.normal(0, 4)  # patients do not lie at the very centre
-    signal, zones, coil = _pelvis(x, y, z, scanner, rng)
+    x, y = (axis + BENT * _smooth(rng, x.shape, BENDS / scanner.spacing)[..., :1] for axis in (x, y))
+    signal, gland, coil = _pelvis(x, y, z, scanner, rng)
 
     signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.5))
     signal *= np.exp(scanner.bias * _smooth(rng, signal.shape, scanner.pixels / 5))
@@ -76,13 +80,13 @@ def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int1
     signal = gaussian_filter(np.clip(signal, 0, None) ** scanner.gamma, (0.6, 0.6, 0))
     noise = rng.normal(0, scanner.noise, (2, *signal.shape))
     signal = np.hypot(signal + noise[0], noise[1])
-    return np.minimum(signal * scanner.scale, 32767).astype(np.int16), zones
+    return np.minimum(signal * scanner.scale, 32767).astype(np.int16), gland
 
 
 def _pelvis(
     x: Array, y: Array, z: Array, scanner: Scanner, rng: np.random.Generator
 ) -> tuple[Array, NDArray[np.uint8], Array]:
-    """Return brightness, gland zones and distance in mm from where a coil would lie; x to the left, y to the back."""
+    """Return brightness, gland and distance in mm from where a coil would lie; x to the left, y to the back."""
     gland = scanner.gland * np.clip(rng.normal(1, 0.10), 0.85, 1.15)
     width, depth, height = gland * np.array([26, 20, 14.5]) * np.clip(rng.normal(1, 0.06, 3), 0.9, 1.1)
     # The rectum behind the gland: collapsed around gas, or blown up by the coil's balloon that dents the gland.
@@ -120,8 +124,7 @@ def _pelvis(
     _paint(signal, np.where(inside, 1.0, -1.0), np.where(inner, transition + nodules, peripheral + nodules / 3))
     _paint(signal, 1.12 - rectum, 0.3)  # wall
     _paint(signal, 1 - rectum, 0.06 if scanner.coil else rng.choice([0.05, 0.4]))
-    zones = np.where(inside, np.where(inner, 1, 2), 0).astype(np.uint8)
-    return signal, zones, np.hypot(x, y - behind)
+    return signal, inside.astype(np.uint8), np.hypot(x, y - behind)
 
 
 def _solid(x: Array, y: Array, z: Array, width: float, depth: float, height: float) -> Array:

@@ -20,7 +20,7 @@ from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.assembly import align_local_only, build_model, honest_runs, model_of_results
 from fedmerit_evaluation.report.figures import FIGURES, draw_figures
 from fedmerit_evaluation.report.groups import dice_by_group
-from fedmerit_evaluation.report.model import Hospital, ReportModel
+from fedmerit_evaluation.report.model import Condition, Hospital, ReportModel
 from fedmerit_evaluation.report.overlays import overlay_pictures
 from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
@@ -222,10 +222,17 @@ STATES = {  # by comparison with local training: the kind of the badge, its word
     Comparison.UNJUDGED: ("off", "not tested"),
     Comparison.UNKNOWN: ("off", "not known"),
 }
-NEEDED = {  # of payment: the codes of unmet conditions, by what it is
-    "The method estimates contributions": ("no_estimate",),
-    "Hospitals differ by the estimate": ("one_seed", "one_split", "no_order"),
-    "The estimate agrees with retraining": ("no_ground_truth", "chance", "no_agreement", "disagreement"),
+NO, NOT_SHOWN, NOT_TESTED = ("no", "no"), ("open", "not shown"), ("off", "not tested")
+NEEDED = {  # of payment: by what it is, its badge if it is met, and that of each condition that is not
+    "The method estimates contributions": (("yes", "yes"), {"no_estimate": NO}),
+    "Hospitals differ by the estimate": (
+        ("yes", "shown"),
+        {"no_order": NOT_SHOWN, "one_seed": NOT_TESTED, "one_split": NOT_TESTED},
+    ),
+    "The estimate agrees with retraining": (
+        ("yes", "shown"),
+        {"disagreement": NO, "no_agreement": NOT_SHOWN, "no_ground_truth": NOT_TESTED, "chance": NOT_TESTED},
+    ),
 }
 
 
@@ -234,7 +241,8 @@ class Needed:
     """A condition of payment by the method's estimate."""
 
     text: str
-    is_met: bool
+    kind: str  # of the badge
+    state: str  # in the badge
     reason: str = ""  # why it is not met
 
 
@@ -305,16 +313,22 @@ def _payment(model: ReportModel) -> Answer:
     question = "Can anyone be paid by it?"
     if model.primary is None:
         return Answer("payment", question, "off", "not known", say("answer_benefit", model))
-    unmet = {text: [one for one in model.payment.conditions if one.code in codes] for text, codes in NEEDED.items()}
+    unmet = {
+        text: [one for one in model.payment.conditions if one.code in badges] for text, (_, badges) in NEEDED.items()
+    }
     stops = any(one.code == "no_estimate" for one in model.payment.conditions)  # the others are not judged
-    needed = [
-        Needed(text, not conditions, join_words(dict.fromkeys(say("reason", one) for one in conditions)))
-        for text, conditions in unmet.items()
-        if conditions or not stops
-    ]
+    needed = [_needed(text, conditions) for text, conditions in unmet.items() if conditions or not stops]
     kind, state = ("yes", "supported") if model.payment.state == "supported" else ("no", "no")
     sentence = say("answer_payment", *(not conditions for conditions in unmet.values()))
     return Answer("payment", question, kind, state, sentence, needed=needed)
+
+
+def _needed(text: str, unmet: Sequence[Condition]) -> Needed:
+    """Return a condition of payment with the first badge of those that stand against it."""
+    met, badges = NEEDED[text]
+    against = [badge for code, badge in badges.items() if code in {one.code for one in unmet}]
+    reasons = join_words(dict.fromkeys(say("reason", one) for one in unmet))
+    return Needed(text, *(against[0] if against else met), reasons)
 
 
 def _others(model: ReportModel) -> Answer:

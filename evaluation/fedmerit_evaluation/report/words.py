@@ -58,8 +58,8 @@ def points_apart(fraction: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """Return the ends of a confidence interval in points, such as ``−0.3, +1.5``."""
-    return f"{points(estimate.low)}, {points(estimate.high)}"
+    """Return the ends of a confidence interval in points, such as ``−0.3, 1.5``."""
+    return f"{100 * estimate.low:z.1f}, {100 * estimate.high:z.1f}".replace("-", MINUS)
 
 
 def correlation(value: float) -> str:
@@ -99,7 +99,7 @@ def differ(verdicts: Sequence[Verdict], some: Sequence[str], others: Sequence[st
 
 
 def p_text(p: float) -> str:
-    """Return a p-value with two digits, such as ``0.12`` or ``< 0.001``; "" if it is not known.
+    """Return a p-value with two digits, such as ``0.20``, ``0.035`` or ``< 0.001``; "" if it is not known.
 
     A p-value above 5 % is never printed as 5 %.
     """
@@ -107,7 +107,7 @@ def p_text(p: float) -> str:
         return ""
     if p < 0.001:
         return "< 0.001"
-    text = f"{p:.2g}"
+    text = f"{p:.2f}" if p >= 0.1 else f"{p:.2g}"
     return f"> {SIGNIFICANCE_LEVEL:g}" if p > SIGNIFICANCE_LEVEL >= float(text) else text
 
 

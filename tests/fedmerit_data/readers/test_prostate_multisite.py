@@ -67,4 +67,6 @@ def test_multisite_takes_every_spelling(tmp_path):
     assert list(sites) == ["BIDMC", "BMC", "HK"]
     assert [name for name, _ in sites["HK"].left_out] == ["older/case00.nii.gz"]
     for site in sites.values():
-        assert require_drawn("prostate-multisite", site.cases[0], volume(0), box()) == ("labels up to 3 clipped to 1",)
+        assert require_drawn("prostate-multisite", site.cases[0], volume(0), box()) == (
+            "labels up to 3 merged into one",
+        )

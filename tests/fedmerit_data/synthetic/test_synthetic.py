@@ -1,5 +1,6 @@
 """Synthetic sites: read by the public readers, sound, different, the same for a seed."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +46,33 @@ def test_six_sound_sites_that_the_public_readers_read(made):
     sites = open_sites(out)
     assert [site.name for site in sites] == [f"site{number}" for number in range(1, 7)]
     assert {site.info["source"] for site in sites} == {kind}
+    assert [remark for site in sites for remark in site.info["remarks"]] == []
     raw = READERS[kind].find_sites(out.with_name("sites-raw"))
     assert [site.name for site in raw] == [site.name for site in sites]
     for site, read in zip(sites, raw, strict=True):
         prepared = {case.name for split in SPLITS for case in site.cases(split)}
         assert prepared == {case.name for case in read.cases}
         assert read.left_out == ()
+
+
+def test_no_two_patients_look_like_copies_in_the_full_frame(made, tmp_path):
+    kind, out = made
+    if kind == "synthetic-fundus":
+        pytest.skip("photographs are not cropped: the test above compares them in the full frame")
+    for file in out.with_name("sites-raw").glob("*/*.gz"):
+        folder = tmp_path / "raw" / file.parent.name / ("masks" if "_segmentation" in file.name else "images")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder / file.name.replace("_segmentation", ""))
+    prepare(
+        "generic",
+        tmp_path / "sites",
+        source=tmp_path / "raw",
+        labels={"prostate": (1,)},
+        channels=1,
+        size=48,
+        task="prostate",
+    )
+    assert not {finding.kind for finding in examine(tmp_path / "sites").findings} & {"near-duplicate", "leak"}
 
 
 def test_sites_differ_in_size_and_the_organ_is_whole(made):
