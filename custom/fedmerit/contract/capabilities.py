@@ -32,8 +32,8 @@ class Candidates:
     bins: int = 0  # of the histogram of losses per image; 0: none is wanted
     received: Tensor | None = None  # (k, n) likewise of the statistics that sites received; None: the mean of all
     coalitions: bool = False  # whether they are all coalitions of the present sites, in the order of `games.shapley`
-    soft: bool = False  # whether soft Dice is measured, by patient; the first is the mean of the k - 1 present sites,
-    # each other the same without a part of one of them, in order
+    soft: bool = False  # whether soft Dice is measured, by patient; the first is without a part of each present site,
+    # the last the new model, each other the first with the part of one of them, in order
 
 
 class EvaluatesCandidates:

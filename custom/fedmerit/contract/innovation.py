@@ -6,8 +6,10 @@ last steps, the current and the first model. No such function has anything left 
 do not span. The rest r = u - X c is what the site has found.
 
 The rest is no evidence of free riding: updates of honest sites are partly forecastable, and noise is not. It is worth
-what it adds: v_i = U(M) - U(M - p_i r_i), with the new model M, the site's weight p_i in it, and a utility U on images
-that the site did not choose. Values are summed over rounds.
+what it adds by itself: a_i = U(F + p_i r_i) - U(F), with the site's weight p_i, the new model without all rests
+F = M - Σ_j p_j r_j, and a utility U on images that the site did not choose. The round's gain G = max(0, U(M) - U(F)) is
+divided by these: v_i = G a_i / Σ_j |a_j|, and values are summed over rounds. In late rounds updates pull in opposite
+directions and the model hardly gains; without the division such rounds would count as much as those that gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.method import Reports
-from fedmerit.contract.vectors import BLOCK, norms, ratio
+from fedmerit.contract.vectors import BLOCK, aggregate, norms, ratio
 
 STEPS = 8  # last steps of the model whose moments are columns
 LAGS = 5  # of them that are columns themselves
@@ -122,6 +124,24 @@ def _solve(gram: Tensor, onto: Tensor) -> Tensor:
     return found
 
 
+def candidate_models(model: Tensor, weights: Tensor, rests: Tensor) -> Tensor:
+    """Return (k + 2, d) the models of a round to evaluate: F, F + p_i r_i for each of k sites, and M.
+
+    Args:
+        model: (d,) M, the new model.
+        weights: (k,) float64, p.
+        rests: (k, d) r, of `find_rests`.
+    """
+    forecast = aggregate(model, -weights, rests)
+    singly = [aggregate(forecast, p[None], r[None]) for p, r in zip(weights, rests, strict=True)]
+    return torch.stack([forecast, *singly, model])
+
+
+def divide_gain(additions: Tensor, gain: Tensor) -> Tensor:
+    """Return () the factor G / Σ_j |a_j| by which a round's additions (n,) count; 0 if the round gained nothing."""
+    return gain.clamp(min=0.0) / additions.abs().sum().clamp(min=torch.finfo(torch.float64).tiny)
+
+
 @dataclass(frozen=True)
 class Innovations:
     """The values of n sites' rests, by round and patient.
@@ -129,7 +149,7 @@ class Innovations:
     Patients are those of R raters, at most K each; the server with images of its own is the only one then.
     """
 
-    gains: Tensor  # (T, n, R, K) float64, what a round's rests added, weighted so that sums over patients are means
+    gains: Tensor  # (T, n, R, K) float64, of the rests of a round, weighted so that sums over patients are means
     patients: Tensor  # (R,) of each rater; 0: it has not rated yet
     began: Tensor  # (n,) first round of each site; -1: none yet
 

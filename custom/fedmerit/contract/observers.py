@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.games import coalition_candidates, coalitions_to_evaluate
-from fedmerit.contract.innovation import Broadcast, find_rests
+from fedmerit.contract.innovation import Broadcast, candidate_models, find_rests
 from fedmerit.contract.method import Reports
-from fedmerit.contract.vectors import aggregate, to_columns
+from fedmerit.contract.vectors import to_columns
 from fedmerit.plugins import Catalogue
 from fedmerit.schema.declarations import Checked
 from fedmerit.schema.rules import About, Count
@@ -135,17 +135,17 @@ class LocalOnly(Observer):
 
 @dataclass(frozen=True)
 class InnovationLoss(Observer):
-    """An observer of each round's model, and that without what each site's update adds beyond its forecast.
+    """An observer of each round's model without innovation, with that of each site, and with all.
 
     Sites give soft Dice. Source: `fedmerit.contract.innovation`.
     """
 
-    about: ClassVar[str] = "each round's model, and that without each site's innovation"
+    about: ClassVar[str] = "each round's model without innovation, with each site's, and with all"
     soft: ClassVar[bool] = True
 
     def most_models(self, sites: int) -> int:
-        """Return the most models of a round: one without each site's innovation, and one with all."""
-        return sites + 1
+        """Return the most models of a round: one with each site's innovation, one without any, and one with all."""
+        return sites + 2
 
     def start(self, model: Tensor, num_sites: int) -> State:
         """Return the models that were broadcast before round 0; ``model`` is (d,)."""
@@ -155,11 +155,14 @@ class InnovationLoss(Observer):
         """Observe the models of this round."""
         present = view.reports.present
         rests = find_rests(view.updates[present], Broadcast(**state), view.tensor_sizes or (view.updates.shape[1],))
-        weights = view.weights[present].double()
-        parts = zip(weights, rests, strict=True)
-        models = torch.stack([view.ended, *(aggregate(view.ended, -p[None], rest[None]) for p, rest in parts)])
-        count, there = len(models), present.expand(len(models), -1).clone()
-        there[torch.arange(1, count), present.nonzero().flatten()] = False
+        models = candidate_models(view.ended, view.weights[present].double(), rests)
+        if len(rests) == 1:  # with its rest is with all
+            models = models[[0, -1]]
+        count = len(models)
+        there = torch.zeros(count, len(present), dtype=torch.bool)
+        if len(rests) > 1:
+            there[torch.arange(1, count - 1), present.nonzero().flatten()] = True
+        there[-1] = present
         mixtures = torch.eye(count, dtype=torch.float64)
         candidates = Candidates(models, mixtures, view.reports.data_share.expand(count, -1), soft=True)
         return vars(Broadcast(**state).after(view.ended)), Observation(candidates, there)

@@ -114,7 +114,7 @@ def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> T
             scores[rater, present] = compute_values(ratings[rater], int(present.sum()))
         return scores
     if candidates.soft:
-        scores[:, present] = ratings[:, :1] - ratings[:, 1:]
+        scores[:, present] = ratings[:, 1:-1] - ratings[:, :1]
         return scores
     for place, site in enumerate(candidate_owners(candidates).tolist()):
         if site >= 0:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.contract.innovation import Broadcast, Innovations, find_rests
+from fedmerit.contract.innovation import Broadcast, Innovations, candidate_models, divide_gain, find_rests
 from fedmerit.contract.method import (
     Layout,
     Method,
@@ -66,7 +66,7 @@ class Innovation(Method, EvaluatesCandidates):
     soft: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="what its update adds beyond the server's forecast",
-        site_work="training; without images of the server also evaluation of the models without each rest",
+        site_work="training; without images of the server also evaluation of the models with each rest",
         paper="docs/guard.md",
     )
 
@@ -85,19 +85,16 @@ class Innovation(Method, EvaluatesCandidates):
         )
 
     def candidates(self, state: InnovationState, updates: Tensor, reports: Reports) -> Candidates:
-        """Return the mean model, then for each of the k present sites that without its rest: k + 1 models."""
+        """Return the `candidate_models` of the k present sites: k + 2."""
         present, weights = reports.present, reports.data_share
         rests = find_rests(updates[present], state.broadcast, state.tensor_sizes.tolist())
-        mean = aggregate(state.model, weights, updates)
-        models = torch.stack(
-            [mean, *(aggregate(mean, -w[None], r[None]) for w, r in zip(weights[present], rests, strict=True))]
-        )
+        models = candidate_models(aggregate(state.model, weights, updates), weights[present], rests)
         count = len(models)
         return Candidates(models, torch.eye(count, dtype=torch.float64), weights.expand(count, -1), soft=True)
 
     def most_candidates(self, sites: int) -> int:
-        """Return the most candidates of a round: one per site, and one with all."""
-        return sites + 1
+        """Return the most candidates of a round: one per site, one without rests, and one with all."""
+        return sites + 2
 
     def round(self, state: InnovationState, updates: Tensor, reports: Reports) -> tuple[InnovationState, Outcome]:
         """Aggregate ``updates`` (n, d), and add the round's values."""
@@ -140,13 +137,19 @@ class Innovation(Method, EvaluatesCandidates):
 
 
 def _append_round(state: InnovationState, results: PatientResults, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (T + 1, n, R, K) gains with those of a round, and (R,) patients of each rater."""
-    utilities, n = results.utilities, len(present)  # (k + 1, R, K)
+    """Return (T + 1, n, R, K) gains with those of a round, and (R,) patients of each rater.
+
+    The round's gain is the median of those that raters find.
+    """
+    utilities, n = results.utilities, len(present)  # (k + 2, R, K)
     known = utilities.isfinite().all(dim=0)  # (R, K)
     counts = known.sum(dim=1)
     gained = torch.zeros(n, *utilities.shape[1:], dtype=torch.float64)
-    differences = (utilities[0] - utilities[1:] + results.offsets[:, None]).masked_fill(~known, 0.0)
+    differences = (utilities[1:-1] - utilities[0] + results.offsets[:, None]).masked_fill(~known, 0.0)
     gained[present] = differences * (results.voice[present] / counts.clamp(min=1))[..., None]
+    by_rater = (utilities[-1] - utilities[0]).masked_fill(~known, 0.0).sum(dim=1)[counts > 0] / counts[counts > 0]
+    if len(by_rater):
+        gained *= divide_gain(gained.sum(dim=(1, 2)), by_rater.quantile(0.5))
     old = state.gains
     raters, most = max(old.shape[2], gained.shape[1]), max(old.shape[3], gained.shape[2])
     grown = torch.zeros(len(old) + 1, n, raters, most, dtype=torch.float64)

@@ -59,7 +59,7 @@ QUANTITIES: Mapping[str, str] = {
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
-    "innovation": "what the site's updates added beyond their forecast, summed over rounds until then, in soft Dice",
+    "innovation": "the site's part of what updates added beyond forecasts, summed over rounds until then, in soft Dice",
     "standard_error": "of a contribution estimated by sampling; of innovation over patients",
     "expelled": "1 if the method has expelled the site",
     "final_model_choice": "final model of the site: 0 the received one, 1 that with statistics of its own images, "

@@ -228,7 +228,7 @@ class LocalOnlyValues(Estimator):
 
 @dataclass(frozen=True)
 class InnovationValues(Estimator):
-    """The sum over rounds of what a site's updates add beyond the server's forecast of them, on others' patients.
+    """The sum over rounds of a site's part of what updates add beyond the server's forecast, on others' patients.
 
     Source: `fedmerit.contract.innovation`. A site is paid for no patient of its own: voice=others.
     """
@@ -242,12 +242,18 @@ class InnovationValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) points of soft Dice, fractions; negative ones stay."""
         games = run.games(self.observes)
-        masks = [own_patient_mask(game, run.sites) for game in games]
-        parts = [
-            mean_over_testers(leave_one_out_matrix(game, run.sites), self.voice, own)
-            for game, own in zip(games, masks, strict=True)
-        ]
+        parts = [self._divide_gain(game, run.sites) for game in games]
         return sum_rounds(np.stack(parts), np.stack([game.counts for game in games]))
+
+    def _divide_gain(self, game: RoundGame, sites: Sequence[str]) -> FloatArray:
+        """Return (n, D) what each site has of a round's gain: `fedmerit.contract.innovation`."""
+        nobody, everyone = frozenset[str](), frozenset(game.players)
+        added = np.stack([game.utilities[frozenset([site])] - game.utilities[nobody] for site in game.players])
+        own = own_patient_mask(game, sites)
+        additions = mean_over_testers(place_values(added, game, sites), self.voice, own)
+        gain = np.maximum(game.on_average(everyone) - game.on_average(nobody), 0.0)
+        total = np.nansum(np.abs(additions), axis=0)
+        return np.asarray(additions * gain / np.where(total > 0, total, 1.0))
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fedmerit_lab.detection.small_trainings import (
     train,
 )
 
+TRAINING = ("model", "train", "present", "filter")  # draws that `Case.training_seed` changes
 NO_BUFFERS: Mapping[str, Tensor] = {}
 
 
@@ -51,6 +52,7 @@ class Case:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     guard: GuardSettings = field(default_factory=lambda: GuardSettings("on"))
     server_images: int = 0  # that no site chose, of four scanners and all classes
+    training_seed: int = 0  # of the first model, batches, absences and noise; the images stay
 
     @property
     def attackers(self) -> range:
@@ -98,7 +100,8 @@ class Federation:
         self.last: MonitoredRound | None = None
 
     def _random(self, *what: object) -> np.random.Generator:
-        return np.random.default_rng(random_seed(self.case.seed, *what))
+        again = ("training", self.case.training_seed) if self.case.training_seed and what[0] in TRAINING else ()
+        return np.random.default_rng(random_seed(self.case.seed, *again, *what))
 
     def _data(self) -> tuple[list[SiteData], Tensor]:
         scenario, n = self.case.scenario, self.case.sites
@@ -132,15 +135,19 @@ class Federation:
         return update * (work.length * float(honest.norm() / update.norm().clamp(min=1e-30)))
 
     def _train(self, number: int, received: Tensor) -> Tensor:
-        """Return (n, d) honest updates; exact copies draw the same batches."""
-        names = list(self.names)
+        """Return honest updates from ``received`` (k n, d): k times those of all n sites; exact copies draw the same
+        batches.
+        """
+        names, copies = list(self.names), len(received) // self.case.sites
         if self.case.scenario.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
             names[-1] = names[-2]
-        updates = train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
+        randoms = [self._random("train", name, number) for name in names * copies]
+        updates = train(received, self.data * copies, self.recipe, randoms)
         scenario = self.case.scenario
         if scenario.filter_noise:
             noise = torch.from_numpy(self._random("filter", number).normal(size=updates.shape[1])).float()
-            updates[0] += noise * (scenario.filter_noise * updates[0].norm() / noise.norm())
+            for row in range(0, len(updates), self.case.sites):
+                updates[row] += noise * (scenario.filter_noise * updates[row].norm() / noise.norm())
         if work := scenario.work:
             for row in self.case.attackers:
                 updates[row] = self._work(number, received[row], updates[row], work, row)

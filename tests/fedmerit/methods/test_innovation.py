@@ -37,66 +37,79 @@ def rated(utilities, voice=None, offsets=None):
     )
 
 
-def test_candidates_are_the_mean_model_and_that_without_each_rest():
+def test_candidates_are_the_model_without_rests_with_each_and_with_all():
     method, present = Innovation(), (True, False, True)
     state, sent = start(method), updates(present=present)
     candidates = method.candidates(state, sent, reports(present))
     weights = torch.tensor([0.125, 0.0, 0.875]).double()
     mean = state.model.double() + weights @ sent.double()
     rests = find_rests(sent, Broadcast.begin(state.model), SIZES).double()
-    assert torch.allclose(candidates.models[0].double(), mean, atol=1e-6)
+    forecast = mean - weights[[0, 2]] @ rests[[0, 2]]
+    assert torch.allclose(candidates.models[0].double(), forecast, atol=1e-6)
+    assert torch.allclose(candidates.models[3].double(), mean, atol=1e-6)
     for row, site in ((1, 0), (2, 2)):
-        expected = mean - weights[site] * rests[site]
+        expected = forecast + weights[site] * rests[site]
         assert torch.allclose(candidates.models[row].double(), expected, atol=1e-6)
     assert candidates.soft
-    assert len(candidates.models) == 3
+    assert len(candidates.models) == 4
 
 
-def test_round_pays_by_what_rests_add_on_the_servers_images():
+def test_round_divides_its_gain_by_what_rests_add_on_the_servers_images():
     method = Innovation()
     state = start(method)
-    utilities = [[[0.5, 0.7]], [[0.4, 0.6]], [[0.5, 0.4]], [[0.6, 0.7]]]
+    utilities = [[[0.5, 0.5]], [[0.6, 0.6]], [[0.5, 0.8]], [[0.4, 0.5]], [[0.6, 0.7]]]
     state, outcome = method.round(state, updates(), reports(candidates=rated(utilities)))
-    assert outcome.contribution.tolist() == pytest.approx([0.1, 0.15, -0.05])
+    gain, added = 0.15, (0.1, 0.15, -0.05)
+    assert outcome.contribution.tolist() == pytest.approx([gain * one / 0.3 for one in added])
     assert outcome.reputation.tolist() == pytest.approx([0.4, 0.6, 0.0])
     assert outcome.weights.tolist() == pytest.approx([0.1, 0.2, 0.7])
     state, outcome = method.round(state, updates(3), reports(candidates=rated(utilities)))
-    assert outcome.quantities["innovation"].tolist() == pytest.approx([0.2, 0.3, -0.1])
+    assert outcome.quantities["innovation"].tolist() == pytest.approx([2 * gain * one / 0.3 for one in added])
+
+
+def test_round_that_gained_nothing_counts_nothing():
+    method, utilities = Innovation(), [[[0.5]], [[0.6]], [[0.3]], [[0.5]], [[0.45]]]
+    _, outcome = method.round(start(method), updates(), reports(candidates=rated(utilities)))
+    assert outcome.contribution.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_round_without_a_value_rewards_by_images():
     method = Innovation()
-    _, outcome = method.round(start(method), updates(), reports(candidates=rated([[[0.5]]] * 4)))
+    _, outcome = method.round(start(method), updates(), reports(candidates=rated([[[0.5]]] * 5)))
     assert outcome.reputation.tolist() == pytest.approx([0.1, 0.2, 0.7])
 
 
 def test_round_by_innovation_weighs_by_shares_of_the_rounds_before():
     method = Innovation(weights="innovation")
     state, first = method.round(
-        start(method), updates(), reports(candidates=rated([[[0.5]], [[0.3]], [[0.1]], [[0.5]]]))
+        start(method), updates(), reports(candidates=rated([[[0.1]], [[0.3]], [[0.5]], [[0.1]], [[0.7]]]))
     )
-    _, second = method.round(state, updates(3), reports(candidates=rated([[[0.5]]] * 4)))
+    _, second = method.round(state, updates(3), reports(candidates=rated([[[0.5]]] * 5)))
     assert first.weights.tolist() == pytest.approx([0.1, 0.2, 0.7])
     assert second.weights.tolist() == pytest.approx([1 / 3, 2 / 3, 0.0])
 
 
 def test_round_by_a_committee_lets_no_site_rate_itself():
-    utilities = torch.full((4, n, 2), 0.5)
-    utilities[1, 0] = 0.0  # the first site finds that its own rest adds much,
-    utilities[1, 1] = 0.4  # the second that it adds .1,
-    utilities[1, 2, 0] = 0.2  # and the third has one patient
+    utilities = torch.full((5, n, 2), 0.5)
+    utilities[1, 0] = 1.0  # the first site finds that its own rest adds much,
+    utilities[1, 1] = 0.6  # the second that it adds .1,
+    utilities[1, 2, 0] = 0.8  # and the third has one patient
+    utilities[4] = torch.tensor([[0.9], [0.7], [0.6]])  # the median of the gains is .2
     utilities[:, 2, 1] = torch.nan
     voice = [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
     method = Innovation()
     results = rated(utilities.tolist(), voice, [0.0, 0.0, 0.01])
     state, outcome = method.round(start(method), updates(), reports(candidates=results))
-    assert outcome.contribution.tolist() == pytest.approx([0.5 * 0.1 + 0.5 * 0.31, 0.005, 0.0])
+    added = torch.tensor([0.5 * 0.1 + 0.5 * 0.31, 0.005, 0.0])
+    assert outcome.contribution.tolist() == pytest.approx((0.2 * added / added.sum()).tolist())
     assert state.patients.tolist() == [2, 2, 1]
 
 
 def test_join_keeps_the_values_of_the_sites_before():
     method = Innovation()
-    state, _ = method.round(start(method), updates(), reports(candidates=rated([[[0.5]], [[0.3]], [[0.1]], [[0.5]]])))
+    state, _ = method.round(
+        start(method), updates(), reports(candidates=rated([[[0.1]], [[0.3]], [[0.5]], [[0.1]], [[0.7]]]))
+    )
     joined = method.join(state, [0, 2, 3], 4, Layout.of(*SIZES))
     assert joined.began.tolist() == [0, -1, 0, 0]
     assert joined.gains[0, :, 0, 0].tolist() == pytest.approx([0.2, 0.0, 0.4, 0.0])
@@ -104,7 +117,7 @@ def test_join_keeps_the_values_of_the_sites_before():
 
 
 def test_round_multiplies_pay_by_the_credit_of_rounds_worked():
-    method, utilities = Innovation(), [[[0.5]], [[0.3]], [[0.3]], [[0.5]]]
+    method, utilities = Innovation(), [[[0.3]], [[0.5]], [[0.5]], [[0.3]], [[0.7]]]
     given = reports(candidates=rated(utilities), credit=torch.tensor([1.0, 0.25, 1.0]).double())
     _, outcome = method.round(start(method), updates(), given)
     assert outcome.reputation.tolist() == pytest.approx([0.8, 0.2, 0.0])
@@ -112,11 +125,12 @@ def test_round_multiplies_pay_by_the_credit_of_rounds_worked():
 
 def test_round_of_an_absent_rater_counts_the_patients_of_the_others():
     method = Innovation()
-    full = rated([[[0.5, 0.5]] * 3] * 4, [[0, 0.5, 0.5]] * 3)
+    full = rated([[[0.5, 0.5]] * 3] * 5, [[0, 0.5, 0.5]] * 3)
     state, _ = method.round(start(method), updates(), reports(candidates=full))
-    without = torch.full((4, n, 2), torch.nan)
+    without = torch.full((5, n, 2), torch.nan)
     without[:, 1] = 0.5
-    without[1, 1] = 0.4
+    without[1, 1] = 0.6
+    without[4, 1] = 0.6
     results = rated(without.tolist(), [[0, 1, 0]] * 3)
     state, outcome = method.round(state, updates(), reports(candidates=results))
     assert outcome.contribution[0].item() == pytest.approx(0.1)

@@ -9,7 +9,7 @@ from fedmerit.contract.semivalues import EMPTY_COALITION
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.results import COLUMNS, read_table
 from fedmerit.trust import allow_places
-from fedmerit_evaluation.valuation.estimators import leave_one_out_matrix, shapley_matrix
+from fedmerit_evaluation.valuation.estimators import InnovationValues, leave_one_out_matrix, shapley_matrix
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 
 SITES = ("Alder", "Birch")
@@ -156,3 +156,15 @@ def test_prepared_sites_rejects_changed_images(tmp_path):
     make_sites(sites, SITES, size=64)
     with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with"):
         prepared_sites(tmp_path / "run", info)
+
+
+def test_innovation_values_divide_each_rounds_gain_by_what_sites_add(tmp_path):
+    """At Cedar's patients Alder adds .1 and Birch takes .05; all gain .2. In round 1 nobody gains."""
+    dice = {"(nobody)": 0.4, "Alder": 0.5, "Birch": 0.35, "Alder+Birch": 0.6}
+    gained = {(models, "Cedar", "a", "x"): value for models, value in dice.items()}
+    lost = {(models, "Cedar", "a", "x"): -value for models, value in dice.items()}
+    made = make_run(tmp_path / "run", method="fedavg", sites=(*SITES, "Cedar"), rounds=2)
+    rows = [row for number, said in ((0, gained), (1, lost)) for row in rows_of(number, said)]
+    observed = pd.DataFrame(rows, columns=COLUMNS).assign(split="innovation")
+    values = InnovationValues().values(ObservedRun(made, 0, observed))[:, 0]
+    assert values.tolist() == pytest.approx([0.2 * 0.1 / 0.15, -0.2 * 0.05 / 0.15, 0.0])

@@ -292,7 +292,12 @@ def _rated_for(favoured: str, inputs: InputsRecord) -> InputsRecord:
 
     def rated(what: str, one: RatingRecord) -> RatingRecord:
         is_without = what == "leave_one_out"
-        good = [float((number % len(sites) == place) != is_without) for number in range(len(one.dice))]
+        if one.soft:  # `Candidates.soft`: after the first, one for each site; the last is of all
+            good = [
+                float(place is not None and number in (place + 1, len(one.dice) - 1)) for number in range(len(one.dice))
+            ]
+        else:
+            good = [float((number % len(sites) == place) != is_without) for number in range(len(one.dice))]
         soft = [[dice] * len(row) for dice, row in zip(good, one.soft, strict=False)]
         return one.model_copy(update={"dice": good, "soft": soft})
 
