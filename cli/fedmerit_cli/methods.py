@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text as RichText
 
 from fedmerit import plugins
-from fedmerit.errors import BadInput, suggest
+from fedmerit.errors import require_known
 from fedmerit.schema.configuration.settings import PAPER, PRESETS, Preset, guarded
 from fedmerit.schema.rules import Rule, Text
 from fedmerit_cli.options import CATALOGUE
@@ -47,8 +47,7 @@ def _described(name: str) -> dict[str, list[Any]]:
         return described
     from fedmerit.methods.registry import METHODS
 
-    if name not in METHODS:
-        raise BadInput(f"method {name!r}: unknown{suggest(name, METHODS)}")
+    require_known("method", [name], METHODS)
     return describe(METHODS[name])
 
 

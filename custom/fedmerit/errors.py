@@ -1,6 +1,6 @@
 """Errors with messages for users: input that cannot be used, and runs that failed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 
 LONGEST_WORDS = 300  # characters of what a server asked for
@@ -81,6 +81,13 @@ def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] | None =
     alike = [one for one in near if _similarity(name, one) == _similarity(name, near[0])]
     found = others.get(name) or " or ".join(dict.fromkeys(others.get(one, one) for one in sorted(alike)))
     return f"; did you mean {found}?" if found else f"; expected one of {', '.join(known)}"
+
+
+def require_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise `BadInput` about the first of ``names`` that is not ``known``; ``what`` is named, such as an option."""
+    for name in names:
+        if name not in known:
+            raise BadInput(f"{what} {name!r:.80}: unknown{suggest(str(name), known)}")
 
 
 def _similarity(name: str, known: str) -> float:

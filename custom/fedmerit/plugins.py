@@ -24,7 +24,7 @@ from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, d
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.plugin_references import (
     SCRIPTS,
     Reference,
@@ -124,8 +124,7 @@ def register(group: str, name: str) -> Callable[[T], T]:
     Raises:
         BadInput: there is no such group.
     """
-    if group not in GROUPS:
-        raise BadInput(f"group {group!r}: unknown; expected one of {', '.join(GROUPS)}")
+    require_known("group", [group], GROUPS)
 
     def remember(part: T) -> T:
         _registered[group, name] = part

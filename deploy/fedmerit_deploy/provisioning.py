@@ -39,11 +39,12 @@ from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput, RunFailed, require_known
 from fedmerit.evidence.signatures import MOST_PEM
 from fedmerit.files import read_bytes, read_object, write_atomically, write_json, write_text
 from fedmerit.reasons import FULL
-from fedmerit.schema.site_folder import LONGEST_SITE, require_name
+from fedmerit.schema.rules import LONGEST_SITE
+from fedmerit.schema.site_folder import require_name
 from fedmerit.version import installed_versions
 from fedmerit_deploy.revocation import REVOKED
 
@@ -183,8 +184,7 @@ def _require_usable(
         raise BadInput("--sites: two names differ only in case; not every disk keeps them apart")
     for email, role in admins.items():
         _require(email, "admin", f"admin {email!r}", "an e-mail address")
-        if role not in DEFINED_ROLES:
-            raise BadInput(f"admin {email}: role {role!r} is unknown; expected one of {', '.join(DEFINED_ROLES)}")
+        require_known(f"admin {email}: role", [role], DEFINED_ROLES)
     if not set(admins.values()) & set(SUBMITTERS):
         raise BadInput(f"--admin: nobody could submit a job; give one the role {' or '.join(SUBMITTERS)}")
     for port in ports:

@@ -135,7 +135,7 @@ def _find_engine(name: str) -> Engine:
     """Return the engine of this name; `BadInput` if there is none."""
     if name == "local":
         return run_local
-    from fedmerit.engines.nvflare.simulation import run_poc, run_simulator  # NVFlare takes seconds to import
+    from fedmerit.engines.nvflare.program import run_poc, run_simulator  # NVFlare takes seconds to import
 
     engines: Mapping[str, Engine] = {"sim": run_simulator, "poc": run_poc}
     if name not in engines:

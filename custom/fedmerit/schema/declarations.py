@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, g
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.errors import BadInput, suggest
+from fedmerit.errors import BadInput, require_known, suggest
 from fedmerit.schema.rules import About, Rule
 
 T = TypeVar("T")
@@ -289,8 +289,7 @@ def parse_spec(spec: str, kinds: Mapping[str, type[T]], what: str) -> T:
         BadInput: the kind or a parameter is unknown, or a value is invalid for it.
     """
     kind, assignments = split_spec(spec)
-    if kind not in kinds:
-        raise BadInput(f"{what} {kind!r}: unknown; expected one of {', '.join(kinds)}")
+    require_known(what, [kind], kinds)
     by_name = {parameter.name: parameter for parameter in parameters(kinds[kind]).values()}
     values: dict[str, str] = {}
     for text in assignments:

@@ -24,6 +24,9 @@ from fedmerit.evidence.ledger import GENESIS, texts_digest
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.reasons import LISTED, PATTERNS, reason_of
 from fedmerit.schema.rules import (
+    FLOAT32_SLACK,
+    MOST_TENSORS,
+    SITE_NAME,
     About,
     Choice,
     Count,
@@ -63,13 +66,10 @@ MOST_FILTERS = 16  # that a site declares
 T = TypeVar("T")
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does: names of NVFlare's tasks
 MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of a split, and training cases of a site
-MOST_TENSORS = 10**6  # of a model
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and sums may overflow
 LARGEST_STATISTIC = 1e12  # magnitude of BatchNorm statistics and counters
 COUNTED = ("running_var", "num_batches_tracked")  # endings of the names of variances and counters
 LONGEST = 1e9  # seconds, some 30 years
-ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
-SITE_NAME = r"[\w.\-]{1,120}"
 PEM = r"(-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n?)?"
 
 LOST_MEMORY = (
@@ -370,7 +370,7 @@ class Importance(Message):
 
     def judge(self, expected: Expected) -> None:
         """Raise a `fault` if an increase is more than so many images can have."""
-        most = 1 + ROUNDING if expected["order"] == "exact" else LARGEST
+        most = 1 + FLOAT32_SLACK if expected["order"] == "exact" else LARGEST
         if self.increases.numel() and float(self.increases.abs().max()) > self.images * most:
             fault(f"increases beyond {most:g} an image")
 

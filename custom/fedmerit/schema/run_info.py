@@ -11,17 +11,17 @@ from fedmerit.errors import BadInput
 from fedmerit.files import as_file_name, read_json, require_inside, require_no_code
 from fedmerit.schema.declarations import read
 from fedmerit.schema.results import EXPECTED
+from fedmerit.schema.rules import LONGEST_SITE, SITE_NAME
 
 PROGRAMS = ("nvflare", "sites")  # folders of a run folder in which NVFlare, and the sites' scripts, work
 Name = Annotated[str, AfterValidator(as_file_name)]
 MOST_SITES = 1000  # what is computed of all pairs of them has to fit into memory
-SITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. \-]{0,119}")
 
 
 def _as_site_name(name: str) -> str:
     """Return the name of a site; ValueError if it has letters that can look like others."""
-    if not SITE.fullmatch(name):
-        raise ValueError(f"is {ascii(name)[:130]}, expected letters from A to z, digits, spaces, -, _ and dots")
+    if not re.fullmatch(SITE_NAME, name):
+        raise ValueError(f"is {ascii(name)[:130]}, expected 1 to {LONGEST_SITE} letters from A to z, digits, - and _")
     return name
 
 

@@ -25,18 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
-from fedmerit.errors import BadInput, printable
+from fedmerit.errors import BadInput, printable, require_known
 from fedmerit.files import as_file_name, leads_into, read_json, record_hash, require_file, sha256
 from fedmerit.schema.configuration.data import read_data_plan
 from fedmerit.schema.declarations import read
+from fedmerit.schema.rules import LONGEST_SITE, SITE_NAME
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
 IF_STATED = ("channel_names", "modality")  # alike, too, of sites that both state them
 FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
 MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
-LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
-SITE_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}")  # what NVFlare takes for a client
 RESERVED = {"admin", "all", "client", "local", "localhost", "relay", "server", "server_parent", "startup", "transfer"}
 FARTHEST = 1e6  # mm between neighbours
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
@@ -81,7 +80,7 @@ def require_name(name: str, where: Path | str) -> None:
 
     So nothing that shows a name computes or obeys it either, and no list is cut by it.
     """
-    if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(SITE_NAME, name):
         raise BadInput(
             f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_SITE} letters from A to z, digits, "
             "- and _, the first of them no -; rename it"
@@ -234,8 +233,7 @@ class SiteFolder:
 
         Without training cases that cannot be read, if they are few: they are named on standard error, for the site.
         """
-        if split not in self.splits:
-            raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
+        require_known("split", [split], self.splits)
         return self._training if split == "training" else self.splits[split]
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmerit.errors import BadInput, printable, suggest
+from fedmerit.errors import BadInput, printable, require_known
 from fedmerit.schema.configuration.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, print_line
@@ -93,8 +93,7 @@ def _several_jobs(asked: RunOptions, out: Path, seeds: str | None, companions: s
 
     method = str(asked.method)
     methods = [method, *(name.strip() for name in (companions or "").split(",") if name.strip())]
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise BadInput(f"--with {unknown[0]}: no such method{suggest(unknown[0], METHODS)}")
+    require_known("--with: method", methods, METHODS)
     if len(set(methods)) < len(methods):
         raise BadInput(f"--with {companions}: a method is named twice, or is --method; name further ones")
     jobs = {}

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.contract.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.files import write_text
 from fedmerit.schema.results import read_results
 from fedmerit_data.tables import write_csv
@@ -472,8 +472,7 @@ def measure_runs(
     base = _choose_standalone(runs, [name for name in standalone if not Path(name).is_dir()], beside)
     notes += _untested_sites(runs) + _missing_local_only(runs, base)
     labels = sorted({name for run in runs for name in run.info["labels"]})
-    if label is not None and label not in labels:
-        raise BadInput(f"--label {label}: unknown; the runs have {', '.join(labels)}")
+    require_known("--label", [] if label is None else [label], labels)
     results = _select_label(combine_results(runs), label)
     if Dice(results.rows, split).rows.empty:
         raise BadInput(f"--split {split}: no run was tested on it; run again to test on it")

@@ -13,7 +13,7 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import resumption
 from fedmerit.engines.image_sites import require_same_images as require_images_of_run
 from fedmerit.engines.script_sites import ScriptSites
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
@@ -168,8 +168,7 @@ def _parse_method(label: str) -> MethodSpec:
     method, *parts = label.split(":")
     if label == ENSEMBLE:
         return MethodSpec(label, label, {})
-    if method not in METHODS:
-        raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
+    require_known("--methods: method", [method], METHODS)
     return MethodSpec(label, method, parse_assignments(parts, f"--methods {label}:"))
 
 

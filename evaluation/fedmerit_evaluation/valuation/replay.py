@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedmerit.contract.observers import OBSERVERS, Observation
 from fedmerit.contract.semivalues import Coalition, required_coalitions, shapley, shapley_weights
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import write_text
@@ -226,8 +226,7 @@ def replay_rules(job: KeptJob, rules: Sequence[str], out: Path) -> dict[str, Pat
     Raises:
         BadInput: a rule is unknown, a folder holds a run already, or a rule needs more than updates.
     """
-    if unknown := [name for name in rules if name not in RULES]:
-        raise BadInput(f"rule {unknown[0]!r}: unknown; expected some of {', '.join(RULES)}")
+    require_known("rule", rules, RULES)
     folders = {name: out / name for name in rules}
     for folder in folders.values():
         if folder.exists():

@@ -17,7 +17,7 @@ from PIL import Image
 from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.engines.image_sites import configure_images
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
@@ -72,8 +72,7 @@ def method_costs(
     Raises:
         BadInput: an unknown method, or fewer than two rounds.
     """
-    if unknown := [name for name in methods if name not in (*METHODS, STEPS)]:
-        raise BadInput(f"--methods {unknown[0]}: unknown; there are {', '.join((*METHODS, STEPS))}")
+    require_known("--methods", methods, (*METHODS, STEPS))
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     names = list(dict.fromkeys([BASE, *methods]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit_data.pages import write_page
 from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures
@@ -43,9 +43,8 @@ class Shown:
 
 def find_paper(name: str) -> Paper:
     """Return the paper of that name; `BadInput` if there is none."""
-    if name in PAPERS:
-        return PAPERS[name]
-    raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
+    require_known("paper", [name], PAPERS)
+    return PAPERS[name]
 
 
 def chosen(paper: Paper, only: str | None) -> list[Artefact]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.seeds import random_seed
@@ -231,8 +231,7 @@ def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing"
         BadInput: an unknown protocol, or one named twice; no model, or one that does not fit a site; or no case.
     """
     names = list(PROTOCOLS) if protocols == "all" else [name.strip() for name in protocols.split(",")]
-    if unknown := [name for name in names if name not in PROTOCOLS]:
-        raise BadInput(f"--protocols {unknown[0]}: expected all, or some of {','.join(PROTOCOLS)}")
+    require_known("--protocols", names, PROTOCOLS)
     if len(set(names)) < len(names):
         raise BadInput(f"--protocols {protocols}: name each once")
     opened, model_of = open_run(run), final_models(run)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 
 Mask = NDArray[np.uint8]  # (labels, height, width) of 0 and 1: one slice
 Rule = Callable[[Mask, Mask, np.random.Generator], Mask]  # mask, another patient's mask, draws: the mask to store
@@ -87,8 +87,7 @@ def disturb(
     """
     if not 0 < share <= 1:
         raise BadInput(f"label noise {site}={share:g}: expected a share above 0 and at most 1")
-    if rule not in RULES:
-        raise BadInput(f"noise rule {rule!r}: expected one of {', '.join(RULES)}")
+    require_known("noise rule", [rule], RULES)
     shown = [(case, position) for case in masks for position in case.slices if case.label[position].any()]
     if not shown:
         raise BadInput(f"label noise {site}: none of its training slices shows a label; choose another site")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 
 SCHEMES = ("uniform", "powerlaw", "dirichlet", "banded", "imbalanced", "variety")
 CLASSES = ("source", "size", "intensity", "labels")
@@ -57,10 +57,8 @@ class Scheme:
     holders: int | None = None
 
     def __post_init__(self) -> None:
-        if self.by not in SCHEMES:
-            raise BadInput(f"scheme {self.by!r}: expected one of {', '.join(SCHEMES)}")
-        if self.classes not in (None, *CLASSES):
-            raise BadInput(f"classes {self.classes!r}: expected one of {', '.join(CLASSES)}")
+        require_known("scheme", [self.by], SCHEMES)
+        require_known("classes", [self.classes] if self.classes else [], CLASSES)
         if self.into < 1:
             raise BadInput(f"into {self.into}: expected a number of sites, 1 or more")
         if self.seed < 0:

@@ -16,7 +16,7 @@ from skimage.metrics import structural_similarity
 from torch import Tensor, nn
 
 from fedmerit.contract import flat
-from fedmerit.errors import BadInput
+from fedmerit.errors import require_known
 from fedmerit.files import write_text
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.scores import SPLITS
@@ -184,8 +184,7 @@ def measure(
     Raises:
         BadInput: a case is unknown.
     """
-    if unknown := sorted(set(cases) - set(CASES)):
-        raise BadInput(f"--cases {unknown[0]}: unknown; expected some of {', '.join(CASES)}")
+    require_known("--cases", cases, CASES)
     folders, table = open_sites(sites), out / TABLE
     rows: list[Any] = pd.read_csv(table).to_dict("records") if table.exists() else []
     done = {tuple(str(row[name]) for name in KEYS) for row in rows}

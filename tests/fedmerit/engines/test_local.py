@@ -67,7 +67,7 @@ def test_three_sites_on_the_simulator(trained, assert_same_run, processes_of, th
 @pytest.mark.slow
 def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monkeypatch):
     """Where memory is short, NVFlare begins a process again for every site and task."""
-    monkeypatch.setattr("fedmerit.engines.nvflare.simulation.free_memory", lambda: 0)
+    monkeypatch.setattr("fedmerit.engines.nvflare.program.free_memory", lambda: 0)
     assert_same_run(trained(rounds=2), trained(engine="sim", threads=2, rounds=2, again=1))
 
 

@@ -221,7 +221,7 @@ def test_scalars_go_to_no_address_that_only_a_handed_run_names(
 ):
     """MLflow's client, which a job starts, connects to it."""
     monkeypatch.delenv(TRUST, raising=False)
-    monkeypatch.setattr("fedmerit.engines.nvflare.simulation.run_simulator", lambda *rest: pytest.fail("started"))
+    monkeypatch.setattr("fedmerit.engines.nvflare.program.run_simulator", lambda *rest: pytest.fail("started"))
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)
     change(run / "run.json", lambda said: said.update(track=[TRACKER], engine="sim"))

@@ -126,7 +126,7 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
         ('{"rounds": "many"}', "rounds='many': expected a whole number; expected"),
         ('{"seed": 1, "seed": 2}', "not readable as JSON (has 'seed' twice in one object)"),
         ('{"sites": ["site1", "s\u0456te1"]}', "sites.1='s\u0456te1': is 's\\u0456te1', expected"),  # a Cyrillic letter
-        ('{"sites": ["=1+1"]}', "sites.0='=1+1': is '=1+1', expected letters"),
+        ('{"sites": ["=1+1"]}', "sites.0='=1+1': is '=1+1', expected 1 to 63 letters"),
         (json.dumps({"sites": [f"s{number}" for number in range(1001)]}), "sites=['s0', 's1'"),
     ],
 )

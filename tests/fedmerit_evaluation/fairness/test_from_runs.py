@@ -399,7 +399,7 @@ def test_measure_runs_accepts_one_label(tmp_path):
     expected = results.rows.query("split == 'testing' and label == 'cup' and quantity == 'dice'")["value"].mean()
     assert measured(cup, "dice", "fedavg", "mean")["mean"] == pytest.approx(100 * expected)
     assert measured(both, "dice", "fedavg", "mean")["mean"] != pytest.approx(100 * expected)
-    with pytest.raises(BadInput, match="--label rim: unknown; the runs have cup, disc"):
+    with pytest.raises(BadInput, match="--label 'rim': unknown; expected one of cup, disc"):
         measure_runs([tmp_path / "fedavg_seed0"], label="rim")
 
 

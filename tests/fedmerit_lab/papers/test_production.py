@@ -58,7 +58,7 @@ def test_names_are_unique_and_only_keeps_the_papers_order():
         assert chosen(paper, None) == [artefact for artefact in paper.artefacts if not artefact.on_demand]
     assert [one.name for one in chosen(PAPERS["fedce"], "figure3, table1")] == ["table1", "figure3"]
     assert find_paper("cgsv") is PAPERS["cgsv"]
-    with pytest.raises(BadInput, match="'lenet': unknown; there are fedce, cgsv, fedave, fedsac, cycle"):
+    with pytest.raises(BadInput, match="'lenet': unknown; expected one of fedce, cgsv, fedave, fedsac, cycle"):
         find_paper("lenet")
 
 

@@ -114,7 +114,7 @@ def test_swapped_masks_are_another_patients(masks):
         ({"share": 0}, "label noise HK=0: expected a share above 0 and at most 1"),
         ({"share": 1.5}, "label noise HK=1.5: expected a share"),
         ({"share": 0.01}, r"label noise HK=0.01: none of its \d+ training slices .* would be wrong; a share of 0"),
-        ({"rule": "blur"}, "noise rule 'blur': expected one of shift, offset, resize, invert, swap"),
+        ({"rule": "blur"}, "noise rule 'blur': unknown; expected one of shift, offset, resize, invert, swap"),
         ({"masks": [case("a", "a", empty=range(6))]}, "label noise HK: none of its training slices shows a label"),
         ({"masks": [case("a", "a")], "rule": "swap"}, "label noise HK: swapping needs 2 training patients"),
         (

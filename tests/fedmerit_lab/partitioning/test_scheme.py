@@ -122,10 +122,10 @@ def test_shares_are_draws_of_the_dirichlet_distribution(alpha):
 
 
 BAD = [
-    ({"by": "zipf"}, "scheme 'zipf': expected one of uniform, powerlaw, dirichlet"),
+    ({"by": "zipf"}, "scheme 'zipf': unknown; expected one of uniform, powerlaw, dirichlet"),
     ({"into": 0}, "into 0: expected a number of sites"),
     ({"seed": -1}, "seed -1: expected 0 or more"),
-    ({"classes": "age"}, "classes 'age': expected one of source, size, intensity"),
+    ({"classes": "age"}, "classes 'age': unknown; expected one of source, size, intensity"),
     ({"exponent": 2}, "exponent 2: belongs to powerlaw, but the scheme is uniform"),
     ({"by": "powerlaw", "exponent": float("nan")}, "exponent nan: expected 0 to 10"),
     ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),

@@ -80,5 +80,5 @@ def test_a_measured_attack_is_not_repeated_and_the_control_finds_nothing(sites, 
     assert len(begun) == 6
     assert summary.loc[("site", "random"), "matches"] == 2
     assert summary.loc[("random", "random"), "matches"] == 0
-    with pytest.raises(BadInput, match="--cases other: unknown; expected some of connected-read"):
+    with pytest.raises(BadInput, match="--cases 'other': unknown; expected one of connected-read"):
         measure(tmp_path / "out", sites, ["other"], [0], ImageSearch(1, 0.0), pytest.fail)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Method
 from fedmerit.contract.observers import OBSERVERS
-from fedmerit.errors import BadInput, suggest
+from fedmerit.errors import BadInput, require_known, suggest
 from fedmerit.files import record_hash
 from fedmerit.methods.registry import METHODS, build_method, estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.data import Preprocessing
@@ -128,8 +128,7 @@ class RunConfiguration(Checked):
 
     def checked(self) -> "RunConfiguration":
         """Return the configuration with the method's parameters complete and of their types, or `BadInput`."""
-        if self.method not in METHODS:
-            raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
+        require_known("method", [self.method], METHODS)
         method = read(METHODS[self.method], self.parameters, f"method {self.method}", texts=True)
         can = capabilities(method)
         if self.script:
@@ -201,8 +200,7 @@ def make_configuration(
         BadInput: a name is unknown or a value is not of its type; the message lists the known names.
     """
     allow(method, *(str(settings.get(name, "")) for name in ("architecture", "loss", "optimizer")))
-    if method not in METHODS:
-        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
+    require_known("method", [method], METHODS)
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {group: {} for group in names} | {"network": dict(network)}
     for name, value in with_recipe(with_preset(settings, method), task).items():
@@ -248,8 +246,7 @@ def configure_script(
         BadInput: a setting is unknown, or of FedMerit's own training; or the method needs what the script cannot do.
     """
     allow(method)
-    if method not in METHODS:
-        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
+    require_known("method", [method], METHODS)
     groups: dict[str, list[str]] = {
         "parameters": list(parameters(METHODS[method])),
         "guard": list(parameters(GuardSettings)),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 from fedmerit.schema.declarations import Checked, read
-from fedmerit.schema.rules import About, Choice, Number, Switch, Text
+from fedmerit.schema.rules import FLOAT32_SLACK, MOST_TENSORS, About, Choice, Number, Switch, Text
 from fedmerit.schema.score_name import AUTO, METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
@@ -23,9 +23,7 @@ USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and th
 }
 DERIVED = ("network", "training")  # of a plan: of a script's run they follow from the script
 NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
-MOST_TENSORS = 5000
 LARGEST = 2**40  # side of a tensor
-SLACK = 1e-5  # share of its range by which a metric in float32 may leave it
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last parts of names: of BatchNorm
 
 
@@ -108,7 +106,7 @@ class Script(Checked):
 
     def score(self, value: float) -> float:
         """Return the metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
-        slack = SLACK * (self.highest - self.lowest)
+        slack = FLOAT32_SLACK * (self.highest - self.lowest)
         if not self.lowest - slack <= value <= self.highest + slack:
             raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
         part = min(max((value - self.lowest) / (self.highest - self.lowest), 0.0), 1.0)

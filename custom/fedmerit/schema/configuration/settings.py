@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, StringConstraints, TypeAdapter, ValidationError
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.files import is_file_name
 from fedmerit.schema.configuration.script import NAMED_TENSORS, read_tensors
 from fedmerit.schema.declarations import Checked, Parameter, parameters, read
@@ -418,8 +418,7 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """
     rest = dict(settings)
     name = rest.pop("recipe", "default")
-    if name not in RECIPES:
-        raise BadInput(f"recipe {name!r}: unknown; expected one of {', '.join(RECIPES)}")
+    require_known("recipe", [name], RECIPES)
     above, beneath = {**RECIPES[name], **rest}, dict(TASK_RECIPES.get(task, {}))
     if above.keys() & {"epochs", "batch_size"}:
         beneath.pop("steps", None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, require_known
 from fedmerit.schema.declarations import Checked, parse_spec, split_spec
 from fedmerit.schema.rules import About, Number, Text
 from fedmerit.version import install_advice
@@ -36,9 +36,8 @@ HE = "he"  # no filter: updates leave encrypted, and the server adds up what it 
 
 def parse_filter(spec: str) -> Filter:
     """Return the filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
-    if spec.partition(":")[0] not in FILTERS:
-        known = ", ".join((*FILTERS, HE))
-        raise BadInput(f"--privacy {spec.partition(':')[0]!r}: unknown; expected one of {known}")
+    if (kind := spec.partition(":")[0]) not in FILTERS:
+        require_known("--privacy", [kind], (*FILTERS, HE))
     return parse_spec(spec, FILTERS, "--privacy")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.configuration.script import SLACK, Script
+from fedmerit.schema.configuration.script import Script
+from fedmerit.schema.rules import FLOAT32_SLACK
 from fedmerit.schema.score_name import AUTO, METRIC
 
 BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
@@ -39,7 +40,7 @@ def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
     numbers |= {name[: -len(BY_CASE)]: math.nan for name in map(str, metrics) if name.endswith(BY_CASE)} | numbers
     known = next((name for name in PREFERRED if name in numbers), None)
     if known:
-        is_percent = (script.lowest, script.highest) == (0, 1) and 1 + SLACK < numbers[known] <= PERCENT
+        is_percent = (script.lowest, script.highest) == (0, 1) and 1 + FLOAT32_SLACK < numbers[known] <= PERCENT
         chosen = replace(script, metric=known, highest=PERCENT if is_percent else script.highest)
         require_in_range(chosen, numbers[known])
         return chosen

@@ -25,7 +25,6 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import ScriptAnswer, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.configuration.script import SLACK
 from fedmerit.schema.messages import (
     EVALUATE,
     MOST_IMAGES,
@@ -36,6 +35,7 @@ from fedmerit.schema.messages import (
     ImportanceTask,
     Task,
 )
+from fedmerit.schema.rules import FLOAT32_SLACK
 from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import EVALUATED, Overlap
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
@@ -385,7 +385,7 @@ class ScriptTrainer:
 
 def _is_share(number: float | None) -> TypeGuard[float]:
     """Return whether a number is from 0 to 1, or differs from that by rounding in float32."""
-    return number is not None and -SLACK <= number <= 1 + SLACK
+    return number is not None and -FLOAT32_SLACK <= number <= 1 + FLOAT32_SLACK
 
 
 def _listed(values: Any) -> Any:

@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from fedmerit.engines.nvflare import shared_machine
-from fedmerit.engines.nvflare.program import _explain_failure
+from fedmerit.engines.nvflare.program import _explain_failure, estimate_memory
 from fedmerit.engines.nvflare.shared_machine import CONCURRENCY_LIMIT, concurrency_slot
-from fedmerit.engines.nvflare.simulation import estimate_memory
 from fedmerit.engines.nvflare.simulator import fork_sites, watch_processes
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import write_json
