@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from hypothesis import settings
+from tiny import flags
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,6 @@ if not IS_WORKER:
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
 
 NAMES = ("site1", "site2", "site3")
-TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 ROUNDS = 3
 # Files that take half a minute, or wait for processes: first, so that no process is left with one at the end.
 LONGEST = (
@@ -155,9 +155,8 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def small() -> tuple[str, ...]:
-    """Options of the smallest network that trains."""
-    settings = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augmentation=none")
-    return tuple(text for setting in settings for text in ("--set", setting))
+    """Options of the smallest network, without augmentation."""
+    return flags(augmentation="none")
 
 
 @pytest.fixture
@@ -196,7 +195,7 @@ def options(sites: Path) -> Callable[..., tuple[str, ...]]:
         chosen = {"method": "fedce", "sites": sites, "rounds": ROUNDS, "engine": "local"} | changes
         guard = [f"guard={chosen.pop('guard')}"] if "guard" in chosen else []
         given = [text for name, value in chosen.items() if value is not None for text in (f"--{name}", str(value))]
-        named = {setting.partition("=")[0]: setting for setting in (*TINY[1::2], *guard, *settings)}
+        named = {setting.partition("=")[0]: setting for setting in (*flags()[1::2], *guard, *settings)}
         return *given, *(text for setting in named.values() for text in ("--set", setting))
 
     return build

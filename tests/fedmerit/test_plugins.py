@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federation_factory import RULES, federation
+from tiny import TINY
 
 from fedmerit import plugins
 from fedmerit.contract.method import Method
@@ -167,14 +168,14 @@ def test_one_of_each_on_nvflare(prepared, tmp_path, engine, assert_same_run):
 
 @pytest.mark.slow
 def test_a_script_on_the_simulator(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2"}
+    settings = TINY
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="sim", settings=settings)
     runs.execute(tmp_path / "run", lambda record: None)
     assert is_finished(tmp_path / "run", 1)
 
 
 def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "augmentation": "none"}
+    settings = TINY | {"augmentation": "none"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["parts"] == {
         str(script): hashlib.sha256(SCRIPT.rstrip().encode()).hexdigest()
@@ -185,7 +186,7 @@ def test_a_script_registers_and_a_run_remembers_it(script, sites, tmp_path):
 
 def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(script, sites, tmp_path, monkeypatch):
     """A run folder may be another's."""
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "guard": "on"}
+    settings = TINY | {"guard": "on"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     monkeypatch.setattr(plugins, "_registered", {})
     monkeypatch.setattr(plugins, "_imported", set())
@@ -206,7 +207,7 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
 
 
 def test_a_script_that_was_changed_continues_with_no_run(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "augmentation": "none"}
+    settings = TINY | {"augmentation": "none"}
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
     script.write_text(begun + "# as FedAvg, except this line\n")

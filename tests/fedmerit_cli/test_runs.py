@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import TINY
 from refusals import contents, refused
 
 from fedmerit.files import read_json, write_json
@@ -61,7 +62,7 @@ def config(tmp_path, sites):
     path = tmp_path / "run.toml"
     path.write_text(
         f"method = 'fedce'\nsites = '{sites}'\nrounds = 3\nengine = 'local'\nseed = 0\n"
-        "[settings]\narchitecture = 'unet'\nwidth = 4\ndepth = 3\nlr = 0.1\n"
+        "[settings]\narchitecture = 'unet'\nwidth = 4\ndepth = 2\nresidual_units = 0\nlr = 0.1\n"
     )
     return path
 
@@ -72,7 +73,7 @@ def test_a_config_file_is_the_same_as_the_options(fedmerit, options, config, run
         assert result.exit_code == 0, result.output
     (_, by_file), (_, by_options) = asked
     written = {name: str(value) for name, value in by_file.pop("settings").items()}
-    expected = {"guard": "on", "architecture": "unet", "width": "4", "depth": "3", "lr": "0.1"}
+    expected = {"guard": "on", "lr": "0.1", **TINY}
     assert written == by_options.pop("settings") == expected
     assert {name: str(value) for name, value in by_options.items()} == {
         name: str(value) for name, value in by_file.items()
@@ -92,7 +93,8 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
     options = ("--rounds", 1, "--method", "fedavg", "--set", "width=2", "--set", "norm=batch")
     result = fedmerit("run", "--config", config, "--out", "here", *options)
     assert result.exit_code == 0, result.output
-    settings = {"guard": "on", "architecture": "unet", "width": "2", "depth": 3, "lr": 0.1, "norm": "batch"}
+    settings = {"guard": "on", "lr": 0.1, "norm": "batch", "architecture": "unet", "width": "2", "depth": 2}
+    settings["residual_units"] = 0
     expected = {"method": "fedavg", "sites": sites, "rounds": 1, "engine": "local", "seed": 0, "settings": settings}
     assert asked == [(Path("here"), expected)]
 

@@ -21,7 +21,7 @@ def run_of(trained, server_sites_data):
     """A run of two rounds on patches of four slices, of volumes of five."""
 
     def build(method, **changes):
-        settings = {"architecture": "dynunet", "patch": "4,16,16", **SETTINGS.get(method, {})}
+        settings = {"architecture": "dynunet", "depth": "3", "patch": "4,16,16", **SETTINGS.get(method, {})}
         changes = {"method": method, "sites": server_sites_data, "rounds": 2, "guard": "on"} | changes
         return trained(*(f"{name}={value}" for name, value in settings.items()), **changes)
 

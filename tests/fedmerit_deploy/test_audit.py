@@ -102,7 +102,9 @@ def signed(sites, keys, tmp_path_factory) -> Path:
         return execute(tmp_path_factory.mktemp("signed") / "run", sites, keys=keys)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "cycle", "fedbn", "fedprox"])
+@pytest.mark.parametrize(  # every other test here has FedAvg
+    "method", [*("scaffold", "ditto", "cycle", "fedprox"), pytest.param("fedbn", marks=pytest.mark.slow)]
+)
 def test_audit_repeats_every_round_of_an_honest_site(method, sites, tmp_path):
     more = {"scaffold": {"optimizer": "sgd"}, "fedprox": {"dp_noise": 1.0, "norm": "instance"}}.get(method, {})
     run = execute(tmp_path / "run", sites, method, **more)
@@ -111,6 +113,7 @@ def test_audit_repeats_every_round_of_an_honest_site(method, sites, tmp_path):
     assert faults(statement) == {}
 
 
+@pytest.mark.slow
 def test_audit_in_a_new_process_gives_the_same_statement(sites, tmp_path):
     run = execute(tmp_path / "run", sites)
     program = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from federation_factory import TIMEOUT_SECONDS, Federation, federation
+from tiny import flags
 
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.verification.run import verify_run
@@ -100,7 +101,7 @@ def test_removed_site_leaves_run_and_federation(
     hospitals, fedmerit, trained, assert_same_model, assert_same_rounds, wait_for, tmp_path
 ):
     """The training is the leave-one-out run, bit for bit; the kit is refused within a minute."""
-    tiny = ("--rounds", ROUNDS, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+    tiny = ("--rounds", ROUNDS, *flags())
     tiny = (*tiny, "--set", "batch_size=2")
     fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny)
     hospitals.gate.close(1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from federation_factory import HOST, TIMEOUT_SECONDS, Federation, federation
 from ledger_records import sentences
+from tiny import flags
 
 from fedmerit.evidence.signatures import CERTIFICATE, Trust
 from fedmerit.evidence.verification.run import verify_run
@@ -35,7 +36,7 @@ def job(fedmerit: Callable[..., object], tmp_path: Path) -> Callable[..., Path]:
     """A tiny FedCE job as `fedmerit job export` writes it."""
 
     def export(rounds: int = ROUNDS, *options: object) -> Path:
-        tiny = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+        tiny = ("--rounds", rounds, *flags())
         tiny = (*tiny, "--set", "batch_size=2")
         fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny, *options)
         return tmp_path / "job"

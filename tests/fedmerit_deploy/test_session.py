@@ -14,6 +14,7 @@ from certificates import certify
 from chains import verify
 from federation_factory import RULES, TIMEOUT_SECONDS, federation
 from kit_processes import end, start
+from tiny import flags
 
 from fedmerit.engines.nvflare.executor import ERRORS
 from fedmerit.errors import BadInput
@@ -30,7 +31,7 @@ from fedmerit_deploy.provisioning import add_sites, init, make_project
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 NO_ROUND = "its first round was not complete"
 
-TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "batch_size=2")
+TINY = flags(batch_size=2)
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 

@@ -4,10 +4,11 @@ import json
 from contextlib import nullcontext
 
 import pytest
+from tiny import flags
 
 from fedmerit_deploy import job_ends, session
 
-TINY = ("--task", "prostate", "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+TINY = ("--task", "prostate", *flags())
 
 
 def test_export_with_seeds_and_companions_writes_a_job_each(fedmerit, tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -218,7 +219,7 @@ def recorded(contributions, images=(78, 96, 78, 97), estimates=False):
 def test_one_seed_never_pays_equal_hospitals_differently():
     """Their luck lasts through the run, so its rounds vary less: without a floor 94 of 100 were differentiated."""
     random = np.random.default_rng(0)
-    for _ in range(10):
+    for _ in range(3):
         luck = random.normal(1, 0.05, 4)
         draws = luck[None, :, None] + random.normal(0, 0.005, (1, 4, 201))
         paid = pay(Valued([recorded(luck, estimates=True)(0)], {"contribution": draws}), "contribution", Rule(1000))
@@ -277,7 +278,7 @@ def finished(tmp_path_factory):
     folders = [place / "runs" / f"seed{seed}" for seed in range(2)]
     for seed, run in enumerate(folders):
         runs.create(run, method="fedavg", sites=sites, rounds=1, seed=seed, engine="local", threads=1,
-                    settings={"architecture": "unet", "width": "2", "depth": "2"}, values=["one_round"])  # fmt: skip
+                    settings=TINY, values=["one_round"])  # fmt: skip
         runs.execute(run, lambda record: None)
     return folders
 
@@ -315,7 +316,7 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     folders = [tmp_path / f"fold{fold}" for fold in range(3)]
     for fold, run in enumerate(folders):
         runs.create(run, method="standalone", sites=folded_sites, rounds=1, fold=fold, engine="local", threads=1,
-                    settings={"architecture": "unet", "width": "2", "depth": "2"}, values=["local_only"])  # fmt: skip
+                    settings=TINY, values=["local_only"])  # fmt: skip
         runs.execute(run, lambda record: None)
     result = fedmerit("value", "payout", *folders, "--budget", 1000, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output

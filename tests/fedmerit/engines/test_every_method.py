@@ -6,6 +6,7 @@ from chains import verify
 from finished_runs import buffer_bytes, by_site, remembered
 from rounds import SETTINGS
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.engines import runs
@@ -142,7 +143,7 @@ OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
     "method", [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS]
 )
 def test_run_stopped_in_its_middle_ends_the_same(two_rounds, server_sites_data, tmp_path, assert_same_run, method):
-    run, settings = tmp_path / "run", {"architecture": "unet", "width": "4", "depth": "3"} | SETTINGS.get(method, {})
+    run, settings = tmp_path / "run", TINY | SETTINGS.get(method, {})
     runs.create(run, method, server_sites_data, rounds=2, engine="local", threads=3, settings=settings)
     stop_at(run, Site, "train", 5)
     runs.execute(run, lambda record: None)

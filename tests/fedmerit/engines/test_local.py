@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 import torch
 from chains import verify
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.engines import runs
@@ -49,7 +50,7 @@ def test_no_update_outlives_its_round(sites, tmp_path):
             alive.append(sum(update() is not None for update in sent))
             sent.extend(weakref.ref(reply.update) for reply in replies)
 
-    settings = {"architecture": "unet", "width": "4", "depth": "3"}
+    settings = TINY
     runs.create(tmp_path / "run", "fedce", sites, rounds=3, engine="local", settings=settings)
     runs.execute(tmp_path / "run", lambda record: None, on_exchange=note)
     assert len(sent) == 9

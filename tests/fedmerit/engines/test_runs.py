@@ -16,6 +16,7 @@ from chains import verify
 from gate import Gate
 from refusals import contents
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.engines import image_sites, runs
 from fedmerit.errors import BadInput
@@ -33,7 +34,7 @@ def stopped_at(
     run: Path, sites: Path, owner: Any, name: str, count: int, instead: Callable[..., object] = lambda *_: None
 ) -> Path:
     """Start a local run and stop it as `stop_at` does."""
-    settings = {"architecture": "unet", "width": "4", "depth": "3"}
+    settings = TINY
     runs.create(run, method="fedce", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
     stop_at(run, owner, name, count, instead)
     return run

@@ -197,6 +197,7 @@ def test_sites_of_a_run_that_name_files_elsewhere(trained, fedmerit, tmp_path, s
     assert "run.json: sites.0=" in reported.stderr
 
 
+@pytest.mark.slow  # a report of a hostile table is in `test_fuzz.py`
 def test_a_case_that_is_no_number(trained, fedmerit, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pretending import NETWORK, SITES, SIZE, tiny_plan
+from tiny import TINY
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
@@ -163,7 +164,7 @@ def falling(monkeypatch):
 @pytest.fixture
 def train_run(sites, tmp_path):
     plain = {"mirrored": "false", "largest": "false"}  # the final models' masks are those of the rounds
-    settings = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.005", "epochs": "12", **plain}
+    settings = TINY | {"lr": "0.005", "epochs": "12", **plain}
 
     def made(method="fedavg"):
         folder = tmp_path / method

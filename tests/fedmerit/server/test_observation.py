@@ -5,6 +5,7 @@ import torch
 from measured import rows
 from run_factory import make_sites
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.engines import resumption, runs
@@ -20,7 +21,6 @@ from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.prediction import evaluate
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}  # with batch norms
 OBSERVERS = ("multi_round", "one_round:every=1", "leave_one_out_loss")
 
 

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.engines import runs
@@ -19,7 +20,7 @@ from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.evaluation import estimate_statistics
 from fedmerit.trainers.monai.samples import Slices
 
-SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
+SETTINGS = TINY | {"lr": "0.02"}
 
 
 @pytest.fixture(scope="module")

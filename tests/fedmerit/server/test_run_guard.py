@@ -567,7 +567,7 @@ def test_what_a_site_says_of_its_log_is_signed_with_the_key_it_enrolled_with(tmp
         assert sorted(record["logs"]) == ["Alder", "Cedar"]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedce", "cffl"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedce", marks=pytest.mark.slow), "cffl"])
 def test_zeros_in_10_of_15_rounds_earn_at_most_5_of_15_parts(tmp_path, method):
     """Birch sends zeros in 10 rounds and is honest at the end, or is honest all along."""
 

@@ -6,6 +6,7 @@ import pytest
 from faulty_peers import FAULTS, install_here, install_in_children
 from peer_models import EARLY, NAMES, held
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.engines.nvflare.executor import ERRORS
@@ -79,7 +80,7 @@ def sharing(sites, tmp_path_factory):
     """Makes a tiny run of VPDL, where all share with all in every round but the first."""
 
     def play(engine="local", exchange="peer", rounds=3):
-        settings = {"architecture": "unet", "width": "4", "depth": "3", "warmup": "1", "exchange": exchange}
+        settings = TINY | {"warmup": "1", "exchange": exchange}
         run = tmp_path_factory.mktemp("sharing") / "run"
         runs.create(run, method="vpdl", sites=sites, rounds=rounds, engine=engine, threads=3, settings=settings)
         runs.execute(run, lambda record: None)
@@ -138,7 +139,7 @@ def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, m
 )
 def test_run_stopped_anywhere_ends_the_same(trained, fedmerit, sites, tmp_path, assert_same_run, count, exchange):
     run = tmp_path / "run"
-    settings = {"architecture": "unet", "width": "4", "depth": "3", "exchange": exchange}
+    settings = TINY | {"exchange": exchange}
     settings |= dict(setting.split("=") for setting in EARLY)
     runs.create(run, method="cycle", sites=sites, rounds=3, engine="local", threads=1, settings=settings)
     stop_at(run, Site, "train", count)

@@ -11,6 +11,7 @@ import torch
 from finished_runs import buffer_bytes, by_site, remembered
 from rounds import SETTINGS
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import EvaluatesCandidates
@@ -32,7 +33,6 @@ from fedmerit.trainers.factory import initial_network, load_network
 from fedmerit.trainers.monai.prediction import evaluate
 
 NAMES = ["site1", "site2", "site3"]
-TINY = {"architecture": "unet", "width": "4", "depth": "3"}
 WITH_CANDIDATES = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
 
 
@@ -124,7 +124,8 @@ def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, 
 
 
 def test_site_that_earned_little_receives_what_changed(trained, contrary_sites):
-    run = trained("beta=0.1", "lr=0.0003", method="cgsv", sites=contrary_sites, rounds=2)  # quotas as unlike as updates
+    settings = ("beta=0.1", "lr=0.0003", "depth=3", "residual_units=2")  # quotas are as unlike as updates
+    run = trained(*settings, method="cgsv", sites=contrary_sites, rounds=2)
     whole = len(remembered(run, "site1", 1)["received"]) * 4 + buffer_bytes(run)
     assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, whole)
     quota, received = by_site(run, "quota", 0), by_site(run, "bytes_received", 1)

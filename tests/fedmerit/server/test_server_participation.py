@@ -8,6 +8,7 @@ import torch
 from one_in import one_in
 from pretending import SITES, evaluated, evaluations, replies, tiny_plan
 from stepping import Stepped as Federation
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
@@ -126,7 +127,7 @@ def test_the_local_engine_ends_a_run_of_too_few_usable_answers(tmp_path, sites, 
     def forgetful(site, task):
         return Failure("asleep") if site.name == "site2" and task.round == 1 else original(site, task)
 
-    settings = {"architecture": "unet", "width": "4", "depth": "3"}
+    settings = TINY
     runs.create(run, "fedavg", sites, rounds=2, engine="local", threads=1, settings=settings, min_sites=3)
     with monkeypatch.context() as patch:
         patch.setattr(Site, "answer", forgetful)

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from run_factory import make_sites, prepare_again
+from tiny import TINY
 
 from fedmerit.contract.semivalues import EMPTY_COALITION, format_spec, required_coalitions, shapley_weights
 from fedmerit.engines import runs
@@ -22,7 +23,6 @@ from fedmerit_evaluation.studies.study import describe_cost
 SITES = ("Alder", "Birch", "Cedar")
 ALL = [coalition for coalition in required_coalitions(SITES, shapley_weights) if coalition]
 GRAND, PAIR, ONE = frozenset(SITES), frozenset({"Alder", "Birch"}), frozenset({"Birch"})
-TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 IMAGES = 15  # of each site, to train
 
 

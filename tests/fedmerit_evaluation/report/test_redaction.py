@@ -61,7 +61,7 @@ def _texts(content: Any) -> str:
     return repr(dataclasses.asdict(content))
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 10), place=st.integers(0, 9))
 def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: int, place: int) -> None:
     random = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: in
     assert len(redacted.cases) == len(own_rows)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_own_numbers_do_not_depend_on_the_others(seed: int) -> None:
     """Whatever the others' Dice is, the own numbers of Dice are the same."""
@@ -315,7 +315,7 @@ def _above(third: str, others: int) -> list[int]:
     return [above for above in range(others + 1) if first <= 3 * (above + 0.5) / (others + 1) <= last]
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("count", [*(pytest.param(count, marks=pytest.mark.slow) for count in (1, 2)), 3])
 def test_too_few_others_are_not_shown_and_the_page_says_why(tmp_path: Path, count: int) -> None:
     runs = _runs(tmp_path, SITES[:count])
     assert build_site_model(open_runs(runs), SITES[0]).others.empty

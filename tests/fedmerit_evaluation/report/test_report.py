@@ -114,7 +114,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         write_report([make_run(tmp_path / "other", sites=names)])
 
 
-@pytest.mark.parametrize(("highest", "name"), [(1.0, "accuracy"), (100.0, "accuracy score")])
+@pytest.mark.parametrize(
+    ("highest", "name"), [pytest.param(1.0, "accuracy", marks=pytest.mark.slow), (100.0, "accuracy score")]
+)
 def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, highest, name) -> None:
     script = {"metric": "accuracy", "lowest": 0.0, "highest": highest, "better": "higher", "evaluates": True}
     run = make_run(tmp_path / "run", plan={"script": script})

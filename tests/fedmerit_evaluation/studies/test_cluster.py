@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -53,7 +54,6 @@ def test_begin_processes_imports_in_workers_only(tmp_path):
 
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 
 
 @pytest.fixture(scope="module")

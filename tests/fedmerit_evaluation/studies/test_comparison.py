@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
@@ -113,9 +114,6 @@ def test_prepare_ignores_leftovers_of_killed_process(tmp_path, options):
     (tmp_path / "out/.new.1/fedavg_seed0").mkdir(parents=True)
     (tmp_path / "out/.new.1/fedavg_seed0/.run.json.1.tmp").write_text("{")
     assert len(read_plan(tmp_path, options)) == 4
-
-
-TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 
 
 def tiny(tmp_path, engine, settings=None):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -16,7 +17,6 @@ from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import Places
 
 SITES = ("Alder", "Birch")
-TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import resource
 import pytest
 import torch
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import Workers, execute_all
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 MEMORY_FILE = "peak.txt"
 
 

@@ -6,6 +6,7 @@ Replays of kept updates are tested with the runs that kept them, in test_valued_
 import pandas as pd
 import pytest
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -25,7 +26,7 @@ def run(tmp_path):
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
     runs.create(
         tmp_path / "run", method="fedavg", sites=sites, rounds=2, engine="local",
-        settings={"architecture": "unet", "width": "2", "depth": "2"},
+        settings=TINY,
     )  # fmt: skip
     ResultsFile(tmp_path / "run" / OBSERVED).append([SEEN])
     return tmp_path / "run"
@@ -68,7 +69,7 @@ def test_replay_of_encrypted_run_raises(run):
 @pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
 def test_replay_uses_recorded_batch_norm_statistics(tmp_path, statistics):
     sites, run = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), tmp_path / "run"
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "statistics": statistics}
+    settings = TINY | {"statistics": statistics}
     asked = {"values": ["multi_round"], "keep_updates": True}
     runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1, settings=settings, **asked)
     runs.execute(run, lambda record: None)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from run_factory import make_sites
 from stopping import stop_at
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -16,7 +17,6 @@ from fedmerit_evaluation.valuation.observed_run import ObservedRun, sites_sharin
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from run_factory import make_run, make_sites, prepare_again
+from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -28,7 +29,6 @@ from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs, value_tables
 
 SITES = ("Alder", "Birch", "Cedar")
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 OBSERVERS = ("multi_round", "leave_one_out_loss", "one_round")
 
 

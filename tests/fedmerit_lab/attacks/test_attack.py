@@ -5,6 +5,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from refusals import refused
+from tiny import flags
 
 from fedmerit.engines import runs
 from fedmerit.engines.nvflare.executor import MeritExecutor
@@ -80,7 +81,7 @@ def test_create_rejects_runs_in_which_no_site_can_attack(sites, tmp_path, option
 def test_lab_run_records_attacks_and_resumes_with_the_same(fedmerit, sites, tmp_path):
     run = tmp_path / "run"
     given = ("--method", "fedavg", "--sites", sites, "--rounds", 2, "--engine", "local", "--set", "schedule=constant")
-    tiny = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2")
+    tiny = flags()
     result = fedmerit("lab", "run", "--out", run, *given, *tiny, "--attack", "site2=scaled:from=1:by=3")
     assert result.exit_code == 0, result.output
     assert read_run(run)["attacks"] == {"site2": "scaled:from=1:by=3.0"}

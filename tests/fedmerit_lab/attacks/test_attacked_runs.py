@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from tiny import TINY
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
@@ -11,7 +12,7 @@ from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attacked_runs import HONEST, collect_results, parse_attack_kinds, prepare
 
-SETTINGS = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0"}
+SETTINGS = TINY
 
 # Kinds
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from chains import verify
 from playing import play, without_update
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import TrainsLocally, capabilities
@@ -110,7 +111,7 @@ def test_a_free_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_m
 
 
 def make(run, sites, engine, attacks, rounds=3, method="fedce"):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
+    settings = TINY | {"validate_trained": "true"}
     options = {"method": method, "sites": sites, "rounds": rounds, "engine": engine}
     attacked_runs.create(run, attacks, settings=settings, **options)
     attacked_runs.execute(run, lambda record: None)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
@@ -18,7 +19,6 @@ from fedmerit_lab.benchmarks import speed as speed_module
 from fedmerit_lab.benchmarks.costs import SETTINGS, Work, growth, memory, method_costs
 from fedmerit_lab.benchmarks.speed import CASES, aggregation, speed
 
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 LEAK = 0.05  # MB a round, at most
 
 

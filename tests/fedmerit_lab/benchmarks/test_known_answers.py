@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_factory import make_sites
+from tiny import TINY
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
@@ -125,7 +126,7 @@ def test_a_pool_belongs_to_its_options(tmp_path, monkeypatch):
 def test_every_seed_has_its_own_partition_and_nothing_is_trained_twice(tmp_path, fedmerit):
     pool = tmp_path / "pool"
     prepare(Preparation("synthetic-prostate", size=16, patients=5), pool)
-    settings = {"architecture": "unet", "width": "4", "depth": "3", "batch_size": "16"}
+    settings = TINY | {"batch_size": "16"}
     bench = KnownAnswerBenchmark(tmp_path / "out", pool, ["multi_round", "data_size"], 3, (0, 1), 1, settings)
     progress = []
     values = compute_values(bench, lambda done, total: progress.append((done, total)))

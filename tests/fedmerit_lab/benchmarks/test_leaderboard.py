@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenario_results import result
+from tiny import TINY
 
 from fedmerit import plugins
 from fedmerit.engines import runs
@@ -134,7 +135,7 @@ def test_an_estimator_of_a_script_gets_a_row(script, folder, sites, fedmerit, tm
     """The manual's estimator, from a run of sites of 15 images to the page; by retraining they are worth 1, 2 and 4."""
     run, spec = tmp_path / "run", "root_size"
     runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1,
-                settings={"architecture": "unet", "width": "2", "depth": "2"})  # fmt: skip
+                settings=TINY)  # fmt: skip
     runs.execute(run, lambda record: None)
     printed = fedmerit("value", "estimate", run, "--estimators", spec)
     assert printed.exit_code == 0, printed.output

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from run_factory import make_sites, prepare_again
+from tiny import TINY
 
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.engines import runs
@@ -26,7 +27,6 @@ from fedmerit_lab.benchmarks.observed_trainings import (
 from fedmerit_lab.valuation import image_estimators
 
 OF_FEDERATED = by_method(ESTIMATORS)[FEDERATED]
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 
 
 def test_runs_observe_what_estimators_need():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from run_factory import make_sites
+from tiny import TINY
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -97,7 +98,7 @@ def test_memory_mapped_from_files_is_separate(tmp_path, monkeypatch):
 def test_every_site_trains_once_and_validates_twice_a_round(tmp_path, monkeypatch):
     """Two of three sites take part, three rounds."""
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "lr": "0.02"}
+    settings = TINY | {"lr": "0.02"}
     only = ["Alder", "Birch"]
     runs.create(tmp_path / "run", "fedce", sites, 3, engine="local", threads=1, settings=settings, only=only)
     done = []
@@ -153,7 +154,7 @@ def test_dice_is_of_all_images_together():
 
 def test_the_job_is_of_the_runs_network_sites_and_rounds(tmp_path, monkeypatch):
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    settings = {"architecture": "unet", "width": "2", "depth": "2"}
+    settings = TINY
     runs.create(tmp_path / "run", "fedce", sites, 3, engine="local", settings=settings)
     asked = {}
     monkeypatch.setattr(

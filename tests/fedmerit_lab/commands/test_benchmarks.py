@@ -4,12 +4,13 @@ import json
 
 import pandas as pd
 import pytest
+from tiny import flags
 
 from fedmerit_lab.benchmarks import observed_trainings, value_benchmark
 from fedmerit_lab.benchmarks.benchmark import Benchmark
 from fedmerit_lab.commands import benchmarks
 
-TINY = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1)
+TINY = (*flags(), "--repetitions", 1)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Federations of networks, as detectors see them."""
 
 import pytest
+from tiny import TINY
 
 from fedmerit_evaluation.results.runs import open_run
 from fedmerit_lab.attacks.attack import parse_attack
@@ -9,7 +10,7 @@ from fedmerit_lab.detection.monitored_federation import Training, monitor
 from fedmerit_lab.detection.scenarios import SITE_ATTACKS, WORST, Roles
 
 ROLES = Roles("site3", "site1", "site2")
-TINY = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "augmentation": "none"}
+TINY = TINY | {"augmentation": "none"}
 
 
 def test_every_attack_is_one_of_the_product():

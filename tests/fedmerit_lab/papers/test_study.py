@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from paper_runs import SyntheticTraining
 from run_factory import SITES, make_sites
+from tiny import TINY
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
@@ -14,7 +15,6 @@ from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, Without
 from fedmerit_lab.papers.study import Partition, Study
 from fedmerit_lab.partitioning.scheme import Scheme
 
-TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 POW = Partition("POW", "powerlaw")
 
 # The folder

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from games_reference import shapley_by_permutations
 from run_factory import make_sites
+from tiny import TINY
 from torch import nn
 
 from fedmerit.engines import runs
@@ -62,7 +63,7 @@ def test_safe_values_of_known_logits_are_those_of_every_order(sites, monkeypatch
 def test_safe_of_a_site_without_others_is_its_local_only_dice(sites, tmp_path):
     path = tmp_path / "run"
     runs.create(path, method="standalone", sites=sites, rounds=1, engine="local", threads=1, values=["local_only"],
-                settings={"architecture": "unet", "width": "2", "depth": "2"})  # fmt: skip
+                settings=TINY)  # fmt: skip
     runs.execute(path, lambda record: None)
     run = ObservedRun(path, draws=1)
     model_of = image_estimators.final_models(path)

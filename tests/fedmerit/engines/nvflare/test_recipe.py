@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chains import verify
+from tiny import flags
 
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.evidence.ledger import Ledger
@@ -114,7 +115,7 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
 
     def run(rounds: int, allowed: bool, **environment: str) -> Path:
         job, workspace = tmp_path / "fedce_prostate", tmp_path / "workspace"
-        settings = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+        settings = ("--rounds", rounds, *flags())
         settings = (*settings, "--set", "batch_size=2")
         fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
         (workspace / "local").mkdir(parents=True)

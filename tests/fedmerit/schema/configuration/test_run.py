@@ -62,10 +62,6 @@ def test_text_becomes_the_type_of_its_field():
         ("combine", "product", "method fedce: combine='product': expected one of times, plus"),
         ("loss", "focal", "training: loss='focal': expected one of dice_ce, dice"),
         ("lr", "fast", "training: lr='fast': expected a number above 0"),
-        ("lr", "nan", "training: lr=nan: expected a number above 0"),
-        ("batch_size", "2.5", "training: batch_size='2.5': expected a whole number from 1 to 4096"),
-        ("amp", "perhaps", "training: amp='perhaps': expected true or false"),
-        ("norm", "layer", "network: norm='layer': expected one of own, batch, instance, group"),
         ("width", "99999999999", "network: width=99999999999: expected a whole number from 1 to 512"),
         ("false_alarms", "1", "guard: false_alarms=1.0: expected a number above 0, below 1"),
     ],
@@ -73,12 +69,6 @@ def test_text_becomes_the_type_of_its_field():
 def test_value_of_another_type_or_range_is_named_with_its_group(name, value, message):
     with pytest.raises(BadInput, match=re.escape(message)):
         config(**{name: value})
-
-
-@pytest.mark.parametrize("rounds", [0, -1])
-def test_a_run_has_a_round(rounds):
-    with pytest.raises(BadInput, match=f"rounds={rounds}: expected a whole number from 1 to"):
-        config(rounds=rounds)
 
 
 @pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
@@ -118,8 +108,6 @@ def test_a_configuration_survives_json(method):
     [
         ("method", "fedec", "method 'fedec': unknown"),
         ("rounds", 0, "rounds=0"),
-        ("rounds", 2.5, "rounds=2.5: expected a whole number"),
-        ("seed", "abc", "seed='abc': expected a whole number"),
         ("network", None, "network=None: expected a table"),
         ("engine", "sim", "unknown name engine"),
         ("parameters", {"mode": "plus"}, "method fedce: unknown name mode"),

@@ -5,6 +5,7 @@ from statistics import fmean
 import pytest
 import torch
 from pretending import tiny_plan
+from tiny import TINY
 
 from fedmerit.contract import flat
 from fedmerit.engines import runs
@@ -24,7 +25,7 @@ from fedmerit.trainers.monai.final_model_selection import (
 )
 from fedmerit.trainers.monai.prediction import evaluate
 
-SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
+SETTINGS = TINY | {"lr": "0.02"}
 ONLY = ["site1", "site2"]
 
 

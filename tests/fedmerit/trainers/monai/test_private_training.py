@@ -146,6 +146,7 @@ def test_site_refuses_privacy_with_batch_norm(sites, tmp_path):
         ImageTrainer(SiteFolder(sites / "site1"), config, tmp_path, "cpu")
 
 
+@pytest.mark.slow
 def test_load_opacus_leaves_the_logging_of_the_process_unchanged():
     program = "import logging, fedmerit.trainers.monai.private_training as _; root = logging.root; "
     program += "print(root.handlers, root.level)"
