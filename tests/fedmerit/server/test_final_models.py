@@ -164,7 +164,7 @@ def falling(monkeypatch):
 @pytest.fixture
 def train_run(sites, tmp_path):
     plain = {"mirrored": "false", "largest": "false"}  # the final models' masks are those of the rounds
-    settings = TINY | {"lr": "0.005", "epochs": "12", **plain}
+    settings = TINY | {"depth": "3", "residual_units": "2", "lr": "0.005", "epochs": "12", **plain}
 
     def made(method="fedavg"):
         folder = tmp_path / method

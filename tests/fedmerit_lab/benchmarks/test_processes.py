@@ -98,7 +98,7 @@ def test_memory_mapped_from_files_is_separate(tmp_path, monkeypatch):
 def test_every_site_trains_once_and_validates_twice_a_round(tmp_path, monkeypatch):
     """Two of three sites take part, three rounds."""
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
-    settings = TINY | {"lr": "0.02"}
+    settings = TINY | {"depth": "3", "residual_units": "2", "lr": "0.02"}
     only = ["Alder", "Birch"]
     runs.create(tmp_path / "run", "fedce", sites, 3, engine="local", threads=1, settings=settings, only=only)
     done = []
