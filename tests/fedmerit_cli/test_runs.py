@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import TINY
 from refusals import contents, refused
+from tiny import TINY
 
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import read_results
