@@ -13,6 +13,7 @@ import platform
 import shlex
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -39,6 +40,7 @@ from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trust import TRUST, require_place
 from fedmerit.version import PACKAGES, install_advice
 from fedmerit_evaluation.studies.run_processes import begin_processes
+from fedmerit_evaluation.studies.shared_gpus import SERVICE, shared_gpus
 
 if TYPE_CHECKING:  # it takes a second to import
     from distributed import Client, Future
@@ -276,6 +278,7 @@ class Workers:
         self.number, self.cluster, self._tell, self._timeout = number, cluster, tell, timeout
         self._client: Client | None = None
         self._own: Any = None  # the cluster, if it was started here
+        self._shared = ExitStack()  # of GPUs
 
     def __enter__(self) -> Self:
         return self
@@ -310,6 +313,8 @@ class Workers:
 
             dask.config.set(SETTINGS)
             if self.cluster is None:
+                if _gpus(folder):
+                    self._shared.enter_context(shared_gpus())
                 self._own = _embedded(self.number or choose_worker_count(folder))
             elif self.cluster == SLURM:
                 self._own = _slurm_cluster(folder)
@@ -335,6 +340,7 @@ class Workers:
             if self.cluster is None:
                 _kill(own)
             own.close()
+        self._shared.close()
 
 
 def execute_all(
@@ -477,6 +483,7 @@ def _embedded(most: int) -> Any:
         n_workers=0,
         threads_per_worker=1,
         memory_limit=free_memory() // most,
+        env={name: os.environ[name] for name in SERVICE if name in os.environ},  # the process forked from has it not
         dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     )

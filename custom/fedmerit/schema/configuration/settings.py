@@ -224,7 +224,10 @@ class Training(Checked):
     ] = "method"
     frozen_from: Annotated[int, Count(), About("First round in which statistics=frozen no longer change.")] = 0
     amp: Annotated[
-        bool, Switch(), About("Mixed precision; auto: if steps take less time with it; final tests stay in float32.")
+        bool, Switch(), About("Mixed precision: bfloat16, float16 on a GPU without it; final tests stay in float32.")
+    ] = False
+    capture: Annotated[
+        bool, Switch(), About("On a GPU, capture the steps as CUDA graphs and replay them, with the same bits.")
     ] = False
     final_model: Annotated[
         str,

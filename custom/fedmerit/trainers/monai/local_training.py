@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from fedmerit.schema.messages import PeerModel, Task
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
+from fedmerit.trainers.monai.captured_steps import CAPTURING, captured_steps, forget_steps
 from fedmerit.trainers.monai.evaluation import estimate_statistics
 from fedmerit.trainers.monai.generators import make_generator
 from fedmerit.trainers.monai.networks import build_network, split_levels
@@ -121,20 +123,27 @@ def train(
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
     of_levels = DeepSupervisionLoss(loss_function)
-    optimizer = build_optimizer(network, training, rate)
     parameters = list(flat.trainable(network).values())
-    if held is not None:  # without it β of a BatchNorm would move, and all by momentum
-        optimizer.register_step_post_hook(lambda *_: _drop_neurons(held))
     transforms = AUGMENTATIONS.get(training.augmentation)
     augment = Augmenter(transforms, seed, device) if transforms else None
     precision = choose_precision(device, training.amp)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     shift = None if shift is None else shift.to(device)
-    total = torch.zeros((), device=device)
+    changes_with_rounds = any(part is not None for part in (held, extra_loss, penalty, shift, private))
+    captured = None
+    if training.capture and device.type in CAPTURING and not changes_with_rounds and not scaler.is_enabled():
+        captured = captured_steps(network, training, lambda: build_optimizer(network, training, rate))
+        captured.begin(rate)
+    optimizer = captured.optimizer if captured else build_optimizer(network, training, rate)
+    if held is not None:  # without it β of a BatchNorm would move, and all by momentum
+        optimizer.register_step_post_hook(lambda *_: _drop_neurons(held))
+    total = captured.total if captured else torch.zeros((), device=device)
     network.train()
     parts: list[Restorable] = [network, optimizer, scaler, *([augment] if augment else [])]
     kept = [*parts, *([commitments] if commitments else [])]
     done, steps = checkpoint.restore(total, *kept) if checkpoint else 0, count_steps(samples, training)
+    if captured and done:
+        captured = forget_steps(network)
     note = commitments.note_batch if commitments else None
     drawn = private.draw_places() if private else None
 
@@ -144,9 +153,11 @@ def train(
             loss: Tensor = of_levels([logits, *others], masks) if others else loss_function(logits, masks)
             return loss + extra_loss(images, logits) if extra_loss else loss
 
-    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done, note, drawn), done + 1):
+    def step_on(images: Tensor, masks: Tensor, *chance: Tensor) -> None:
+        """Take a step on a batch, augmented as ``chance`` says."""
+        nonlocal total
         if augment and len(images):
-            images, masks = augment(images, masks)
+            images, masks = augment.transform(images, masks, *chance)
         optimizer.zero_grad(set_to_none=True)
         if private:
             private.add_gradients(step, optimizer, batch_loss, images, masks)
@@ -165,12 +176,21 @@ def train(
             nn.utils.clip_grad_norm_(parameters, training.clip_norm)
         scaler.step(optimizer)
         scaler.update()
-        if commitments:
-            commitments.note_step(step == steps, network, *parts[1:])
-        if checkpoint:
-            checkpoint.consider(step, steps, total, *kept)
-    optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
-    return math.nan if private else float(total) / steps
+
+    with captured.at_work() if captured else nullcontext():
+        batches = draw_batches(samples, training, seed, device, done, note, drawn)
+        for step, (images, masks) in enumerate(batches, done + 1):
+            chance = augment.draw(images) if augment and len(images) else ()
+            if captured:
+                captured.take(step_on, images, masks, *chance)
+            else:
+                step_on(images, masks, *chance)
+            if commitments:
+                commitments.note_step(step == steps, network, *parts[1:])
+            if checkpoint:
+                checkpoint.consider(step, steps, total, *kept)
+        optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
+        return math.nan if private else float(total) / steps
 
 
 def draw_batches(
@@ -226,26 +246,32 @@ def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -
 
 
 BETAS = (0.9, 0.99)  # those of Jiang et al. 2023
-MakeOptimizer = Callable[[Iterator[nn.Parameter], Training, float], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Iterator[nn.Parameter], Training, Any], torch.optim.Optimizer]
 
 
-def _sgd(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay)
+def _sgd(parameters: Iterator[nn.Parameter], training: Training, rate: float | Tensor) -> torch.optim.Optimizer:
+    on_gpu = isinstance(rate, Tensor) or None
+    decay = training.weight_decay
+    return torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=decay, fused=on_gpu)
 
 
-def _adam(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=rate, betas=BETAS, weight_decay=training.weight_decay, fused=True)
+def _adam(parameters: Iterator[nn.Parameter], training: Training, rate: float | Tensor) -> torch.optim.Optimizer:
+    on_gpu = isinstance(rate, Tensor)
+    decay = training.weight_decay
+    return torch.optim.Adam(parameters, lr=rate, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu)
 
 
-def _adamw(parameters: Iterator[nn.Parameter], training: Training, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=training.weight_decay, fused=True)
+def _adamw(parameters: Iterator[nn.Parameter], training: Training, rate: float | Tensor) -> torch.optim.Optimizer:
+    on_gpu = isinstance(rate, Tensor)
+    decay = training.weight_decay
+    return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=decay, fused=True, capturable=on_gpu)
 
 
 OPTIMIZERS: Catalogue[MakeOptimizer] = Catalogue(
     "optimizers",
     {"sgd": _sgd, "adam": _adam, "adamw": _adamw},
     callable,
-    "what makes of parameters, the run's Training and a learning rate an optimiser",
+    "what makes of parameters, the run's Training and a learning rate (a tensor on a GPU) an optimiser",
 )
 
 
@@ -262,12 +288,14 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
-    """Return a new optimizer for a round.
+    """Return a new optimizer for a round; on a GPU its rate is a tensor there, which a captured step can read.
 
     Raises:
         BadInput: ``training`` names an unknown one.
     """
-    return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, rate)
+    device = next(network.parameters()).device
+    there = torch.tensor(rate, device=device) if device.type == "cuda" else rate
+    return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, there)
 
 
 def count_steps(samples: Samples, training: Training) -> int:

@@ -275,4 +275,6 @@ def choose_precision(device: torch.device, amp: bool) -> torch.dtype | None:
 
 def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
     """Return the context in which to compute in ``precision``, as `choose_precision` gave it."""
-    return nullcontext() if precision is None else torch.autocast(device.type, precision)
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, precision, cache_enabled=device.type == "cpu")  # a captured step may not use it

@@ -97,10 +97,39 @@ def test_transforms_are_as_frequent_as_they_say():
     assert share == pytest.approx(0.2, abs=0.03)  # three standard errors
 
 
+def on_a_gpu(recipe, seed):
+    """Return an augmenter that works as on a GPU: on all images, of which chance selects."""
+    augment = Augmenter(recipe, seed, CPU)
+    augment.transforms_all = True
+    return augment
+
+
+@pytest.mark.parametrize("recipe", [LIGHT, STRONG])
+def test_all_images_transformed_and_selected_are_the_selected_transformed(recipe):
+    """Noise is left out, which is drawn of other images; a wider kernel of blur has hardly anything at its ends."""
+    for seed in range(8):
+        quiet = replace(recipe, noise=None)
+        selected, transformed = (
+            made(images(8), masks(8)) for made in (Augmenter(quiet, seed, CPU), on_a_gpu(quiet, seed))
+        )
+        torch.testing.assert_close(transformed[0], selected[0], atol=1e-3, rtol=0)
+        assert torch.equal(transformed[1], selected[1])
+        exact = replace(quiet, blur=None)
+        ends = [made(images(8), masks(8))[0] for made in (Augmenter(exact, seed, CPU), on_a_gpu(exact, seed))]
+        torch.testing.assert_close(ends[0], ends[1], atol=1e-6, rtol=0)
+
+
+def test_noise_of_all_images_changes_the_selected():
+    none = replace(LIGHT.affine, probability=0.0)
+    noisy, _ = on_a_gpu(replace(LIGHT, affine=none, flip=0.0, gamma=None), 0)(images(200), masks(200))
+    share = float((noisy != images(200)).flatten(1).any(dim=1).float().mean())
+    assert share == pytest.approx(0.2, abs=0.09)
+
+
 @pytest.mark.parametrize("recipe", [LIGHT, STRONG])
 def test_no_transform_waits_for_what_a_gpu_has_computed(recipe):
     """Tensors of the device "meta" have no values, so reading one raises, as reading one of a GPU waits."""
     for seed in range(8):
-        augment = Augmenter(replace(recipe, noise=None), seed, CPU)  # there are no random numbers there
+        augment = on_a_gpu(replace(recipe, noise=None), seed)  # there are no random numbers there
         moved, drawn = augment(images(8).to("meta"), masks(8).to("meta"))
         assert (moved.shape, drawn.shape) == ((8, 2, H, W), (8, 1, H, W))
