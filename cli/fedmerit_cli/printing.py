@@ -1,8 +1,10 @@
 """Output that commands share: sites, runs, tables, progress. Commands import it when called, as it loads torch."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,11 @@ from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.checkpoint import complete_rounds
 from fedmerit.trainers.monai.networks import estimate_cost
-from fedmerit_cli.terminal import console, last_round, log, plain_table
+from fedmerit_cli.terminal import console, last_round, log, plain_table, print_line
 from fedmerit_data.spatial.readings import stated_readings, summarise
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables
 from fedmerit_evaluation.results.runs import combine_results, open_runs
-from fedmerit_evaluation.studies.execution import Execute, OnEnd
+from fedmerit_evaluation.studies.execution import Execute, OnEnd, count_steps
 
 NAMED = 3  # files or cases of one reason
 
@@ -140,12 +142,57 @@ def progress() -> Progress:
     return Progress(name, BarColumn(8), MofNCompleteColumn(), left, last, console=console, speed_estimate_period=3600)
 
 
+class Pace:
+    """A count of the runs of a study that have ended, with the steps a second of all and the time left.
+
+    Args:
+        total: runs to end.
+    """
+
+    def __init__(self, total: int):
+        self.total, self.ended, self._steps = total, 0, 0
+        self._start = time.monotonic()
+
+    def add(self, folder: Path) -> None:
+        """Count a run that has ended, and the steps of its sites; those of scripts are not known."""
+        self.ended += 1
+        if "script" not in read_run(folder):
+            self._steps += count_steps(folder)
+
+    @property
+    def speed(self) -> str:
+        """The steps a second so far, of all runs together; empty if they are not known."""
+        return f"{self._steps / (time.monotonic() - self._start):,.0f} steps/s" if self._steps else ""
+
+    def __str__(self) -> str:
+        left = (time.monotonic() - self._start) * (self.total - self.ended) / max(self.ended, 1)
+        speed = f", {self.speed}" if self.speed else ""
+        return f"{self.ended} of {self.total} done{speed}, about {timedelta(seconds=round(left))} left"
+
+
 @contextmanager
 def counting(what: str, total: int) -> Iterator[OnEnd]:
     """Show one bar for many runs, `resumable`. Call what it yields with every run that ends, and its error or None."""
+    pace = Pace(total)
+
+    def on_end(folder: Path, error: str | None) -> None:
+        pace.add(folder)
+        bars.update(bar, completed=pace.ended, last=pace.speed)
+
     with resumable(), progress() as bars:
         bar = bars.add_task(what, total=total, last="")
-        yield lambda folder, error: bars.advance(bar)
+        yield on_end
+
+
+def counted_lines(what: str, total: int) -> OnEnd:
+    """Return what prints a line with every run that ends: how many have, steps a second, and the time left."""
+    pace = Pace(total)
+
+    def on_end(folder: Path, error: str | None) -> None:
+        pace.add(folder)
+        print_line(f"{what}: {pace}")
+
+    return on_end
 
 
 def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:

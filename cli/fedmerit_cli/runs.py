@@ -103,7 +103,7 @@ def compare(
     """
     asked.require_sites()
     workers = make_workers(jobs, cluster, asked)
-    from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
+    from fedmerit_cli.printing import Pace, RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.report.report import conclude
     from fedmerit_evaluation.studies.comparison import execute_runs, finished_runs, prepare, trainings, write_tables
@@ -129,11 +129,13 @@ def compare(
     names = {run.folder: run.name for run in planned}
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")
-        each = RunBars(bars)
+        each, pace = RunBars(bars), Pace(len(unfinished))
 
         def on_end(folder: Path, error: str | None) -> None:
             each.remove(folder)
+            pace.add(folder)
             bars.advance(bar)
+            bars.update(bar, last=pace.speed)
 
         def on_round(folder: Path, record: Mapping[str, Any]) -> None:
             each.on_round(folder, record, names[folder])

@@ -1,5 +1,7 @@
 """What several commands print: sites, runs, tables."""
 
+from pathlib import Path
+
 import pytest
 from run_factory import make_run, make_sites
 
@@ -83,3 +85,15 @@ def test_runs_are_printed_by_dice_and_contribution_and_where_they_are(tmp_path, 
         for images, (site, dice) in zip((40, 50, 60, 70), tested.groupby("site")["value"].mean().items(), strict=True):
             (line,) = [line for line in lines if line.startswith(f"{run.name} {site} ")]
             assert f" {images} {100 * dice:.1f} " in line
+
+
+def test_a_pace_counts_steps_and_estimates_the_time_left(monkeypatch):
+    clock = iter([0.0, 30.0, 30.0, 30.0])
+    monkeypatch.setattr(printing.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(printing, "read_run", lambda folder: {"script": {}} if folder.name == "theirs" else {})
+    monkeypatch.setattr(printing, "count_steps", lambda folder: 3000)
+    pace = printing.Pace(3)
+    pace.add(Path("ours"))
+    assert str(pace) == "1 of 3 done, 100 steps/s, about 0:01:00 left"
+    pace.add(Path("theirs"))
+    assert pace.ended == 2

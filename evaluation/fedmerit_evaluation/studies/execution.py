@@ -37,6 +37,7 @@ from fedmerit.site.machine_settings import SERVER_SITES, SITES, assign_devices, 
 from fedmerit.trainers.monai.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, GPU_BATCH
 from fedmerit.trainers.monai.samples import build_samples
+from fedmerit.trainers.privacy_budget import steps_per_round
 from fedmerit.trust import TRUST, require_place
 from fedmerit.version import PACKAGES, install_advice
 from fedmerit_evaluation.studies.run_processes import begin_processes
@@ -98,14 +99,23 @@ def _gpus(folder: Path) -> list[torch.device]:
 
 def count_training_images(folder: Path) -> int:
     """Count the training images of a run over sites, rounds and steps: its time is proportional to this."""
-    info = read_run(folder)
-    config = read_plan(folder)
-    training = config.training
-    sites = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])
+    training = read_plan(folder).training
     if training.steps:
-        return config.rounds * len(sites) * training.steps * training.batch_size
-    per_epoch = sum(len(build_samples(site.cases("training"), config.network.patch)) for site in sites)
-    return config.rounds * per_epoch * training.epochs
+        return count_steps(folder) * training.batch_size
+    return read_plan(folder).rounds * sum(_count_samples(folder)) * training.epochs
+
+
+def count_steps(folder: Path) -> int:
+    """Count the steps of a run over sites and rounds."""
+    config = read_plan(folder)
+    return config.rounds * sum(steps_per_round(samples, config.training) for samples in _count_samples(folder))
+
+
+def _count_samples(folder: Path) -> list[int]:
+    """Return the number of training samples of each site of a run."""
+    info, patch = read_run(folder), read_plan(folder).network.patch
+    sites = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])
+    return [len(build_samples(site.cases("training"), patch)) for site in sites]
 
 
 Execute = Callable[..., None]  # with the arguments of `fedmerit.engines.runs.execute`

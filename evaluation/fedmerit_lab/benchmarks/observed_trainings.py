@@ -25,7 +25,7 @@ from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Values, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies.execution import Workers, execute_all
+from fedmerit_evaluation.studies.execution import OnEnd, Workers, execute_all
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import value_runs
@@ -173,7 +173,7 @@ def train_proxy(
     seeds: Sequence[int],
     settings: Mapping[str, str],
     workers: Workers,
-    on_end: Callable[[Path, str | None], None] = lambda folder, error: None,
+    begin: Callable[[int], OnEnd] = lambda total: lambda folder, error: None,
     folds: Sequence[int] = (),
 ) -> ProxyResult:
     """Execute the missing trainings of a proxy and compute its values.
@@ -185,7 +185,7 @@ def train_proxy(
         seeds: of every coalition.
         settings: of the trainings that the proxy approximates.
         workers: processes that train.
-        on_end: as of `fedmerit_evaluation.ground_truth.coalitions.execute_trainings`.
+        begin: called with the number of trainings to do; returns what is called with each that ends.
         folds: of the sites, each to train on; none: the splits of datalist.json.
 
     Raises:
@@ -204,6 +204,7 @@ def train_proxy(
         chosen = coalitions_to_train(names, proxy.most, 0)
     options = {"sites": small, "rounds": proxy.rounds, "engine": "local"}
     trainings = coalitions.prepare(out, chosen, seeds, "fedavg", {**settings, **proxy.settings}, options, folds)
+    on_end = begin(sum(not training.finished for training in trainings))
     if failed := coalitions.execute_trainings(trainings, workers, on_end):
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
     results: Results = coalitions.collect_results(trainings)

@@ -8,7 +8,8 @@ is the ground truth to publish.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, product
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds, error_variance
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.execution import Workers
+from fedmerit_evaluation.studies.execution import OnEnd, Workers
 from fedmerit_evaluation.studies.study import MethodSpec, in_folds
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
@@ -47,7 +48,7 @@ PROXY, OWN = "proxy", "contribution"  # estimators: a proxy; what the run's own 
 GAME = "game.csv"
 MOST = 256  # coalitions: all of 8 sites
 UNCHANGED = "asis"  # scenario: the pool's sites
-Progress = Callable[[str, int], None]  # of a description, and how many trainings are done
+Progress = Callable[[str, int], OnEnd]  # of a description, and how many trainings there are to do
 ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
 
 
@@ -108,7 +109,9 @@ class ScenarioResult:
     outcomes: Mapping[str, Outcome]  # by spec, or method: Dice of the sites in its runs
 
 
-def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: None) -> ScenarioResult:
+def judge(
+    bench: Bench, scenario: str, progress: Progress = lambda what, total: lambda folder, error: None
+) -> ScenarioResult:
     """Make a scenario, execute the missing trainings, and run every estimator.
 
     Raises:
@@ -134,13 +137,15 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
         if spec not in values:
             proxy: Proxy = parse_spec(spec, {PROXY: Proxy}, "--estimators")
             out = folder / spec.replace(":", "-").replace("=", "")
-            on_end = _counter(progress, f"{scenario}: {spec}")
-            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, on_end, bench.folds)
+            begin = partial(progress, f"{scenario}: {spec}")
+            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, begin, bench.folds)
             values[spec] = result.values
             costs[spec] = result.seconds / len(found.federated) / training
     values = {spec: values[spec] for spec in bench.estimators}
     outcomes = dict.fromkeys(values, Outcome(_site_dice(found.federated), local_only))
-    failed = comparison.execute_runs(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
+    failed = comparison.execute_runs(
+        planned, bench.workers, progress(f"{folder.name}: methods", sum(not run.finished for run in planned))
+    )
     observed_trainings.require_success(failed)
     for label in (item.label for item in bench.methods):
         valued = value_runs([run.folder for run in planned if run.label == label], [OWN], bench.draws)
@@ -177,7 +182,7 @@ def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tup
     options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
     ordered = sorted(asked, key=lambda one: (-len(one), sorted(one)))
     trainings = coalitions.prepare(out, ordered, bench.seeds, "fedavg", bench.settings, options, bench.folds)
-    on_end = _counter(progress, f"{out.parent.name}: ground truth")
+    on_end = progress(f"{out.parent.name}: ground truth", sum(not training.finished for training in trainings))
     failed = coalitions.execute_trainings(trainings, bench.workers, on_end)
     coalitions.write_results(out)
     observed_trainings.require_success(failed)
@@ -212,14 +217,12 @@ def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progr
         folders.append(folder := out / f"seed{seed}{suffix}")
         options = sites, seed, bench.rounds, bench.settings, estimators, method
         observed_trainings.create_run(folder, *options, **of_fold)
-    on_end = _counter(progress, f"{out.parent.name}: observed runs of {method}")
+    on_end = progress(
+        f"{out.parent.name}: observed runs of {method}",
+        sum(not observed_trainings.is_finished(folder, bench.rounds) for folder in folders),
+    )
     observed_trainings.execute_runs(folders, bench.rounds, bench.workers, on_end)
     return folders
-
-
-def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None]:
-    done = count(1)
-    return lambda folder, error: progress(what, next(done))
 
 
 def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[str, float]:

@@ -21,7 +21,7 @@ from fedmerit_cli.options import (
     parse_integers,
     run_options,
 )
-from fedmerit_cli.terminal import Commands, console, print_line
+from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -258,7 +258,7 @@ def values(
     docs/studies/estimator-protocol.md has the protocol. Interrupted, the same command resumes.
     """
     workers = make_workers(jobs, cluster)
-    from fedmerit_cli.printing import show
+    from fedmerit_cli.printing import counted_lines, show
     from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.benchmarks.leaderboard import ENTRIES, make_entries, write_entries
     from fedmerit_lab.benchmarks.scenarios import generate
@@ -283,7 +283,7 @@ def values(
         training = rounds, settings, workers, draws, most, parts, other_pool
         bench = Bench(out, source, wanted, chosen, items, parse_seeds(seeds), *training)
         for scenario in wanted:
-            judged.append(judge(bench, scenario, lambda what, done: print_line(f"{what}: {done} done")))
+            judged.append(judge(bench, scenario, counted_lines))
             write_entries(scenario_folder(out, scenario) / ENTRIES, make_entries(judged[-1]))
             show(bench_tables(judged), out)
     console.print(f"trainings and tables: {out}", soft_wrap=True)
