@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What one GPU does for six sites: steps captured as CUDA graphs beside eager ones, and many trainings at a time.
 # one_gpu.sh OUT [SIZE]     SIZE: side of generated images, 128; a small one tries the script out on a CPU
-# The same command goes on where it was stopped.
+# STEPS: of a site and round, 40. The same command goes on where it was stopped.
 set -euo pipefail
 out=$1 size=${2:-128}
 mkdir -p "$out"
@@ -9,10 +9,11 @@ mkdir -p "$out"
 echo "== the same bits, captured and eager: expected are no lines of differences"
 [ -d "$out/sites" ] || fedmerit prepare synthetic-prostate --out "$out/sites" --size "$size"
 for capture in false true; do
-  [ -f "$out/bits-$capture/run_end.json" ] || fedmerit run --method fedavg --sites "$out/sites" --rounds 3 --seed 0 \
+  [ -f "$out/bits-$capture/closing.json" ] || fedmerit run --method fedavg --sites "$out/sites" --rounds 3 --seed 0 \
     --engine local --set "capture=$capture" --out "$out/bits-$capture"
 done
-diff <(cut -d, -f1-6 "$out/bits-false/results.csv") <(cut -d, -f1-6 "$out/bits-true/results.csv")
+numbers() { cut -d, -f2- "$out/bits-$1/results.csv" | grep -v seconds; }  # all but the run's name and times
+diff <(numbers false) <(numbers true)
 
 echo "== seconds of a round, and of bare steps on the pooled images"
 for turn in 1 2; do
@@ -20,7 +21,7 @@ for turn in 1 2; do
     for capture in false true; do
       read -r width batch <<< "$setting"
       fedmerit lab bench methods --out "$out/speed-$turn-$width-$batch-$capture" --size "$size" --threads 6 --rounds 4 \
-        --methods steps,pooled,cffl,fedci --repetitions 3 --set steps=40 --set "$width" --set "$batch" --set "capture=$capture"
+        --methods steps,pooled,cffl,fedci --repetitions 3 --set "steps=${STEPS:-40}" --set "$width" --set "$batch" --set "capture=$capture"
     done
   done
 done

@@ -23,6 +23,7 @@ from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.declarations import parse_spec, split_spec
 from fedmerit.schema.site_folder import open_sites
+from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
@@ -219,7 +220,7 @@ def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progr
         observed_trainings.create_run(folder, *options, **of_fold)
     on_end = progress(
         f"{out.parent.name}: observed runs of {method}",
-        sum(not observed_trainings.is_finished(folder, bench.rounds) for folder in folders),
+        sum(not is_finished(folder, bench.rounds) for folder in folders),
     )
     observed_trainings.execute_runs(folders, bench.rounds, bench.workers, on_end)
     return folders

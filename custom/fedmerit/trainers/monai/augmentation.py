@@ -173,7 +173,8 @@ class Augmenter:
         shear = columns.uniform(2, -recipe.shear, recipe.shear)
         if not chosen:
             return images, masks
-        grid = sampling_grid(*map(chosen.get, (rotation, scale, translation, shear)), (h, w))
+        drawn = chosen.get(rotation), chosen.get(scale), chosen.get(translation), chosen.get(shear)
+        grid = sampling_grid(*drawn, (h, w))
         moved = resample(chosen.get(images), grid, "bilinear"), resample(chosen.get(masks), grid, "nearest")
         return chosen.put(images, moved[0]), chosen.put(masks, moved[1])
 

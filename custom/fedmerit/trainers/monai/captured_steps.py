@@ -39,7 +39,7 @@ class CapturedSteps:
         self.total = torch.zeros((), device=device)  # of the losses since `begin`
         self._of_network = [*network.parameters(), *network.buffers()]
         self._places = [tensor.data_ptr() for tensor in self._of_network]
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._seen: set[tuple[torch.Size, ...]] = set()
         self._graphs: dict[tuple[torch.Size, ...], tuple[tuple[Tensor, ...], Callable[[], None]]] = {}
         self._fault = ""  # why steps cannot be captured

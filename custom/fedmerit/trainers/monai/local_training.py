@@ -142,8 +142,9 @@ def train(
     parts: list[Restorable] = [network, optimizer, scaler, *([augment] if augment else [])]
     kept = [*parts, *([commitments] if commitments else [])]
     done, steps = checkpoint.restore(total, *kept) if checkpoint else 0, count_steps(samples, training)
-    if captured and done:
-        captured = forget_steps(network)
+    if captured and done:  # the optimizer's state has another place
+        forget_steps(network)
+        captured = None
     note = commitments.note_batch if commitments else None
     drawn = private.draw_places() if private else None
 
