@@ -1,4 +1,4 @@
-"""MPS with a program in the place of NVIDIA's, which notes what it is asked."""
+"""MPS with a program instead of NVIDIA's, which notes what it is asked."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from fedmerit_evaluation.studies.shared_gpus import CONTROL, LOGS, PIPES, shared
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Put a program in the place of NVIDIA's; return the file of what it is asked. The probe computes nothing."""
+    """Put a program instead of NVIDIA's; return the file of what it is asked. The probe computes nothing."""
     asked, folder = tmp_path / "asked", tmp_path / "bin"
     folder.mkdir()
     program = folder / CONTROL
@@ -51,13 +51,13 @@ def test_without_nvidias_program_gpus_are_shared_in_turn(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("probe", ["raise SystemExit('MPS client failed to connect')", "import sys; sys.exit(3)"])
-def test_a_service_that_nothing_can_compute_by_is_ended_and_told(control, monkeypatch, probe):
-    told = []
+def test_a_service_that_nothing_can_compute_by_is_ended_with_a_warning(control, monkeypatch, probe):
+    warnings = []
     monkeypatch.setattr(module, "PROBE", probe)
-    monkeypatch.setattr(module.log, "warning", lambda text, *more: told.append(text % more))
+    monkeypatch.setattr(module.log, "warning", lambda text, *more: warnings.append(text % more))
     with shared_gpus() as shares:
         assert not shares
         assert PIPES not in os.environ
     assert "quit" in control.read_text()
-    assert len(told) == 1
-    assert ("failed to connect" in told[0]) == ("SystemExit" in probe)
+    assert len(warnings) == 1
+    assert ("failed to connect" in warnings[0]) == ("SystemExit" in probe)

@@ -61,7 +61,7 @@ class CapturedSteps:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Work on a stream of the network's own, between what its thread did before and does after."""
+        """Enter a stream of the network's own, which waits for what the thread did before, as the thread then waits for it."""
         if self._stream is None:
             yield
             return
@@ -76,7 +76,7 @@ class CapturedSteps:
     def take(self, step: Step, *batch: Tensor) -> None:
         """Take a step on the tensors of a batch: by a graph, if there is one of their shapes.
 
-        ``step`` changes nothing but the network, the optimizer, and `total`.
+        ``step`` changes nothing but the network, the optimizer and the total.
         """
         shapes = tuple(tensor.shape for tensor in batch)
         if shapes in self._graphs:

@@ -88,33 +88,33 @@ def test_each_shape_of_batches_has_a_graph(recorded):
     assert len(recorded) == 2
 
 
-def told_faults(monkeypatch):
-    """Return a list to which the reasons go that the log is told."""
-    told = []
-    monkeypatch.setattr(captured_steps.log, "warning", lambda text, fault: told.append(fault))
-    return told
+def logged_faults(monkeypatch):
+    """Return a list to which the logged reasons go."""
+    faults = []
+    monkeypatch.setattr(captured_steps.log, "warning", lambda text, fault: faults.append(fault))
+    return faults
 
 
 def test_a_graph_that_gives_other_bits_is_not_replayed(recorded, monkeypatch):
-    told = told_faults(monkeypatch)
+    faults = logged_faults(monkeypatch)
     monkeypatch.setattr(captured_steps, "record", lambda work, stream: lambda: None)
     eager = rounds(replace(TRAINING, capture=False), initial_network(NETWORK, 0))
     captured = rounds(TRAINING, initial_network(NETWORK, 0))
     assert torch.equal(captured[0], eager[0])
-    assert told == ["a replayed step gave other bits"]
+    assert faults == ["a replayed step gave other bits"]
 
 
-def test_a_step_that_cannot_be_captured_is_taken_and_told_once(recorded, monkeypatch):
+def test_a_step_that_cannot_be_captured_is_taken_with_one_warning(recorded, monkeypatch):
     def refuse(work, stream):
         work()  # as far as it comes
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    told = told_faults(monkeypatch)
+    faults = logged_faults(monkeypatch)
     monkeypatch.setattr(captured_steps, "record", refuse)
     eager = rounds(replace(TRAINING, capture=False), initial_network(NETWORK, 0))
     captured = rounds(TRAINING, initial_network(NETWORK, 0))
     assert torch.equal(captured[0], eager[0])
-    assert told == ["operation not permitted when stream is capturing"]
+    assert faults == ["operation not permitted when stream is capturing"]
 
 
 def test_another_recipe_or_moved_parameters_begin_again(recorded):
