@@ -11,7 +11,7 @@ from fedmerit_evaluation.studies.shared_gpus import CONTROL, LOGS, PIPES, shared
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Put a program instead of NVIDIA's; return the file of what it is asked. The probe computes nothing."""
+    """Replace NVIDIA's program; return the file of what it is asked. The probe computes nothing."""
     asked, folder = tmp_path / "asked", tmp_path / "bin"
     folder.mkdir()
     program = folder / CONTROL

@@ -61,7 +61,7 @@ class CapturedSteps:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Enter a stream of the network's own, which waits for what the thread did before, as the thread then waits for it."""
+        """Enter a stream of the network's own: it waits for what the thread did before, the thread for what it does."""
         if self._stream is None:
             yield
             return
