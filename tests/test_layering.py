@@ -221,7 +221,11 @@ IMPORTED = {
 
 
 @pytest.mark.parametrize(
-    "steps", [pytest.param(IMPORTED[who], marks=[pytest.mark.slow] * ("script" in who), id=who) for who in IMPORTED]
+    "steps",
+    [
+        pytest.param(IMPORTED[who], marks=[pytest.mark.slow] * ("script" in who or "report" in who), id=who)
+        for who in IMPORTED
+    ],
 )
 def test_commands_load_only_what_they_use(steps):
     loaded = "print(*{name.split('.')[0] for name in sys.modules})"

@@ -312,6 +312,7 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     assert "the same values, amounts and card; not signed" in shown.output
 
 
+@pytest.mark.slow  # its parts are tested by values of given runs
 def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     folders = [tmp_path / f"fold{fold}" for fold in range(3)]
     for fold, run in enumerate(folders):

@@ -49,12 +49,13 @@ Attempt = tuple[int, Callable[[], Any], Callable[[], None]]  # bytes of an artef
 
 
 class Workplace:
-    """Copies of the corpus in which artefacts are put."""
+    """A copy of the part of the corpus that a reader takes, in which artefacts are put."""
 
-    def __init__(self, corpus: Path, work: Path):
+    def __init__(self, corpus: Path, work: Path, reader: str):
         self.corpus, self.work = corpus, work
         self.marker, self.outside = work / "marker", work / "outside"
-        shutil.copytree(corpus, work / "in", symlinks=True)
+        for name in {reader, "site"} & {folder.name for folder in corpus.iterdir()}:
+            shutil.copytree(corpus / name, work / "in" / name, symlinks=True)
         self.outside.mkdir()
         for name in ("secret.json", "secret.raw"):
             (self.outside / name).write_text('{"secret": 1}')
@@ -218,7 +219,7 @@ def _status(name: str) -> int:
 
 def examine_apart(corpus: Path, work: Path, reader: str, indices: range) -> list[str]:
     """`examine` in a forked process: what went wrong, in sentences; an end of the process, too."""
-    workplace, found = Workplace(corpus, work), work / "found"
+    workplace, found = Workplace(corpus, work, reader), work / "found"
     found.touch()
     child = os.fork()
     if not child:

@@ -79,7 +79,10 @@ ELSEWHERE = {  # by file: why it may read by itself
 
 def reads(file):
     """The calls in a file that read another one."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    if not re.search(READING.pattern.removesuffix("$"), text):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and READING.search(ast.unparse(node.func)):
             yield f"{node.lineno}: {ast.unparse(node.func)}"
 

@@ -132,6 +132,7 @@ def test_large_volumes_are_measured_without_a_map_of_all_distances(monkeypatch, 
     assert measure_surfaces(one, other, SPACING) == expected
 
 
+@pytest.mark.slow
 def test_surfaces_of_more_voxels_than_torch_has_quantiles_of(monkeypatch):
     """As of a network that marks half of a large volume at random."""
     found = torch.ones(2**24 + 1)

@@ -20,7 +20,7 @@ from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.evaluation import estimate_statistics
 from fedmerit.trainers.monai.samples import Slices
 
-SETTINGS = TINY | {"depth": "3", "residual_units": "2", "lr": "0.02"}
+SETTINGS = TINY
 
 
 @pytest.fixture(scope="module")

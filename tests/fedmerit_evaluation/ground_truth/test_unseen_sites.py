@@ -12,7 +12,7 @@ from fedmerit_evaluation.results.evaluation import final_models
 def study(fedmerit, sites, tmp_path_factory):
     """Three sites, each left out once, with BatchNorm."""
     out = tmp_path_factory.mktemp("unseen") / "study"
-    tiny = flags(lr=0.02, depth=3, residual_units=2)
+    tiny = flags()
     result = fedmerit("value", "unseen", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     return out
@@ -54,7 +54,7 @@ def test_generalisation_has_estimated_statistics_and_all(study):
 
 
 def test_leave_one_out_reuses_trainings_of_unseen(study, fedmerit, sites):
-    tiny = flags(lr=0.02, depth=3, residual_units=2)
+    tiny = flags()
     result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     assert "trainings to do" not in result.output

@@ -118,6 +118,7 @@ def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
     assert permutation_p(many, many, "pearson") == pytest.approx(1e-4, abs=2e-4)
 
 
+@pytest.mark.slow  # the model's agreement is tested above
 def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     ground_truth, runs = _ground_truth(tmp_path / "ground_truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
     out = write_report(runs, tmp_path / "r" / "report.html", ground_truth=ground_truth)

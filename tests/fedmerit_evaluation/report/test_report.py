@@ -219,6 +219,7 @@ def test_runs_without_tests_and_with_attackers_render(tmp_path: Path) -> None:
     assert "fedce (attacked), simulated attacks: Birch (zero) was flagged by the server (flagged)" in page.text
 
 
+@pytest.mark.slow
 def test_earlier_tables_and_figures_go_and_others_stay(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("fedce", "standalone")]
     page, other = tmp_path / "report.html", tmp_path / "tables" / "table1.csv"
@@ -246,6 +247,7 @@ def test_folder_that_is_a_link_is_refused(tmp_path: Path, name: str, site: str |
     assert not list(elsewhere.iterdir())
 
 
+@pytest.mark.slow
 def test_conclude_takes_the_sentences_of_the_report(tmp_path: Path) -> None:
     """They end `fedmerit compare`."""
     runs = open_runs(_runs(tmp_path))

@@ -25,7 +25,7 @@ from fedmerit.trainers.monai.final_model_selection import (
 )
 from fedmerit.trainers.monai.prediction import evaluate
 
-SETTINGS = TINY | {"depth": "3", "residual_units": "2", "lr": "0.02"}
+SETTINGS = TINY
 ONLY = ["site1", "site2"]
 
 

@@ -13,6 +13,7 @@ def make_network():
     return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
 
+@pytest.mark.slow
 def test_to_model_unwraps_compiled_and_parallel_modules():
     network = make_network()
     for wrapped in (torch.compile(network), nn.DataParallel(network), nn.DataParallel(torch.compile(network))):
