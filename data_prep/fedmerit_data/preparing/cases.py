@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_text
 from fedmerit_data.preparing.sources import describe_source
-from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
+from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, require_file
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, count_slices, preprocess, window_remarks
 from fedmerit_data.spatial.readings import read_case
+from fedmerit_data.spatial.volumes import voxel_file
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
-DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a file of the same stem, or the reverse
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,7 @@ def raw_files(task: CaseTask) -> list[Path]:
     """
     files: set[Path] = set()
     for path in task.case.paths:
-        files.update(list_files(path) if path.is_dir() else (path,))
-        if path.suffix.lower() in DETACHED:
-            files.update(file for file in list_visible(path.parent) if file.stem == path.stem)
+        files.update(list_files(path) if path.is_dir() else (path, voxel_file(path)))
     return sorted(
         file.relative_to(task.source) if file.is_relative_to(task.source) else file.absolute() for file in files
     )

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -33,7 +33,10 @@ from fedmerit_data.spatial.volumes import (
     Volume,
     drop_axes_of_one,
     open_itk,
+    open_nifti,
     read_volume,
+    unit_of,
+    voxel_file,
     with_place_of,
 )
 
@@ -81,11 +84,10 @@ def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
     return gzip.compress(kept.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes
 
 
-PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".jfif")
 DICOM, SEGMENTATION = ".dcm", ".seg.dcm"
 READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
-DETACHED = (".raw", ".zraw", ".img", ".gz")  # voxels of a header of the same name
-HEADERS = (".mhd", ".nhdr", ".hdr")
+HEADERS = (".mhd", ".nhdr", ".hdr")  # whose voxels are in another file
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 
 
@@ -104,10 +106,16 @@ def is_readable(path: Path) -> bool:
 
 def is_detached(path: Path) -> bool:
     """Return whether a file has the voxels of a header beside it."""
-    if path.suffix.lower() not in DETACHED:
-        return False
-    stem = path.name[: -len(path.suffix)].removesuffix(".raw")
-    return any(path.with_name(stem + header).exists() for header in HEADERS)
+    return name_and_suffix(path)[1] not in READABLE and path in _voxel_files(
+        path.parent, path.parent.stat().st_mtime_ns
+    )
+
+
+@lru_cache(maxsize=64)
+def _voxel_files(folder: Path, changed: int) -> frozenset[Path]:
+    """Return the files in a folder that have the voxels of headers beside them, of a folder ``changed`` at a time."""
+    headers = [path for path in list_visible(folder) if path.suffix.lower() in HEADERS]
+    return frozenset(voxel_file(path) for path in headers) - frozenset(headers)
 
 
 def is_dicom(path: Path) -> bool:
@@ -122,7 +130,8 @@ def is_dicom(path: Path) -> bool:
 def read_scan(path: Path, channel: int | None = None, slices: Sequence[Path] = ()) -> Volume:
     """Return a volume in one file, a stack of pictures, or one DICOM series: ``slices``, or all of a folder."""
     if is_dicom(path):
-        return read_dicom(path, slices)
+        (volume,) = read_dicom(path, slices)
+        return volume
     return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
 
 
@@ -231,19 +240,14 @@ def _fill(volumes: Sequence[Volume], value: float | None) -> tuple[list[Volume],
 def _read_part(part: Channel, count: int) -> list[Volume]:
     """Return the channels of one file or series."""
     path, index = part.path, part.index
-    if index is not None and (is_dicom(path) or is_photograph(path)):
+    if index is not None and is_photograph(path):
         raise BadInput(f"{path}: --channel {index}: belongs to volumes of several channels; leave it out")
     if is_photograph(path):
         return _pictures(path, load_photograph(path, "L" if _is_grey(path, count) else "RGB"))
     if is_dicom(path):
         if (colours := read_colours(path, part.files)) is not None:
             return _pictures(path, to_grey(colours) if _is_grey(path, count) else colours)
-        if count != 1:
-            raise BadInput(
-                f"{path}: a DICOM series of grey levels has one channel, not {count}; pass --channels 1, or name a "
-                "series for each channel in pairs.csv"
-            )
-        return [read_dicom(path, part.files)]
+        return read_dicom(path, part.files, count, index)
     if path.suffix.lower() in TIFF or name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
         if count != 1:
             raise BadInput(
@@ -291,19 +295,26 @@ def read_shape(path: Path) -> tuple[int, ...]:
 
     Empty if the file has another format or cannot be read: the reader says why.
     """
+    return read_size(path)[0]
+
+
+def read_size(path: Path) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the shape of a volume as `read_shape` does, and the sides of its voxels [mm], by its head alone."""
     suffix = name_and_suffix(path)[1]
     try:
         if suffix in ITK_SUFFIXES:
             reader, _, _ = open_itk(path)
             flat = [1] * (reader.GetDimension() == 2)
-            return drop_axes_of_one((*reader.GetSize(), *flat, reader.GetNumberOfComponents()))
+            shape = (*reader.GetSize(), *flat, reader.GetNumberOfComponents())
+            return drop_axes_of_one(shape), (*reader.GetSpacing()[:3], *map(float, flat))
         if suffix not in NIFTI or not path.is_file():
-            return ()
-        file: Any = nib.load(path)
+            return (), ()
+        file = open_nifti(path)
         colours = file.dataobj.dtype.names or ()
-        return drop_axes_of_one((*file.shape, *[1] * (3 - len(file.shape)), max(len(colours), 1)))
+        shape = (*file.shape, *[1] * (3 - len(file.shape)), max(len(colours), 1))
+        return drop_axes_of_one(shape), tuple(float(side) for side in voxel_sizes(file.affine) * unit_of(file.header))
     except Exception:  # any error over a damaged file
-        return ()
+        return (), ()
 
 
 KNOWN = f"{', '.join(READABLE)}, or the folder of one DICOM series"

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from subprocess import PIPE
 from threading import Thread
@@ -27,7 +28,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit.machine import cores
 from fedmerit_data.raw_cases import Channel, list_visible
-from fedmerit_data.readers.image_files import READABLE, is_detached, name_and_suffix, read_shape
+from fedmerit_data.readers.image_files import READABLE, is_detached, name_and_suffix, read_size
 from fedmerit_data.spatial import heads
 from fedmerit_data.spatial.heads import MASKS, Head, read_head
 
@@ -106,7 +107,7 @@ class Inventory:
             if item.head is None:
                 files[Path(item.key).parent.as_posix(), name_and_suffix(item.path)[1]].append(item.path)
         largest = sorted(files.items(), key=lambda entry: -len(entry[1]))
-        found += [f"{folder}: {len(of)} {suffix}{_size(of[0])}" for (folder, suffix), of in largest[:MOST_NAMED]]
+        found += [f"{folder}: {len(of)} {suffix}{_sizes(of)}" for (folder, suffix), of in largest[:MOST_NAMED]]
         if len(files) > MOST_NAMED:
             found.append(f"and {len(files) - MOST_NAMED} more folders with images")
         if self.others:
@@ -115,10 +116,18 @@ class Inventory:
         return [f"{self.source} holds", *(f"  {line}" for line in found or ["no file"])]
 
 
-def _size(path: Path) -> str:
-    """Return what the head of a volume states of its size, for a summary; "" of other files."""
-    shape = read_shape(path)
-    return f", the first {' x '.join(map(str, shape))}" if shape else ""
+def _sizes(paths: Sequence[Path]) -> str:
+    """Return what the heads of volumes state of their sizes, for a summary; "" of other files."""
+    heads = [head for path in paths[:FEW_FILES] if (head := read_size(path))[0]]
+    if not heads:
+        return ""
+    shapes, sides = ((_span(axis) for axis in zip_longest(*each, fillvalue=1)) for each in zip(*heads, strict=True))
+    return f", {' x '.join(shapes)} voxels of {' x '.join(sides)} mm"
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (f"{end:.3g}" if end < 100 else f"{end:.0f}" for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def take_inventory(source: Path) -> Inventory:

@@ -40,6 +40,19 @@ MOST_INFLATED = 2**29  # bytes of a deflated file: its readers inflate it at onc
 CODESTREAM = b"\xff\x4f\xff\x51"  # begins a JPEG 2000 image; its size follows, which need not be that of the header
 MOST_DECODED = 2**27  # numbers of such an image: GDCM takes memory for all that it states
 PREAMBLE, CHUNK = 144, 1 << 20  # bytes: before the group of the file's meta information ends; at a time
+# What tells slices or frames at one place apart, in this order: times, b-values, echoes, phases of the heart.
+VOLUME_TAGS = (
+    "TemporalPositionIdentifier",
+    "TemporalPositionIndex",
+    "DiffusionBValue",
+    "EffectiveEchoTime",
+    "EchoTime",
+    "SequenceName",
+    "NominalCardiacTriggerDelayTime",
+    "TriggerTime",
+    "AcquisitionNumber",
+    "AcquisitionTime",
+)
 POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
@@ -99,19 +112,23 @@ def is_slice(path: Path) -> bool:
     return path.is_file() and (path.suffix.lower() in (".dcm", ".ima") or is_dicom_file(path))
 
 
-def read_dicom(path: Path, slices: Sequence[Path] = ()) -> Volume:
+def read_dicom(path: Path, slices: Sequence[Path] = (), count: int = 1, channel: int | None = None) -> list[Volume]:
     """Return the one series of a folder, or one file: enhanced multi-frame, one slice, or an X-ray, without a place.
 
-    Files of the folder that hold no image, such as a structure set, are left out with a remark.
+    A series or multi-frame file of several times, b-values or echoes is as many volumes. Files of the folder that hold
+    no image, such as a structure set, are left out with a remark.
 
     Args:
         slices: Those of the series, if the folder holds others.
+        count: The number of volumes to read.
+        channel: The volume to read if ``count`` is 1 and there are several, from 0.
 
     Raises:
-        BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
+        BadInput: `read_series` says why; or the file is not an image of grey levels, its frames are not volumes, or
+            there is another number of them.
     """
     if not path.is_dir():
-        return _read_file(path)
+        return _read_file(path, count, channel)
     files, others = list(slices), list[tuple[Path, str]]()
     if not files:
         heads = {entry: read_head(entry) for entry in list_visible(path) if is_slice(entry)}
@@ -123,10 +140,10 @@ def read_dicom(path: Path, slices: Sequence[Path] = ()) -> Volume:
         with report_dicom_damage(files[0], "DICOM file"):
             header = pydicom.dcmread(with_preamble(files[0]), stop_before_pixels=True)
         if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
-            return _read_file(files[0])
-    volume = read_series(path, files)
+            return _read_file(files[0], count, channel)
     remarks = tuple(f"{other.name}: {modality}, no image: left out" for other, modality in others)
-    return replace(volume, remarks=(*volume.remarks, *remarks))
+    volumes = _read_volumes(path, files, count, channel)
+    return [replace(volume, remarks=(*volume.remarks, *remarks)) for volume in volumes]
 
 
 def read_colours(path: Path, slices: Sequence[Path] = ()) -> NDArray[np.float32] | None:
@@ -156,7 +173,7 @@ def read_colours(path: Path, slices: Sequence[Path] = ()) -> NDArray[np.float32]
         return np.asarray(apply_color_lut(pixels, file) if is_palette else pixels, np.float32)
 
 
-def _read_file(path: Path) -> Volume:
+def _read_file(path: Path, count: int, channel: int | None) -> list[Volume]:
     import highdicom  # takes a second to import, and other layouts do not need it
 
     with report_dicom_damage(path, "DICOM file"):
@@ -176,12 +193,123 @@ def _read_file(path: Path) -> Volume:
             if is_located := {*PLACE_TAGS, "FrameOfReferenceUID"} <= {*header.dir()}:
                 place = highdicom.spatial.PixelToReferenceTransformer.for_image(header)
                 affine = FROM_LPS @ place.affine @ np.diag([1, 1, float(header.get("SliceThickness") or 1), 1])
-            return place_volume(path, file.get_frame(1).T[..., None], affine, is_located, header=(header,))
-        if file.get_volume_geometry() is None:
+            volume = place_volume(path, file.get_frame(1).T[..., None], affine, is_located, header=(header,))
+            return _choose(path, [volume], "", count, channel)
+        if file.get_volume_geometry(allow_duplicate_positions=False) is not None:
+            volume = place_slices(path, file.get_volume(dtype=np.float32), header=(header,))
+            return _choose(path, [volume], "", count, channel)
+        described = [(number, _describe_frame(header, number)) for number in range(1, frames + 1)]
+        is_placed = all(tag in flat for _, flat in described for tag in PLACE_TAGS)
+        volumes, told = _split_volumes(described) if is_placed else ([], "")
+        if len(volumes) < 2:
             raise BadInput(
                 f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
             )
-        return place_slices(path, file.get_volume(dtype=np.float32), header=(header,))
+        chosen = _choose(path, volumes, told, count, channel)
+        for volume in chosen:
+            _require_even(path, [f"frame {number}" for number, _ in volume], _places(volume))
+        return [
+            place_volume(
+                path,
+                np.stack([file.get_frame(number, dtype=np.float32).T for number, _ in volume], axis=-1),
+                _affine(volume),
+                header=(header,),
+            )
+            for volume in chosen
+        ]
+
+
+def _describe_frame(header: pydicom.Dataset, number: int) -> pydicom.Dataset:
+    """Return what a multi-frame file states of one of its frames, from 1, as the header of a slice states it."""
+    flat = pydicom.Dataset()
+    for name, place in (("SharedFunctionalGroupsSequence", 0), ("PerFrameFunctionalGroupsSequence", number - 1)):
+        for element in header[name][place] if name in header else ():
+            if element.VR == "SQ" and element.value:
+                flat.update(element.value[0])
+    return flat
+
+
+Slice = tuple[Any, pydicom.Dataset]  # path of a slice or number of a frame, and what it states
+
+
+def _places(slices: Sequence[Slice]) -> NDArray[np.float64]:
+    """Return the place of each slice along the normal [mm]."""
+    along, down = np.reshape(np.asarray(slices[0][1].ImageOrientationPatient, float), (2, 3))
+    return np.array([header.ImagePositionPatient for _, header in slices], float) @ np.cross(along, down)
+
+
+def _affine(slices: Sequence[Slice]) -> NDArray[np.float64]:
+    """Return the affine of a volume of at least two slices, in their order."""
+    first, last = slices[0][1], slices[-1][1]
+    along, down = np.reshape(np.asarray(first.ImageOrientationPatient, float), (2, 3))
+    rows_apart, columns_apart = (float(value) for value in first.PixelSpacing)
+    corner = np.asarray(first.ImagePositionPatient, float)
+    affine = np.eye(4)
+    affine[:3, 0], affine[:3, 1] = along * columns_apart, down * rows_apart
+    affine[:3, 2] = (np.asarray(last.ImagePositionPatient, float) - corner) / (len(slices) - 1)
+    affine[:3, 3] = corner
+    return FROM_LPS @ affine
+
+
+def _split_volumes(slices: Sequence[Slice]) -> tuple[list[list[Slice]], str]:
+    """Return the volumes that slices are of, each sorted by place, and what tells them apart, "" of one volume.
+
+    Slices are of several volumes if there are equally many at each place, and one tag has other values for each of
+    these, the same at all places; else, if their instances differ, the order of their numbers tells them apart.
+    """
+    places = _places(slices)
+    order = np.argsort(places, kind="stable")
+    ordered = [slices[at] for at in order]
+    starts = np.flatnonzero(np.diff(places[order], prepend=-np.inf) >= POSITION_TOLERANCE)
+    number = len(slices) // len(starts)
+    at_place = [ordered[start : start + number] for start in starts]
+    instances = {header.get("SOPInstanceUID", place) for place, (_, header) in enumerate(slices)}
+    if number == 1 or len(starts) == 1 or not np.array_equal(starts, np.arange(len(starts)) * number):
+        return [ordered], ""
+    for tag in VOLUME_TAGS:
+        values = [{str(header.get(tag, "")): (name, header) for name, header in group} for group in at_place]
+        if len(values[0]) == number and all(one.keys() == values[0].keys() for one in values):
+            names = sorted(values[0], key=_by_number)
+            return [[group[name] for group in values] for name in names], f"{tag} {', '.join(names)}"
+    if len(instances) < len(slices):
+        return [ordered], ""
+    by_number = [sorted(group, key=_instance_number) for group in at_place]
+    return [list(volume) for volume in zip(*by_number, strict=True)], "the order of their numbers"
+
+
+def _instance_number(slice_: Slice) -> tuple[float, str]:
+    return _by_number(str(slice_[1].get("InstanceNumber", slice_[0])))
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return np.inf, text
+
+
+def _choose(path: Path, volumes: list[Any], told: str, count: int, channel: int | None) -> list[Any]:
+    """Return so many volumes: all, or the one that ``channel`` names."""
+    number = len(volumes)
+    if channel is not None and number == 1:
+        raise BadInput(f"{path}: --channel {channel}: belongs to volumes of several channels; leave it out")
+    if channel is not None:
+        if count != 1 or not 0 <= channel < number:
+            said = f"it has {number}, counted from 0" if count == 1 else f"all {count} are read; leave it out"
+            raise BadInput(f"{path}: --channel {channel}: no such channel; {said}")
+        return [volumes[channel]]
+    if number == 1 != count:
+        raise BadInput(
+            f"{path}: a DICOM series of grey levels has one channel, not {count}; pass --channels 1, or name a series "
+            "for each channel in pairs.csv"
+        )
+    if number != count:
+        choose = ", or name one by --channel, counted from 0" if count == 1 else ""
+        raise BadInput(
+            f"{path}: holds {number} volumes, told apart by {told}; expected {count}: pass --channels {number} to read "
+            f"them all{choose}"
+        )
+    return volumes
 
 
 def place_slices(path: Path, volume: Any, **more: Any) -> Volume:
@@ -195,6 +323,12 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
     Raises:
         BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
+    (volume,) = _read_volumes(folder, files, 1, None)
+    return volume
+
+
+def _read_volumes(folder: Path, files: Sequence[Path], count: int, channel: int | None) -> list[Volume]:
+    """Return the volumes of a series as `read_series` does."""
     paths = list(files) or [path for path in list_visible(folder) if is_slice(path)]
     slices = [(path, _header(path)) for path in paths]
     if len(slices) < 2:
@@ -211,24 +345,21 @@ def read_series(folder: Path, files: Sequence[Path] = ()) -> Volume:
         if not np.abs(apart).max() < 1e-3:
             raise BadInput(f"{path}: its ImageOrientationPatient is not that of {paths[0].name}; keep one series")
     with report_damage(folder, "DICOM series"):
-        require_sane(folder, (first.Columns, first.Rows, len(slices)))
-        along, down = np.reshape(np.asarray(first.ImageOrientationPatient, float), (2, 3))
-        normal = np.cross(along, down)
-        slices.sort(key=lambda slice_: float(np.dot(normal, slice_[1].ImagePositionPatient)))
-        places = np.array([header.ImagePositionPatient for _, header in slices], float)
-        _require_even(folder, [path.name for path, _ in slices], places @ normal)
-        reader = ITK.ImageSeriesReader()
-        reader.SetImageIO("GDCMImageIO")  # files without the preamble, too
-        reader.SetFileNames([str(path) for path, _ in slices])
-        reader.SetOutputPixelType(ITK.sitkFloat32)  # by default the type of the first slice, which truncates others
-        voxels = ITK.GetArrayFromImage(reader.Execute()).T
-        affine = np.eye(4)
-        rows_apart, columns_apart = (float(value) for value in first.PixelSpacing)
-        affine[:3, 0], affine[:3, 1] = along * columns_apart, down * rows_apart
-        affine[:3, 2] = (places[-1] - places[0]) / (len(places) - 1)
-        affine[:3, 3] = places[0]
-        require_sane(folder, voxels.shape)
-        return place_volume(folder, voxels, FROM_LPS @ affine, header=tuple(header for _, header in slices))
+        volumes, told = _split_volumes(slices)
+        for volume in volumes:
+            require_sane(folder, (first.Columns, first.Rows, len(volume)))
+            _require_even(folder, [path.name for path, _ in volume], _places(volume))
+        return [_read_slices(folder, volume) for volume in _choose(folder, volumes, told, count, channel)]
+
+
+def _read_slices(folder: Path, slices: Sequence[Slice]) -> Volume:
+    reader = ITK.ImageSeriesReader()
+    reader.SetImageIO("GDCMImageIO")  # files without the preamble, too
+    reader.SetFileNames([str(path) for path, _ in slices])
+    reader.SetOutputPixelType(ITK.sitkFloat32)  # by default the type of the first slice, which truncates others
+    voxels = ITK.GetArrayFromImage(reader.Execute()).T
+    require_sane(folder, voxels.shape)
+    return place_volume(folder, voxels, _affine(slices), header=tuple(header for _, header in slices))
 
 
 def _header(path: Path) -> pydicom.Dataset:

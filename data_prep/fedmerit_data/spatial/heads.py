@@ -8,12 +8,19 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pydicom
 from pydicom.filereader import read_file_meta_info
-from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+)
 
 PREAMBLE, MAGIC = 128, b"DICM"
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")  # of a file without the preamble, little endian
+PIXELS = 0x7FE00010
 TAGS = [
     "PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SeriesDescription", "SeriesNumber", "Modality",
     "SOPClassUID", "SOPInstanceUID", "FrameOfReferenceUID", "Rows", "NumberOfFrames", "ImagePositionPatient",
@@ -60,15 +67,29 @@ def has_preamble(path: Path) -> bool:
 
 
 def with_preamble(path: Path) -> Path | BytesIO:
-    """Return what libraries read a DICOM file from: itself, or if it lacks the preamble its content with one."""
-    if has_preamble(path) or not is_dicom_file(path):
+    """Return what libraries read a DICOM file from: itself, or its content if that has to be written in another way.
+
+    It gets the preamble if it lacks one, and the lowest byte first, without which highdicom reads no pixels.
+    """
+    if has_preamble(path):
+        if read_file_meta_info(path).get("TransferSyntaxUID") != ExplicitVRBigEndian:
+            return path
+    elif not is_dicom_file(path):
         return path
     file = pydicom.dcmread(path, force=True)
     if "TransferSyntaxUID" not in file.file_meta:
         is_implicit, _ = file.original_encoding
         file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian
     content = BytesIO()
-    file.save_as(content, enforce_file_format=True)
+    if file.file_meta.TransferSyntaxUID == ExplicitVRBigEndian:
+        for element in file.iterall():  # which pydicom decodes as it is looked at
+            if element.tag == PIXELS and element.VR == "OW":
+                size = max(16, file.BitsAllocated) // 8
+                element.value = np.frombuffer(element.value, f">u{size}").astype(f"<u{size}").tobytes()
+        file.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        pydicom.dcmwrite(content, file, implicit_vr=False, little_endian=True, force_encoding=True)
+    else:
+        file.save_as(content, enforce_file_format=True)
     content.seek(0)
     return content
 

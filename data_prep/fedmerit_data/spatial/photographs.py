@@ -1,9 +1,11 @@
 """Photographs: images, masks on the grid of their image, and cases of one slice."""
 
 import re
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
+from fedmerit_data.spatial.stacks import PLAIN, TIFF
 from fedmerit_data.spatial.volumes import ITK, advise_on, report_damage
 
 CUP, RIM, BACKGROUND = 0, 128, 255
@@ -27,10 +30,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")  # all that Pillow may o
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow truncates deeper ones
 DEEP = ("I;16", "I;16L", "I;16B", "I", "F")  # grey levels of more bits
 LOSSLESS_WEBP = b"VP8L"  # within the first bytes of such a file
-UPRIGHT = 1
+TURNED = range(2, 9)  # of EXIF's orientations; some programs write 0, which has no meaning
 PLANES, SAMPLES, SEPARATE = 284, 277, 2  # tags of TIFF, and what says that a colour follows the other
 LUMA = 0.299, 0.587, 0.114
-PNG_HEADER, PNG_COLOURS = 26, (2, 4, 6)  # bytes up to depth and type; types of several numbers a pixel
+PNG, PNG_HEADER = b"\x89PNG", 26  # begins a PNG file; bytes up to depth and type
+COLOURS, GREY_AND_ALPHA, COLOURS_AND_ALPHA = 2, 4, 6  # types of several numbers a pixel
 STEEP = 160  # grey levels by which most 3 x 3 pixels within a soft edge differ less
 FEW = 16  # different levels of a mask; soft edges have more, or levels in the middle
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
@@ -59,16 +63,20 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
                     f"{path}: its {tags[SAMPLES]} planes are colours or slices of a volume; save slices as "
                     "pages of grey levels (tifffile: photometric='minisblack'), or one picture as PNG"
                 )
-            if (orientation := file.getexif().get(ExifTags.Base.Orientation, UPRIGHT)) != UPRIGHT:
-                raise BadInput(
-                    f"{path}: is stored rotated (EXIF orientation {orientation}), and its mask or image may fit either "
-                    "view; save it upright"
-                )
+            _require_upright(path, file.getexif().get(ExifTags.Base.Orientation))
             yield file
     except BadInput:
         raise
     except Exception as error:  # Pillow's parsers raise many types of errors over damaged files
         raise BadInput(f"{path}: not a readable image ({error}); {advise_on(path)}") from error
+
+
+def _require_upright(path: Path, orientation: object) -> None:
+    if orientation in TURNED:
+        raise BadInput(
+            f"{path}: is stored rotated (EXIF orientation {orientation}), and its mask or image may fit either view; "
+            "save it upright"
+        )
 
 
 def load(path: Path, mode: str) -> NDArray[np.uint8]:
@@ -82,20 +90,61 @@ def load(path: Path, mode: str) -> NDArray[np.uint8]:
 
 
 def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
-    """Return the pixels of a photograph as `load` does, but with levels of 16 or 32 bits as stored."""
-    with _opened(path, (*MODES, *DEEP)) as file:
-        if file.mode not in DEEP and _has_deep_colours(path, file.format):
-            with report_damage(path, "image"):
-                colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path)))
-            if colours.dtype.itemsize == 1:  # as ITK reads planes of colours
-                raise BadInput(f"{path}: stores its colours in a way that is not read without loss; save it as PNG")
-            colours = colours.astype(np.float32)
-            colours = colours[..., :3] if colours.shape[-1] > 2 else np.repeat(colours[..., :1], 3, axis=-1)
-            return to_grey(colours) if mode == "L" else colours
-        if file.mode not in DEEP:
-            return np.array(file.convert(mode), dtype=np.float32)
-        grey = np.array(file, dtype=np.float32)
-        return grey if mode == "L" else np.repeat(grey[..., None], 3, axis=2)
+    """Return the pixels of a photograph as `load` does, but with levels of more than 8 bits as stored."""
+    if (levels := _read_deep_tiff(path)) is None:
+        with _opened(path, (*MODES, *DEEP)) as file:
+            if file.mode in DEEP:
+                levels = np.array(file)[..., None]
+            elif _has_deep_colours(path, file.format):
+                levels = _read_deep_colours(path)
+            else:
+                return np.array(file.convert(mode), dtype=np.float32)
+    colours = levels.astype(np.float32)
+    if colours.shape[-1] > 2:
+        return to_grey(colours[..., :3]) if mode == "L" else colours[..., :3]
+    return colours[..., 0] if mode == "L" else np.repeat(colours[..., :1], 3, axis=2)
+
+
+def _read_deep_tiff(path: Path) -> NDArray[Any] | None:
+    """Return (height, width, colours) of a TIFF file whose numbers Pillow cuts or does not read, by tifffile alone.
+
+    `None` of any other file, and of one that tifffile does not decompress: its reader says what is wrong with it.
+    """
+    if path.suffix.lower() not in TIFF:
+        return None
+    try:
+        with tifffile.TiffFile(path) as file:
+            page = file.pages.first
+            samples, kind = page.samplesperpixel, page.dtype
+            is_plain = len(file.pages) == 1 and page.compression in PLAIN and page.photometric in (1, 2)
+            is_deep = kind is not None and kind.kind in "uif" and (kind.itemsize == 8 or kind.itemsize > 1 < samples)
+            is_separate = page.planarconfig == SEPARATE and samples > 1
+            if not (is_plain and is_deep) or (is_separate and samples > 3) or page.size > 4 * MAX_PIXELS:
+                return None
+            _require_upright(path, page.tags.valueof(ExifTags.Base.Orientation))
+            pixels = page.asarray()
+    except BadInput:
+        raise
+    except Exception:  # any error over a damaged file
+        return None
+    return np.moveaxis(pixels, 0, -1) if is_separate else pixels.reshape(*pixels.shape[:2], samples)
+
+
+def _read_deep_colours(path: Path) -> NDArray[Any]:
+    """Return (height, width, colours) of a picture in colours or with transparency of more than 8 bits each."""
+    with report_damage(path, "image"):
+        with path.open("rb") as file:
+            header = file.read(PNG_HEADER)
+        if header.startswith(PNG) and header[25] == GREY_AND_ALPHA:  # which ITK does not read
+            content = bytearray(path.read_bytes())
+            content[24:26] = 8, COLOURS_AND_ALPHA  # as many bytes a pixel, which Pillow does not cut
+            content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+            with Image.open(BytesIO(content), formats=["PNG"]) as picture:
+                return np.array(picture).view(">u2")
+        colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path)))
+    if colours.dtype.itemsize == 1:  # as ITK reads planes of colours
+        raise BadInput(f"{path}: stores its colours in a way that is not read without loss; save it as PNG")
+    return colours
 
 
 def to_grey(colours: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -109,7 +158,7 @@ def _has_deep_colours(path: Path, stored_as: str | None) -> bool:
     if stored_as == "PNG":
         with path.open("rb") as file:
             header = file.read(PNG_HEADER)
-        return header[24] == 16 and header[25] in PNG_COLOURS
+        return header[24] == 16 and header[25] in (COLOURS, GREY_AND_ALPHA, COLOURS_AND_ALPHA)
     if stored_as == "TIFF":
         with report_damage(path, "image"), tifffile.TiffFile(path) as file:
             page = file.pages.first
@@ -144,16 +193,19 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
         BadInput: it is unreadable, in colours, or its levels are not known exactly and have to be.
     """
     remarks = list[str]()
-    with _opened(path, (*MODES, *DEEP)) as file:
-        stored_as = "JPEG" if file.format == "MPO" else file.format
-        lossy = stored_as == "JPEG" or (stored_as == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path))
-        levels = np.array(file)
-        palette = np.zeros((256, 3), np.uint8) if file.mode in ("P", "PA") else None
-        if palette is not None:
-            stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))
-            palette[: len(stated)] = stated
+    stored_as, lossy, palette = "TIFF", False, None
+    if (levels := _read_deep_tiff(path)) is None:
+        with _opened(path, (*MODES, *DEEP)) as file:
+            stored_as = "JPEG" if file.format == "MPO" else str(file.format)
+            lossy = stored_as == "JPEG" or (stored_as == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path))
+            levels = _read_deep_colours(path) if _has_deep_colours(path, file.format) else np.array(file)
+            if file.mode in ("P", "PA"):
+                palette = np.zeros((256, 3), np.uint8)
+                stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))
+                palette[: len(stated)] = stated
     if levels.ndim == 3:
-        if levels.shape[-1] in (2, 4) and (levels[..., -1] == 255).all():  # opaque throughout
+        alpha = levels[..., -1]
+        if levels.shape[-1] in (2, 4) and alpha.min() == alpha.max() > 0:  # the same everywhere
             levels = levels[..., :-1]
         if np.ptp(levels, axis=2).max() > (NEAR if lossy else 0):
             raise BadInput(
@@ -164,7 +216,7 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
     if palette is not None:
         levels, remarks = _read_palette(path, levels, palette)
     if lossy:
-        _require_two_levels(path, levels, wanted, str(stored_as))
+        _require_two_levels(path, levels, wanted, stored_as)
         remarks.append(f"{stored_as} mask: levels above 127 taken as 255, others as 0")
         return np.where(levels > HALF, 255, 0).astype(np.uint8), remarks
     if set(wanted) <= {255} and _has_soft_edges(levels):

@@ -138,10 +138,12 @@ def read_referenced_series(path: Path) -> str | None:
 
 
 def missing_reference(image: Volume) -> str | None:
-    """Return an attribute without one value for all slices of a DICOM image, so that no segmentation can refer to
-    it.
+    """Return what a DICOM image lacks so that no segmentation can refer to it: one value of an attribute for all
+    slices, or one frame at each place; `None` if it lacks nothing.
     """
     slices = image.header
+    if len(slices) == 1 and int(slices[0].get("NumberOfFrames") or 1) > image.voxels.shape[2]:
+        return "frame at each place"
     needed = [*REFERRED, *["FrameOfReferenceUID"] * (image.is_located or slices[0].get("SOPClassUID") in IN_PLACE)]
     for name in needed:
         if not slices[0].get(name) or any(slice_.get(name) != slices[0].get(name) for slice_ in slices):

@@ -22,7 +22,7 @@ from nibabel.openers import Opener
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import require_file
+from fedmerit_data.raw_cases import list_visible, require_file
 
 NIFTI, ITK_SUFFIXES = (".nii", ".nii.gz", ".hdr", ".mgz", ".mgh"), (".mha", ".mhd", ".nrrd", ".nhdr")
 LONGEST_FIELD = 400  # bytes of a line of a header: ITK writes beyond its own memory over one of 1,000
@@ -185,13 +185,13 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
     """
     with report_damage(path, "NIfTI volume"):
         _require_honest_name(path)
-        voxel_file = path.with_suffix(".img") if path.suffix.lower() == ".hdr" else path
-        require_file(voxel_file, "file of voxels")
+        voxels_in = voxel_file(path)
+        require_file(voxels_in, "file of voxels")
         _require_short_header(path)
-        file: Any = nib.load(path)
+        file = open_nifti(path)
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
-        stored = voxel_file.stat().st_size
+        stored = voxels_in.stat().st_size
         is_coloured = colours and channel is not None and proxy.dtype.names == COLOURS
         if proxy.dtype.kind not in "buif" and not is_coloured:
             what = "colours" if proxy.dtype.names else str(proxy.dtype)
@@ -207,7 +207,7 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
         forms = _read_forms(header)
-        unit = np.diag([*[MILLIMETRES.get(_unit(header), 1.0)] * 3, 1])
+        unit = np.diag([*[unit_of(header)] * 3, 1])
         places = tuple(unit @ _flat(form, file.shape) for form in forms)
         affine = places[0] if places else unit @ _flat(file.affine, file.shape)
         remarks = []
@@ -267,11 +267,12 @@ def _read_forms(header: Any) -> list[NDArray[np.float64]]:
     return forms
 
 
-def _unit(header: Any) -> str:
+def unit_of(header: Any) -> float:
+    """Return the millimetres of the unit of length that a header of nibabel states, 1 if it states none."""
     try:
-        return str(header.get_xyzt_units()[0])
-    except KeyError:  # a code that NIfTI does not have
-        return "unknown"
+        return MILLIMETRES.get(str(header.get_xyzt_units()[0]), 1.0)
+    except (AttributeError, KeyError):  # of another format, or a code that NIfTI does not have
+        return 1.0
 
 
 def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -289,14 +290,19 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
         BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
     """
     with report_damage(path, "volume"):
-        reader, head, voxel_file = open_itk(path)
-        size, flat = reader.GetSize(), reader.GetDimension() == 2
-        require_sane(path, (*size, 1) if flat else size, voxel_file.stat().st_size)
-        if (numbers := reader.GetNumberOfComponents()) != 1 and channel is None:
+        reader, head, voxels_in = open_itk(path)
+        size, axes, numbers = reader.GetSize(), reader.GetDimension(), reader.GetNumberOfComponents()
+        several = axes == 4 and (size[3] == 1 or channel is not None)
+        shape = (*size, 1) if axes == 2 else size[:3] if several else size
+        require_sane(path, shape, voxels_in.stat().st_size)
+        if numbers != 1 and channel is None:
             raise BadInput(f"{path}: has {numbers} numbers per voxel; expected one")
+        if several:
+            reader.SetExtractIndex([0, 0, 0, (channel or 0) if numbers == 1 else 0])
+            reader.SetExtractSize([*size[:3], 0])
         image = ITK.VectorIndexSelectionCast(reader.Execute(), channel) if numbers != 1 else reader.Execute()
-        image = ITK.JoinSeries(image) if flat else image
-        header = with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
+        header = with_place_of(image, ITK.Image([1] * image.GetDimension(), ITK.sitkUInt8))
+        image = ITK.JoinSeries(image) if axes == 2 else image
         affine = np.eye(4)
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
         affine[:3, 3] = image.GetOrigin()
@@ -313,11 +319,12 @@ def open_itk(path: Path) -> tuple[Any, bytes, Path]:
 
     Or any error of ITK.
     """
-    head, voxel_file = _head(path)
+    head, voxels_in = _head(path)
     reader = ITK.ImageFileReader()
+    reader.SetImageIO("NrrdImageIO" if head.startswith(b"NRRD") else "MetaImageIO")  # endings in capitals, too
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    return reader, head, voxel_file
+    return reader, head, voxels_in
 
 
 def _head(path: Path) -> tuple[bytes, Path]:
@@ -337,11 +344,38 @@ def _head(path: Path) -> tuple[bytes, Path]:
     voxels = named[1].decode() if named else "LOCAL"
     if voxels.upper() == "LOCAL":
         return head, path
-    if Path(voxels).name != voxels or not voxels.startswith(f"{path.stem}."):
-        raise BadInput(f"{path}: takes its voxels from {voxels}; expected {path.stem}.raw beside it, or its own")
+    if Path(voxels).name != voxels or voxels == "LIST" or "%" in voxels:
+        raise BadInput(f"{path}: takes its voxels from {voxels}; expected one file beside it, or its own voxels")
     if not path.with_name(voxels).is_file():
         raise ValueError(f"its voxel file {voxels} not found")
     return head, path.with_name(voxels)
+
+
+def voxel_file(path: Path) -> Path:
+    """Return the file that has the voxels of a volume: itself, or one beside it; itself if its header is damaged."""
+    suffix = path.suffix.lower()
+    if suffix == ".hdr":
+        return next(
+            (one for one in list_visible(path.parent) if one.name.lower() == f"{path.stem}.img".lower()),
+            path.with_suffix(".img"),
+        )
+    try:
+        return _head(path)[1] if suffix in (".mhd", ".nhdr") else path
+    except (BadInput, OSError, ValueError):
+        return path
+
+
+def open_nifti(path: Path) -> Any:
+    """Return a file of a format of nibabel, of whatever capitals its ending is, its voxels not read yet.
+
+    Raises:
+        ValueError: it is of no such format.
+    """
+    kinds = [kind for kind in nib.imageclasses.all_image_classes if kind.path_maybe_image(path)[0]]
+    if not kinds:
+        raise ValueError("of another format than its name says")
+    files = {"header": path, "image": voxel_file(path), "mat": path.with_suffix(".mat")}
+    return kinds[0].from_file_map({part: nib.FileHolder(file) for part, file in files.items()})
 
 
 def with_place_of(source: Any, image: Any) -> Any:

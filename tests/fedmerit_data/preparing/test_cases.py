@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from layouts import box, prepare, prostate_site, save_nifti, snapshot, volume
+from layouts_prostate import save_itk
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
@@ -24,7 +25,10 @@ KIND = "prostate-multisite"
 
 
 def test_every_raw_file_counts(tmp_path):
-    for name in ("a.mhd", "a.raw", "b.raw", "series/1.dcm", "series/2.dcm", "m1.png", "m2.png"):
+    save_itk(tmp_path / "a.mhd", volume(1))
+    header = (tmp_path / "a.mhd").read_text()
+    (tmp_path / "B.MHD").write_text(header.replace("a.raw", "voxels.raw"))
+    for name in ("b.raw", "voxels.raw", "C.HDR", "C.IMG", "series/1.dcm", "series/2.dcm", "m1.png", "m2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
 
@@ -34,6 +38,7 @@ def test_every_raw_file_counts(tmp_path):
         return [path.as_posix() for path in raw_files(work)]
 
     assert files("a.mhd", "m1.png", "m2.png") == ["a.mhd", "a.raw", "m1.png", "m2.png"]
+    assert files("B.MHD", "C.HDR") == ["B.MHD", "C.HDR", "C.IMG", "voxels.raw"]
     assert files("series", "m1.png") == ["m1.png", "series/1.dcm", "series/2.dcm"]
 
 

@@ -282,7 +282,7 @@ def test_refusal_shows_what_the_folder_holds_and_the_nearest_layout(tmp_path):
         generic.find_sites(tmp_path)
     lines = str(refused.value).split("\n\t")
     assert "r.nii.gz: its image is missing; add it, rename q.nii.gz" in lines[0]
-    assert "  A/images: 2 .nii.gz, the first 24 x 20 x 4" in lines
+    assert "  A/images: 2 .nii.gz, 24 x 20 x 4 voxels of 1 x 1 x 3 mm" in lines
     assert "nearest layout: images and masks of equal names; 1 cases fit" in lines
     assert lines[-1].startswith("--describe writes pairs.csv")
 

@@ -119,12 +119,19 @@ def test_planes_of_a_tiff_file_that_may_be_slices_are_refused(tmp_path, kind):
         load_photograph(tmp_path / "p.tif", "L")
 
 
-def test_planes_of_deep_colours_are_refused_rather_than_cut(tmp_path):
-    tifffile.imwrite(
-        tmp_path / "p.tif", np.full((3, 12, 12), 2000, np.uint16), photometric="rgb", planarconfig="separate"
-    )
-    with pytest.raises(BadInput, match="not read without loss"):
-        load_photograph(tmp_path / "p.tif", "RGB")
+def test_a_mask_of_more_than_8_bits_keeps_its_values(tmp_path):
+    """Pillow cuts 1 and 2 of 16 bits to 0, and does not read 64 bits."""
+    for kind, colours in ((np.uint16, 3), (np.float64, 1)):
+        pixels = np.repeat(ORGAN.astype(kind)[..., None], colours, axis=2)
+        tifffile.imwrite(tmp_path / "p.tif", pixels, photometric="rgb" if colours > 1 else "minisblack")
+        np.testing.assert_array_equal(load_levels(tmp_path / "p.tif", (1,))[0], ORGAN)
+
+
+def test_an_orientation_that_exif_does_not_have_is_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x112] = 0
+    Image.fromarray(ORGAN).save(tmp_path / "p.jpg", exif=exif)
+    assert load(tmp_path / "p.jpg", "L").shape == ORGAN.shape
 
 
 def test_several_pictures_are_no_damage(tmp_path):
