@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from fedmerit.files import record_hash, sha256
 from fedmerit.schema.configuration.data import DataPlan
 from fedmerit.schema.declarations import check
 from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.version import package_version
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.options import RATIOS, PreparationOptions
 from fedmerit_data.readers.generic import generic_kind
@@ -185,7 +185,7 @@ class Preparation(PreparationOptions):
             options["normalisation"] = self.layout.normalisation
         if self.layout.generate is not None:
             options |= {"seed": self.seed, "patients": self.patients, "raw": str(raw.resolve())}
-        return options | {"fedmerit_version": version("fedmerit")}
+        return options | {"fedmerit_version": package_version()}
 
 
 def recorded_labels(site: SiteFolder) -> LabelMap:

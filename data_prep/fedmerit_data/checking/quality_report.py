@@ -1,13 +1,13 @@
 """The files that `fedmerit_data.check` writes: a report that may be shared, and a list that stays in the hospital."""
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedmerit.files import write_json, write_text
+from fedmerit.version import package_version
 from fedmerit_data.checking.findings import Examination, Finding, Severity
 from fedmerit_data.pages import write_page
 from fedmerit_data.tables import csv_text
@@ -20,7 +20,7 @@ SHARED = ("quality.json", "quality.html", "quality.csv")
 def shareable_report(examination: Examination) -> dict[str, Any]:
     """Return the report to share: sites with counts and digests, findings without a name of a file, case or patient."""
     return {
-        "fedmerit_version": version("fedmerit"),
+        "fedmerit_version": package_version(),
         "sites": [
             {
                 "name": site.name,

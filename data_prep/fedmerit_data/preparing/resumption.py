@@ -3,12 +3,12 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.version import package_version
 from fedmerit_data.folders import partial_path
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseOutcome, PreparedCase
@@ -29,7 +29,7 @@ def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
     Then ``out`` is complete, and prepared as ``asked``.
     """
     stated = asked.record() | asked.meaning()
-    stated |= {"image_size": [asked.size, asked.size], "fedmerit_version": version("fedmerit")}
+    stated |= {"image_size": [asked.size, asked.size], "fedmerit_version": package_version()}
     infos = [read_json(file) for file in out.glob("*/site.json")]
     as_asked = all(info.get(name) == value for info in infos for name, value in stated.items())
     return bool(infos) and as_asked and not (folder / "sites").exists()

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS
 from fedmerit.schema.site_folder import require_name
+from fedmerit.version import package_version
 from fedmerit_data.folders import OVERVIEW
 from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
@@ -205,7 +205,7 @@ def write_lists(
             ],
             "readings": [finished.reading for _, finished in usable],
             "checksums": {name: known for _, finished in usable for name, known in finished.checksums.items()},
-            "fedmerit_version": version("fedmerit"),
+            "fedmerit_version": package_version(),
         },
     )
 

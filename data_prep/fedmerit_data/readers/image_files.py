@@ -299,7 +299,7 @@ def read_shape(path: Path) -> tuple[int, ...]:
 
 
 def read_size(path: Path) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the shape of a volume as `read_shape` does, and the sides of its voxels [mm], by its head alone."""
+    """Return the shape of a volume as `read_shape` does, and the sides of its voxels [mm], from its head."""
     suffix = name_and_suffix(path)[1]
     try:
         if suffix in ITK_SUFFIXES:

@@ -40,7 +40,7 @@ MOST_INFLATED = 2**29  # bytes of a deflated file: its readers inflate it at onc
 CODESTREAM = b"\xff\x4f\xff\x51"  # begins a JPEG 2000 image; its size follows, which need not be that of the header
 MOST_DECODED = 2**27  # numbers of such an image: GDCM takes memory for all that it states
 PREAMBLE, CHUNK = 144, 1 << 20  # bytes: before the group of the file's meta information ends; at a time
-# What tells slices or frames at one place apart, in this order: times, b-values, echoes, phases of the heart.
+# What distinguishes slices or frames at one place, in this order: times, b-values, echoes, phases of the heart.
 VOLUME_TAGS = (
     "TemporalPositionIdentifier",
     "TemporalPositionIndex",
@@ -200,12 +200,12 @@ def _read_file(path: Path, count: int, channel: int | None) -> list[Volume]:
             return _choose(path, [volume], "", count, channel)
         described = [(number, _describe_frame(header, number)) for number in range(1, frames + 1)]
         is_placed = all(tag in flat for _, flat in described for tag in PLACE_TAGS)
-        volumes, told = _split_volumes(described) if is_placed else ([], "")
+        volumes, differing = _split_volumes(described) if is_placed else ([], "")
         if len(volumes) < 2:
             raise BadInput(
                 f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
             )
-        chosen = _choose(path, volumes, told, count, channel)
+        chosen = _choose(path, volumes, differing, count, channel)
         for volume in chosen:
             _require_even(path, [f"frame {number}" for number, _ in volume], _places(volume))
         return [
@@ -252,10 +252,10 @@ def _affine(slices: Sequence[Slice]) -> NDArray[np.float64]:
 
 
 def _split_volumes(slices: Sequence[Slice]) -> tuple[list[list[Slice]], str]:
-    """Return the volumes that slices are of, each sorted by place, and what tells them apart, "" of one volume.
+    """Return the volumes that slices are of, each sorted by place, and what distinguishes them, "" of one volume.
 
     Slices are of several volumes if there are equally many at each place, and one tag has other values for each of
-    these, the same at all places; else, if their instances differ, the order of their numbers tells them apart.
+    these, the same at all places; else, if their instances differ, the order of their numbers distinguishes them.
     """
     places = _places(slices)
     order = np.argsort(places, kind="stable")
@@ -288,7 +288,7 @@ def _by_number(text: str) -> tuple[float, str]:
         return np.inf, text
 
 
-def _choose(path: Path, volumes: list[Any], told: str, count: int, channel: int | None) -> list[Any]:
+def _choose(path: Path, volumes: list[Any], differing: str, count: int, channel: int | None) -> list[Any]:
     """Return so many volumes: all, or the one that ``channel`` names."""
     number = len(volumes)
     if channel is not None and number == 1:
@@ -306,8 +306,8 @@ def _choose(path: Path, volumes: list[Any], told: str, count: int, channel: int 
     if number != count:
         choose = ", or name one by --channel, counted from 0" if count == 1 else ""
         raise BadInput(
-            f"{path}: holds {number} volumes, told apart by {told}; expected {count}: pass --channels {number} to read "
-            f"them all{choose}"
+            f"{path}: holds {number} volumes, which {differing} distinguishes; expected {count}: pass --channels "
+            f"{number} to read them all{choose}"
         )
     return volumes
 
@@ -345,11 +345,11 @@ def _read_volumes(folder: Path, files: Sequence[Path], count: int, channel: int 
         if not np.abs(apart).max() < 1e-3:
             raise BadInput(f"{path}: its ImageOrientationPatient is not that of {paths[0].name}; keep one series")
     with report_damage(folder, "DICOM series"):
-        volumes, told = _split_volumes(slices)
+        volumes, differing = _split_volumes(slices)
         for volume in volumes:
             require_sane(folder, (first.Columns, first.Rows, len(volume)))
             _require_even(folder, [path.name for path, _ in volume], _places(volume))
-        return [_read_slices(folder, volume) for volume in _choose(folder, volumes, told, count, channel)]
+        return [_read_slices(folder, volume) for volume in _choose(folder, volumes, differing, count, channel)]
 
 
 def _read_slices(folder: Path, slices: Sequence[Slice]) -> Volume:

@@ -82,7 +82,7 @@ def with_preamble(path: Path) -> Path | BytesIO:
         file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else ExplicitVRLittleEndian
     content = BytesIO()
     if file.file_meta.TransferSyntaxUID == ExplicitVRBigEndian:
-        for element in file.iterall():  # which pydicom decodes as it is looked at
+        for element in file.iterall():  # pydicom decodes each when it is read
             if element.tag == PIXELS and element.VR == "OW":
                 size = max(16, file.BitsAllocated) // 8
                 element.value = np.frombuffer(element.value, f">u{size}").astype(f"<u{size}").tobytes()

@@ -106,7 +106,7 @@ def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
 
 
 def _read_deep_tiff(path: Path) -> NDArray[Any] | None:
-    """Return (height, width, colours) of a TIFF file whose numbers Pillow cuts or does not read, by tifffile alone.
+    """Return (height, width, colours) of a TIFF file whose numbers Pillow cuts or does not read, by tifffile.
 
     `None` of any other file, and of one that tifffile does not decompress: its reader says what is wrong with it.
     """

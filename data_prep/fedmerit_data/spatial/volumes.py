@@ -371,11 +371,13 @@ def open_nifti(path: Path) -> Any:
     Raises:
         ValueError: it is of no such format.
     """
-    kinds = [kind for kind in nib.imageclasses.all_image_classes if kind.path_maybe_image(path)[0]]
-    if not kinds:
-        raise ValueError("of another format than its name says")
-    files = {"header": path, "image": voxel_file(path), "mat": path.with_suffix(".mat")}
-    return kinds[0].from_file_map({part: nib.FileHolder(file) for part, file in files.items()})
+    first_bytes = None
+    for kind in nib.imageclasses.all_image_classes:
+        is_of_kind, first_bytes = kind.path_maybe_image(path, first_bytes)
+        if is_of_kind:
+            files = {"header": path, "image": voxel_file(path), "mat": path.with_suffix(".mat")}
+            return kind.from_file_map({part: nib.FileHolder(file) for part, file in files.items()})
+    raise ValueError("of another format than its name says")
 
 
 def with_place_of(source: Any, image: Any) -> Any:

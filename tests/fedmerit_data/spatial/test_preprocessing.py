@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from monai.transforms import (
     BorderPad,
     Compose,
@@ -18,8 +19,11 @@ from scipy import ndimage
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded
 from fedmerit_data.spatial.preprocessing import (
+    CLIPPED,
+    EXACT,
     WINDOWS,
     Box,
+    _percentiles,
     box_around,
     central_box,
     lost_pieces,
@@ -229,3 +233,18 @@ def test_slices_are_resampled_to_a_distance(slices, height):
     assert abs(kept[0] * height - 60) <= height / 2 + 0.1
     assert abs((kept[-1] + 1) * height - 150) <= height / 2 + 0.1
     assert resample_slices(ramp, None) is ramp
+
+
+@pytest.mark.parametrize("size", [1, 7, 50_000, EXACT + 5, 1_500_001])
+def test_percentiles_are_those_of_sorted_values(size):
+    """Equal to the bit to NumPy's, or of fewer values to torch's, whatever the distribution."""
+    rng = np.random.default_rng(size)
+    background = np.where(rng.random(size) < 0.7, 0, rng.normal(300, 90, size))
+    for values in (rng.normal(size=size), background, rng.integers(0, 9, size), np.full(size, 5), np.arange(size)):
+        voxels = values.astype(np.float32)
+        if size > EXACT:
+            expected = np.percentile(voxels, CLIPPED).astype(np.float32)
+        else:
+            shares = torch.tensor([percent / 100 for percent in CLIPPED])
+            expected = torch.quantile(torch.from_numpy(voxels), shares).numpy()
+        assert _percentiles(voxels, CLIPPED) == expected.tolist()

@@ -374,11 +374,8 @@ def parametric_map(root, name, seed):
     values = (scan(seed).T / 7).astype(np.float32)
     unit = {"unit": codes.UCUM.NoUnits, "value_range": (-1e6, 1e6), "slope": 1, "intercept": 0}
     meaning = highdicom.pm.RealWorldValueMapping("1", "map", **unit)
-    uids = {"series_instance_uid": generate_uid(), "sop_instance_uid": generate_uid()}
-    made = {"contains_recognizable_visual_features": False, "real_world_value_mappings": [meaning]}
-    file = highdicom.pm.ParametricMap(
-        slices, values, series_number=7, instance_number=1, window_center=0, window_width=1, **MADE, **uids, **made
-    )
+    uids = (generate_uid(), 7, generate_uid(), 1)
+    file = highdicom.pm.ParametricMap(slices, values, *uids, *MADE.values(), False, [meaning], 0, 1)
     path = root / "A" / "images" / f"{name}.dcm"
     path.parent.mkdir(parents=True, exist_ok=True)
     file.save_as(path)
