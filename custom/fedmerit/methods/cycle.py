@@ -82,7 +82,33 @@ class CYCleState:
 
 
 @dataclass(frozen=True)
-class CYCle(Method, LearnsFromPeers):
+class DistillsFromPeers(Method, LearnsFromPeers):
+    """A method without a global model: after a warm-up each site also learns from its peers' predictions."""
+
+    # tuned on Dice: docs/studies/cycle-shifted-masks.md
+    lambda0: Annotated[float, Number(0), About("λ0; the paper: 50, of images of one class")] = 1.0
+    T: Annotated[float, Number(above=0), About("temperature, of CaPriDe; not given in the paper")] = 5.0
+    warmup: Annotated[
+        int, Count(), About("rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100")
+    ] = 8
+    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
+    exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
+    has_site_models: ClassVar[bool] = True
+    sums_updates: ClassVar[bool] = True
+
+    @property
+    def together(self) -> int:
+        """The first round in which sites learn from each other."""
+        return self.warmup
+
+    @property
+    def needs(self) -> Needs:
+        """A collaborative round."""
+        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} no site learns from another before")
+
+
+@dataclass(frozen=True)
+class CYCle(DistillsFromPeers):
     """A method whose sites do `learn_from`, and whose server does all other steps.
 
     Scoring is due in the first collaborative round and every R rounds after it. All sites share for it, and a site
@@ -98,17 +124,9 @@ class CYCle(Method, LearnsFromPeers):
     tau_opt: Annotated[float, Number(0, below=1), About("misalignment up to which r̃ is 1")] = 0.25
     tau_max: Annotated[float, Number(high=1, above=0), About("misalignment from which r̃ is 0")] = 0.75
     R: Annotated[int, Count(1), About("collaborative rounds from one scoring to the next; not given in the paper")] = 5
-    # tuned on Dice: docs/studies/cycle-shifted-masks.md
-    lambda0: Annotated[float, Number(0), About("λ0; the paper: 50, of images of one class")] = 1.0
-    T: Annotated[float, Number(above=0), About("temperature, of CaPriDe; not given in the paper")] = 5.0
-    warmup: Annotated[
-        int, Count(), About("rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100")
-    ] = 8
     warmup_by: Annotated[str, Choice(("own", "fedavg")), About("as one model; own, the paper's: local training")] = (
         "fedavg"
     )
-    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
-    exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
     score_loss: Annotated[
         str,
         Choice(OWN_LOSSES),
@@ -123,8 +141,6 @@ class CYCle(Method, LearnsFromPeers):
         ),
     ] = "agreement"
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
-    has_site_models: ClassVar[bool] = True
-    sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
@@ -149,11 +165,6 @@ class CYCle(Method, LearnsFromPeers):
     def together(self) -> int:
         """The first round in which sites learn from each other."""
         return self.warmup + (self.warmup_by == "fedavg" and self.warmup > 0)
-
-    @property
-    def needs(self) -> Needs:
-        """A collaborative round."""
-        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} no site learns from another before")
 
     def scores(self, round: int) -> bool:
         """Return whether all sites score all peers in a round: t mod R = 0, t counted from the first one together."""
@@ -312,19 +323,9 @@ class VPDLState:
 
 
 @dataclass(frozen=True)
-class VPDL(Method, LearnsFromPeers):
+class VPDL(DistillsFromPeers):
     """A distillation from all peers, of equal weight."""
 
-    # tuned on Dice: docs/studies/cycle-shifted-masks.md
-    lambda0: Annotated[float, Number(0), About("λ0; the paper: 50, of images of one class")] = 1.0
-    T: Annotated[float, Number(above=0), About("temperature, of CaPriDe")] = 5.0
-    warmup: Annotated[
-        int, Count(), About("rounds of local training before; a quarter of 30, as the paper's 25 of 100")
-    ] = 8
-    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
-    exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
-    has_site_models: ClassVar[bool] = True
-    sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="none",
         weights="none",
@@ -333,18 +334,13 @@ class VPDL(Method, LearnsFromPeers):
         paper="baseline of Tastan et al. 2025",
     )
 
-    @property
-    def needs(self) -> Needs:
-        """A collaborative round."""
-        return Needs(rounds=self.warmup + 1, why=f"with warmup={self.warmup} no site learns from another before")
-
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
         """Return the state before round 0: all sites start from one model (d,)."""
         return VPDLState(model.repeat(num_sites, 1), torch.tensor(0))
 
     def sharing(self, state: VPDLState) -> Sharing | None:
         """Return the sharing of all sites with all, or None during the warm-up."""
-        if state.round < self.warmup:
+        if state.round < self.together:
             return None
         n = len(state.models)
         weights = torch.full((n, n), 1 / max(1, n - 1), dtype=torch.float64)

@@ -73,20 +73,6 @@ def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
     return float(mannwhitneyu(one, other).statistic) / (len(one) * len(other))
 
 
-def roc(attackers: Iterable[float], honest: Iterable[float]) -> pd.DataFrame:
-    """Return the receiver operating characteristic: ``threshold, false_positive_rate, true_positive_rate``, 0 to 1.
-
-    From the threshold that flags no site to the one that flags all sites of known suspicion.
-    """
-    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (attackers, honest))
-    thresholds = np.concatenate([[np.inf], np.unique(np.concatenate([one, other]))[::-1]])
-    shares = {
-        name: [float((values >= threshold).mean()) if len(values) else math.nan for threshold in thresholds]
-        for name, values in (("false_positive_rate", other), ("true_positive_rate", one))
-    }
-    return pd.DataFrame({"threshold": thresholds, **shares})
-
-
 RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
 WINDOW = 5  # rounds of a mean
 

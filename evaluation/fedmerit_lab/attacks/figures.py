@@ -1,4 +1,4 @@
-"""Figures of a study of attacks: Figures 4 and 7 of Jiang et al. 2023, and the detection rates of rules."""
+"""Figures of a study of attacks: Figures 4 and 7 of Jiang et al. 2023."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from fedmerit_evaluation.figures.drawing import GREY, INK, STYLE, legend, method_style, panels, titled
+from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detection import FALSELY, RIGHTLY
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.papers.figures import lines_over_rounds
@@ -85,34 +83,3 @@ def lines(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
     """Draw Figure 7: a panel for each attacker, a line for each site over the rounds, the attacker's in bold."""
     by_title = {f"{site} attacks": table for site, table in values.items()}
     return lines_over_rounds(by_title, title, bold={f"{site} attacks": site for site in values})
-
-
-def detection_rate_figures(table: pd.DataFrame) -> dict[str, Figure]:
-    """Return a figure for each attack with a panel for each method; by name.
-
-    Args:
-        table: of `fedmerit_lab.attacks.detection.detection_rates`.
-    """
-    kinds = list(dict.fromkeys(table["Attack"])) if len(table) else []
-    return {f"detection-rates_{kind}": _figure(table[table["Attack"] == kind]) for kind in kinds}
-
-
-def _figure(table: pd.DataFrame) -> Figure:
-    methods, rules = list(dict.fromkeys(table["Method"])), list(dict.fromkeys(table["Rule"]))
-    looks = {rule: method_style(number) | {"marker": "o", "markersize": 4} for number, rule in enumerate(rules)}
-    with style.context(STYLE):
-        figure, axes = panels(len(methods), sharey=True)
-        for panel, method in zip(axes, methods, strict=True):
-            for rule, look in looks.items():
-                own = table[(table["Method"] == method) & (table["Rule"] == rule)].set_index("After rounds")
-                panel.plot(own.index, own[RIGHTLY], **look)
-                panel.plot(own.index, own[FALSELY], **{**look, "linestyle": ":", "marker": "x"})
-            panel.set(title=method, ylim=(-4, 104), xlabel="After rounds")
-            panel.set_xticks(sorted(set(table["After rounds"])))
-        titled(figure, "Percent of runs")
-        kinds = [
-            Line2D([], [], color=GREY, marker="o", markersize=4, label="only attackers flagged"),
-            Line2D([], [], color=GREY, marker="x", markersize=4, linestyle=":", label="honest site flagged"),
-        ]
-        legend(figure, [*kinds, *(Line2D([], [], label=rule, **look) for rule, look in looks.items())])
-    return figure

@@ -111,16 +111,6 @@ def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
 
 
-def rocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Return curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection.roc`."""
-    curves = [
-        detection.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
-        for key, both in _suspicions(attacks, results).items()
-        for name in DETECTOR_NAMES
-    ]
-    return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
-
-
 def _suspicions(
     attacks: Sequence[AttackedRun], results: Results
 ) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:

@@ -13,12 +13,11 @@ import torch
 from scipy.stats import beta
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.settings import GuardSettings
-from fedmerit_evaluation.figures.tables import Table, file_name
+from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.statistics.resampling import LEVEL
 from fedmerit_evaluation.studies.study import MethodSpec
-from fedmerit_lab.benchmarks.benchmark import Benchmark
+from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.arena import Case, play
 from fedmerit_lab.detection.detectors import others_detectors
 from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, Scenario, attacked
@@ -83,21 +82,17 @@ def play_all(bench: ArenaBench, out: Path, on_case: Callable[[str, int, int], No
     Raises:
         BadInput: an attack is unknown, or ``out`` holds federations of other options.
     """
-    cases, folder = bench.cases, out / "arena"
+
+    def player(method: str, scenario: str, attack: str, case: Case) -> Callable[[], list[Row]]:
+        named = {"method": method, "sites": case.sites, "scenario": scenario, "attack": attack, "seed": case.seed}
+        return lambda: [{**named, **row} for row in _play(case)]
+
+    cases = {
+        f"{method}, {case.sites} sites, {attack or scenario}, seed {case.seed}": player(method, scenario, attack, case)
+        for method, scenario, attack, case in bench.cases
+    }
     options = {"rounds": bench.rounds, "guard": asdict(bench.guard)}
-    if (folder / "options.json").exists() and read_json(folder / "options.json") != options:
-        raise BadInput(f"{out}: holds federations of other rounds or guard; choose another --out")
-    write_json(folder / "options.json", options)
-    rows: list[Row] = []
-    for number, (method, scenario, attack, case) in enumerate(cases):
-        what = f"{method}, {case.sites} sites, {attack or scenario}, seed {case.seed}"
-        file = folder / f"{file_name(what)}.json"
-        if not file.exists():
-            on_case(what, number, len(cases))
-            named = {"method": method, "sites": case.sites, "scenario": scenario, "attack": attack, "seed": case.seed}
-            write_json(file, [{**named, **row} for row in _play(case)])
-        rows += read_json(file)
-    return rows
+    return [row for rows in play_cases(out / "arena", cases, options, on_case) for row in rows]
 
 
 def _play(case: Case) -> list[Row]:
@@ -129,17 +124,14 @@ def _play(case: Case) -> list[Row]:
     ]
 
 
-def arena_tables(bench: ArenaBench, rows: Sequence[Row], out: Path) -> list[Table]:
-    """Write all rows as JSON, and return the tables of false alarms, of power, and of rewards."""
+def arena_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return the tables of false alarms, of power, and of rewards."""
     frame = pd.DataFrame(rows)
-    benchmark = Benchmark("arena", {"rounds": bench.rounds, "seeds": list(bench.seeds), "guard": asdict(bench.guard)})
-    benchmark.rows.extend(dict(row) for row in rows)
     honest, attacked = frame[frame["attack"] == ""], frame[frame["attack"] != ""]
     tables = [_rates(honest, "scenario", "false", "False alarms: runs with a verdict against any site")]
     if len(attacked):
         tables += [_rates(attacked, "attack", "detected", "Power: runs in which all attackers are detected")]
         tables += [_rewards(honest, attacked[attacked["detector"] == RUN_GUARD])]
-    benchmark.write_with(out, tables[0].frame)
     return tables
 
 

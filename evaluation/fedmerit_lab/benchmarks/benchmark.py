@@ -26,6 +26,7 @@ from fedmerit.version import PACKAGES, package_version
 from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
 from fedmerit_evaluation.figures.pages import save_png
+from fedmerit_evaluation.figures.tables import file_name
 
 LEAST = 5  # repetitions of which a median is worth printing
 Measure = Callable[[], Mapping[str, float]]
@@ -124,15 +125,43 @@ class Benchmark:
 
     def write(self, out: Path, figures: Mapping[str, Figure] | None = None) -> None:
         """Write ``<name>.json`` with all, ``<name>.csv`` with `table`, and the figures as PNG."""
-        self.write_with(out, self.table, figures)
-
-    def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
-        """Write the files of `write` with another table."""
         write_json(out / f"{self.name}.json", self._content)
-        write_csv(out / f"{self.name}.csv", table)
+        write_csv(out / f"{self.name}.csv", self.table)
         for name, figure in (figures or {}).items():
             save_png(out / f"{name}.png", png(figure))
         self._unfinished(out).unlink(missing_ok=True)
+
+
+def play_cases(
+    folder: Path,
+    cases: Mapping[str, Callable[[], Any]],
+    options: Mapping[str, Any],
+    on_case: Callable[[str, int, int], None] = lambda case, done, total: None,
+) -> list[Any]:
+    """Return the result of each case as JSON holds it; those of an earlier call are read from ``folder``.
+
+    Args:
+        folder: has a file for each case, and the options.
+        cases: by a description, what plays the case.
+        options: all that the results depend on, except what the descriptions say.
+        on_case: called before each case that is played with its description, how many are done, how many there are.
+
+    Raises:
+        BadInput: ``folder`` holds results of other options.
+    """
+    record, stated = folder / "options.json", json.loads(json.dumps(options))
+    if record.exists() and (before := read_json(record)) != stated:
+        changed = [name for name in stated if before.get(name) != stated[name]]
+        raise BadInput(f"{folder}: holds results with other {', '.join(changed)}; choose another --out")
+    write_json(record, stated)
+    results = []
+    for number, (case, play) in enumerate(cases.items()):
+        file = folder / f"{file_name(case)}.json"
+        if not file.exists():
+            on_case(case, number, len(cases))
+            write_json(file, play())
+        results.append(read_json(file))
+    return results
 
 
 def timed(work: Callable[[], Any]) -> Measure:

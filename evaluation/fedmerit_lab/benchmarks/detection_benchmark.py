@@ -11,20 +11,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from matplotlib import style
-from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import COLUMNS
-from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import LEVEL, draw_over_seeds
 from fedmerit_evaluation.studies.study import MethodSpec
 from fedmerit_lab.attacks.detection import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, ThresholdDetector
-from fedmerit_lab.benchmarks.benchmark import Benchmark, lines
+from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows, Training, monitor
 from fedmerit_lab.detection.scenarios import HONEST, SITE_ATTACKS, assign_roles
 
@@ -39,8 +35,6 @@ class DetectionBench:
         attacks: names of `SITE_ATTACKS`.
         seeds: of every federation.
         after: rounds of an attack after which detection is scored.
-        guard: "on" or "off".
-        on_verdict: what a verdict does.
         attacker: the site that attacks; None: the last.
         outlier: the honest site of other images; None: none is known.
         rounds: of every federation.
@@ -52,8 +46,6 @@ class DetectionBench:
     attacks: Sequence[str]
     seeds: Sequence[int]
     after: int = 10
-    guard: str = "on"
-    on_verdict: str = "withhold"
     attacker: str | None = None
     outlier: str | None = None
     rounds: int = 15
@@ -71,17 +63,14 @@ class DetectionBench:
             "sites": str(self.sites.resolve()),
             "attacker": self.attacker,
             "outlier": self.outlier,
-            "guard": self.guard,
-            "on_verdict": self.on_verdict,
             "rounds": self.rounds,
             "settings": dict(self.settings),
         }
 
     def training(self, method: MethodSpec) -> Training:
         """Return how the federations of a method are trained; `BadInput` if a site is not there."""
-        settings = {"guard": self.guard, "on_verdict": self.on_verdict, **self.settings}
         roles = assign_roles(self.sites, self.attacker, self.outlier)
-        return Training(self.sites, roles, self.rounds, settings, method.method, method.settings)
+        return Training(self.sites, roles, self.rounds, self.settings, method.method, method.settings)
 
 
 def federations(
@@ -101,74 +90,25 @@ def federations(
         if attack not in SITE_ATTACKS:
             raise BadInput(f"--attacks {attack}: unknown; there are {'; '.join(SITE_ATTACKS)}")
     assign_roles(bench.sites, bench.attacker, bench.outlier)  # before anything is written
-    record = out / "federations" / "options.json"
-    options = bench.to_dict()
-    if record.exists() and (before := read_json(record)) != options:
-        changed = [name for name in options if before.get(name) != options[name]]
-        raise BadInput(f"{out}: holds federations with other {', '.join(changed)}; choose another --out")
-    write_json(record, options)
-    found = []
-    for number, (method, attack, seed) in enumerate(bench.cases):
-        name = file_name(f"{method.label}_{attack}_seed{seed}")
-        file = out / "federations" / f"{name}.json"
-        if not file.exists():
-            on_case(f"{method.label}, {attack}, seed {seed}", number, len(bench.cases))
-            training = bench.training(method)
-            write_json(file, monitor(training, method.label, attack, seed, out / "runs" / name).to_json())
-        found.append(MonitoredFederation.from_json(read_json(file)))
-    return found
+
+    def player(what: str, method: MethodSpec, attack: str, seed: int) -> Callable[[], Mapping[str, Any]]:
+        run = out / "runs" / file_name(what)
+        return lambda: monitor(bench.training(method), method.label, attack, seed, run).to_json()
+
+    named = {f"{method.label}, {attack}, seed {seed}": (method, attack, seed) for method, attack, seed in bench.cases}
+    cases = {what: player(what, *case) for what, case in named.items()}
+    played = play_cases(out / "federations", cases, bench.to_dict(), on_case)
+    return [MonitoredFederation.from_json(content) for content in played]
 
 
-def detection(bench: DetectionBench, found: Sequence[MonitoredFederation], out: Path) -> list[Table]:
-    """Write JSON, CSV and figures, and return the tables.
-
-    Args:
-        bench: the options.
-        found: by `federations`.
-        out: folder of ``detection.json`` (every round), ``detection.csv`` (the first table) and figures.
-    """
+def detection_tables(bench: DetectionBench, found: Sequence[MonitoredFederation]) -> list[Table]:
+    """Return the tables of the detectors, of false positives, and of rewards from attacks."""
     results = detector_results(found)
-    table, rounds = detection_table(results, bench.after), results_by_round(results)
-    benchmark = Benchmark("detection", bench.to_dict() | {"seeds": list(bench.seeds), "after": bench.after})
-    benchmark.rows.extend(_json_row(row) for row in rounds.to_dict("records"))
-    benchmark.write_with(out, table.frame, _figures(table.frame, rounds))
-    return [table, false_positive_table(results), attack_reward_table(found, bench.after)]
-
-
-def _json_row(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): None if isinstance(value, float) and np.isnan(value) else value for name, value in row.items()}
-
-
-def _figures(table: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Figure]:
-    """Return by method, a map of the detectors' AUROC by attack, and lines of its mean over attacks by round."""
-    figures = {}
-    for method, rows in table.groupby("Method", sort=False):
-        name = file_name(str(method))
-        figures[f"detection-{name}"] = _map(rows.pivot(index="Attack", columns="Detector", values="AUROC"), str(method))
-        means = rounds[rounds["Method"] == method].groupby(["Detector", "Round"], sort=False)["AUROC"].mean()
-        series = {
-            str(detector): (list(part.index.get_level_values("Round")), list(part))
-            for detector, part in means.groupby(level="Detector", sort=False)
-        }
-        figures[f"rounds-{name}"] = lines(series, "Round", "AUROC, mean over attacks", log=False)
-    return figures
-
-
-def _map(cells: pd.DataFrame, title: str) -> Figure:
-    with style.context([STYLE, {"axes.grid": False, "font.size": 8}]):
-        figure = Figure(
-            figsize=(2.4 + 0.6 * len(cells.columns), 1.6 + 0.24 * len(cells)), dpi=160, layout="constrained"
-        )
-        panel = figure.subplots()
-        panel.imshow(cells.to_numpy(float), vmin=0, vmax=1, cmap="Blues", aspect="auto")
-        for (row, column), value in np.ndenumerate(cells.to_numpy(float)):
-            ink = "white" if value > 0.6 else INK
-            text = "" if np.isnan(value) else f"{value:.2f}"
-            panel.text(column, row, text, ha="center", va="center", color=ink, size=7)
-        panel.set_xticks(range(len(cells.columns)), cells.columns, rotation=60, ha="right")
-        panel.set_yticks(range(len(cells)), cells.index)
-        panel.set_title(f"AUROC of detectors ({title})")
-    return figure
+    return [
+        detection_table(results, bench.after),
+        false_positive_table(results),
+        attack_reward_table(found, bench.after),
+    ]
 
 
 BY_EVIDENCE = ("small norm", "large norm", "previous step", "near duplicate", "opposed")  # of `DETECTORS`
@@ -312,21 +252,6 @@ def false_positive_table(found: Sequence[DetectorResult]) -> Table:
 
 def _percent(flags: Sequence[bool]) -> float:
     return 100 * float(np.mean(flags)) if flags else float("nan")
-
-
-def results_by_round(found: Sequence[DetectorResult]) -> pd.DataFrame:
-    """Return method, attack, detector, round: AUROC and F1, means over seeds with the ends of their CI."""
-    rows = []
-    for key, group in _by(_attacked(found), _key).items():
-        for round in range(min(one.federation.rounds for one in group)):
-            row: dict[str, object] = {**dict(zip(KEY, key, strict=True)), "Round": round, "Seeds": len(group)}
-            for name, values in (
-                ("AUROC", [one.auroc(round) for one in group]),
-                ("F1", [one.f1(round) for one in group]),
-            ):
-                row[name], row[f"{name}, low"], row[f"{name}, high"] = mean_over_seeds(values)
-            rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def attack_reward_table(federations: Sequence[MonitoredFederation], after: int) -> Table:

@@ -18,12 +18,11 @@ from scipy.stats import pearsonr
 
 from fedmerit.contract.games import compute_values
 from fedmerit.contract.vectors import aggregate
-from fedmerit.files import read_json, write_json
 from fedmerit.schema.configuration.settings import GuardSettings
-from fedmerit_evaluation.figures.tables import Table, file_name
+from fedmerit_evaluation.figures.tables import Table
 from fedmerit_lab.attacks.forecasters import Forecaster
 from fedmerit_lab.attacks.free_riders import Delta, Noise, Replay, Zero
-from fedmerit_lab.benchmarks.benchmark import Benchmark
+from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.arena import Case, Federation
 from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, Scenario, unchanged
 from fedmerit_lab.detection.small_trainings import generate_images, soft_scores
@@ -74,20 +73,21 @@ def _pays(scenario: Scenario) -> bool:
 
 
 def play_all(bench: PayBench, out: Path, on_case: Callable[[str, int, int], None] = lambda *_: None) -> list[Row]:
-    """Play every federation that is not done yet, and return a row for each."""
-    folder, cases = out / "pay", bench.cases
-    rows: list[Row] = []
-    for number, (kind, name, case) in enumerate(cases):
-        what = (
-            f"{kind}, {name}, {case.sites} sites, seed {case.seed}, {case.rounds} rounds, {case.server_images} images"
-        )
-        file = folder / f"{file_name(what)}.json"
-        if not file.exists():
-            on_case(what, number, len(cases))
-            found = {"kind": kind, "name": name, "sites": case.sites, "seed": case.seed, **_play(kind, name, case)}
-            write_json(file, found)
-        rows.append(read_json(file))
-    return rows
+    """Play every federation that is not done yet, and return a row for each.
+
+    Raises:
+        BadInput: ``out`` holds federations of other options.
+    """
+
+    def player(kind: str, name: str, case: Case) -> Callable[[], Row]:
+        named = {"kind": kind, "name": name, "sites": case.sites, "seed": case.seed}
+        return lambda: {**named, **_play(kind, name, case)}
+
+    cases = {
+        f"{kind}, {name}, {case.sites} sites, seed {case.seed}": player(kind, name, case)
+        for kind, name, case in bench.cases
+    }
+    return play_cases(out / "pay", cases, {"rounds": bench.rounds, "images": bench.images}, on_case)
 
 
 def _play(kind: str, name: str, case: Case) -> dict[str, Any]:
@@ -137,16 +137,11 @@ def retrained_shares(case: Case) -> NDArray[np.float64]:
     return np.asarray(values / values.sum())
 
 
-def pay_tables(bench: PayBench, rows: Sequence[Row], out: Path) -> list[Table]:
-    """Write all rows as JSON, and return the tables of attackers' and of honest sites' pay."""
-    options = {"rounds": bench.rounds, "seeds": list(bench.seeds), "images": bench.images}
-    benchmark = Benchmark("pay", options)
-    benchmark.rows.extend(dict(row) for row in rows)
+def pay_tables(rows: Sequence[Row]) -> list[Table]:
+    """Return the tables of attackers' and of honest sites' pay."""
     frame = pd.DataFrame(rows)
     usual = frame[frame["name"] == USUAL].set_index(["sites", "seed"])
-    tables = [_attackers(frame[frame["kind"] == "attack"], usual), _honest(frame[frame["kind"] == "honest"])]
-    benchmark.write_with(out, tables[0].frame)
-    return tables
+    return [_attackers(frame[frame["kind"] == "attack"], usual), _honest(frame[frame["kind"] == "honest"])]
 
 
 def _attackers(frame: pd.DataFrame, usual: pd.DataFrame) -> Table:

@@ -367,18 +367,18 @@ def detection(
         raise BadInput("--sites, --generated: give only one of them")
     folder = generated_sites(out, generated) if generated else sites
     chosen, numbers = parse_methods(methods, attacked=True), parse_seeds(seeds)
-    settings = {name: value for name, value in asked.all_settings.items() if name not in ("guard", "on_verdict")}
+    settings = {"guard": "on", **asked.all_settings}
 
     def on_case(case: str, done: int, of: int) -> None:
         console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
 
     if folder is None:
         named = {"all": tuple(ATTACKS)}.get(attacks, tuple(attacks.split(";")))
-        guard = read(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings", texts=True)
+        guard = read(GuardSettings, settings, "settings of small trainings", texts=True)
         small = arena.ArenaBench(
             chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
         )
-        show(arena.arena_tables(small, arena.play_all(small, out, on_case), out), out)
+        show(arena.arena_tables(arena.play_all(small, out, on_case)), out)
     else:
         named = {"all": tuple(SITE_ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
         wanted = bench.DetectionBench(
@@ -387,14 +387,12 @@ def detection(
             [name.strip() for name in named],
             numbers,
             after,
-            asked.all_settings.get("guard", "on"),
-            asked.all_settings.get("on_verdict", "withhold"),
             attacker,
             outlier or ("site5" if generated else None),
             rounds,
             settings,
         )
-        show(bench.detection(wanted, bench.federations(wanted, out, on_case), out), out)
+        show(bench.detection_tables(wanted, bench.federations(wanted, out, on_case)), out)
     console.print(f"all measurements: {out}", soft_wrap=True)
 
 
@@ -422,7 +420,7 @@ def pay(
     def on_case(case: str, done: int, of: int) -> None:
         console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
 
-    show(pay_tables(bench, play_all(bench, out, on_case), out), out)
+    show(pay_tables(play_all(bench, out, on_case)), out)
     console.print(f"all measurements: {out}", soft_wrap=True)
 
 

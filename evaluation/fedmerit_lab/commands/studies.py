@@ -188,8 +188,8 @@ def attacks(
     from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
     from fedmerit_lab.attacks.attacked_runs import collect_results
     from fedmerit_lab.attacks.detection import detection_rates
-    from fedmerit_lab.attacks.figures import detection_rate_figures, figures
-    from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, rocs, tables
+    from fedmerit_lab.attacks.figures import figures
+    from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, tables
 
     numbers = parse_integers(after, "--after", least=1)
     options = asked.for_study()
@@ -205,9 +205,8 @@ def attacks(
     else:
         rates = detection_rates(runs, results, sorted({min(number, asked.rounds) for number in numbers}))
         show([*tables(runs, results), *[rates][: len(rates.frame)]], out)
-        details = {"runs": outcomes(runs, results), "roc": rocs(runs, results)}
-        write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
-        for name, figure in (figures(runs, results) | detection_rate_figures(rates.frame)).items():
+        write_tables([Table("runs", "", outcomes(runs, results))], out / "tables")
+        for name, figure in figures(runs, results).items():
             save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
     console.print(f"runs, tables and figures: {out}", soft_wrap=True)
 

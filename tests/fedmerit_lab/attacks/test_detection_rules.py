@@ -19,7 +19,7 @@ from fedmerit_lab.attacks.detection import (
     detection_rates,
     low_losses,
 )
-from fedmerit_lab.attacks.figures import detection_rate_figures, figures
+from fedmerit_lab.attacks.figures import figures
 
 SITES = ("A", "B", "C", "D")
 
@@ -96,25 +96,6 @@ def test_tied_sites_share_the_highest_suspicion():
     assert _summary([equal], [equal])["Attacker highest [%]"] == 25
     two = _Detected(frozenset("A"), frozenset(), pd.Series([2.0, 0.0, 2.0, 0.0], index=list(SITES)))
     assert _summary([two], [two])["Attacker highest [%]"] == 50
-
-
-def test_rates_are_a_figure_for_each_attack_and_a_panel_for_each_method():
-    rows = [
-        {"Method": method, "Attack": kind, "After rounds": after, "Rule": rule, RIGHTLY: after * share, FALSELY: share}
-        for method in ("fedce", "fedce:augmentation=none")
-        for kind in ("repeat", "zero")
-        for after in (10, 30)
-        for share, rule in enumerate(("free-rider value", "training loss"), start=1)
-    ]
-    drawn = detection_rate_figures(pd.DataFrame(rows))
-    assert list(drawn) == ["detection-rates_repeat", "detection-rates_zero"]
-    figure = drawn["detection-rates_repeat"]
-    titles = [panel.get_title() or panel.get_title(loc="left") for panel in figure.axes]
-    assert titles == ["fedce", "fedce:augmentation=none"]
-    lines = [line.get_ydata().tolist() for line in figure.axes[0].get_lines()]
-    assert lines == [[10, 30], [1, 1], [20, 60], [2, 2]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == ["free-rider value", "training loss"]
-    assert detection_rate_figures(pd.DataFrame()) == {}
 
 
 def test_figures_4_and_7_show_each_attacker_in_turn(study):

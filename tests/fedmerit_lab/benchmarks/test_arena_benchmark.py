@@ -30,7 +30,7 @@ def one_scenario(monkeypatch):
     monkeypatch.setitem(DETECTORS, "suspicious", Suspicious)
 
 
-def test_rows_are_stored_and_become_tables(one_scenario, undrawn, tmp_path):
+def test_rows_are_stored_and_become_tables(one_scenario, tmp_path):
     rows = play_all(bench(), tmp_path)
     assert [(row["attack"], row["detector"], row["false"], row["detected"]) for row in rows] == [
         ("", "guard", False, None),
@@ -39,11 +39,11 @@ def test_rows_are_stored_and_become_tables(one_scenario, undrawn, tmp_path):
         ("zero update", "suspicious", False, True),
     ]
     assert play_all(bench(), tmp_path, lambda *_: pytest.fail("played again")) == rows
-    false, power, rewards = arena_tables(bench(), rows, tmp_path)
+    false, power, rewards = arena_tables(rows)
     assert false.frame.set_index("Detector")["All [%]"].to_dict() == {"guard": 0, "suspicious": 100}
     assert power.frame.set_index("Detector").loc["guard", "3 sites [%]"] == 100
     assert rewards.frame.loc[0, "Reward [points]"] < -10
-    with pytest.raises(BadInput, match="other rounds or guard"):
+    with pytest.raises(BadInput, match="results with other rounds;"):
         play_all(bench(rounds=5), tmp_path)
 
 

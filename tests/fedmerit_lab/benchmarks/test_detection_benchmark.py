@@ -1,18 +1,17 @@
 """The comparison of detectors: its federations, their storage, and its tables."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from made_federations import federation, honest
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
+from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import detection_benchmark as module
-from fedmerit_lab.benchmarks.detection_benchmark import DetectionBench, detection, federations
+from fedmerit_lab.benchmarks.detection_benchmark import DetectionBench, detection_tables, federations
 from fedmerit_lab.detection.scenarios import Roles, assign_roles
 
 SITES, ROLES = Path("sites"), Roles("site6", "site1", "site2", "site4")
@@ -62,12 +61,15 @@ def test_federations_are_trained_once_and_stored(monitored, tmp_path):
     assert [(one.method, one.attack, one.seed) for one in found] == expected
     assert cases[0] == ("fedavg, honest, seed 0", 0, 8)
     training, *case = monitored[3]
-    assert case == ["fedce:combine=plus", "zero update", 0, tmp_path / "runs" / "fedce_combine-plus_zero_update_seed0"]
+    assert case == [
+        "fedce:combine=plus",
+        "zero update",
+        0,
+        tmp_path / "runs" / file_name("fedce:combine=plus, zero update, seed 0"),
+    ]
     assert (training.method, training.parameters, training.rounds) == ("fedce", {"combine": "plus"}, 15)
-    assert training.settings == {"guard": "on", "on_verdict": "withhold"}
     assert training.roles == ROLES
-    assert (tmp_path / "federations" / "fedce_combine-plus_zero_update_seed1.json").exists()
-    (tmp_path / "federations" / "fedavg_honest_seed1.json").unlink()
+    (tmp_path / "federations" / f"{file_name('fedavg, honest, seed 1')}.json").unlink()
     assert federations(bench(), tmp_path) == found
     assert [one[1:4] for one in monitored[8:]] == [("fedavg", "honest", 1)]
     assert len(federations(bench(seeds=[0, 1, 2]), tmp_path)) == 12  # another seed is added
@@ -75,7 +77,7 @@ def test_federations_are_trained_once_and_stored(monitored, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"guard": "off"}, "other guard;"), ({"on_verdict": "show", "rounds": 9}, "on_verdict, rounds")],
+    [({"settings": {"guard": "off"}}, "other settings;"), ({"attacker": "site1", "rounds": 9}, "attacker, rounds")],
 )
 def test_federations_of_other_options_are_not_mixed(monitored, tmp_path, changes, words):
     federations(bench(), tmp_path)
@@ -107,24 +109,18 @@ def test_federations_of_site_folders_depend_on_sites_roles_and_settings(monitore
     options = {"sites": sites, "methods": parse_methods("fedce"), "seeds": [3], "settings": {"width": "2"}, "rounds": 4}
     asked = bench(**options)
     assert asked.to_dict() == {
-        "sites": str(sites.resolve()), "attacker": None, "outlier": None, "guard": "on", "on_verdict": "withhold",
-        "rounds": 4, "settings": {"width": "2"},
+        "sites": str(sites.resolve()), "attacker": None, "outlier": None, "rounds": 4, "settings": {"width": "2"},
     }  # fmt: skip
     federations(asked, tmp_path / "out")
     training = monitored[1][0]
     assert (training.sites, training.rounds, training.method) == (sites, 4, "fedce")
-    assert training.settings == {"guard": "on", "on_verdict": "withhold", "width": "2"}
+    assert training.settings == {"width": "2"}
     assert training.roles == Roles("Dogwood", "Alder", "Birch", "")
 
 
-def test_tables_figures_and_rounds_are_written(monitored, undrawn, tmp_path):
+def test_tables_hold_each_detector_of_the_attacked_federations(monitored, tmp_path):
     asked = bench(methods=parse_methods("fedce"), after=2)
-    tables = detection(asked, federations(asked, tmp_path), tmp_path)
+    tables = detection_tables(asked, federations(asked, tmp_path))
     found = tables[0].frame.set_index("Detector")
     assert found.loc["one", ["AUROC", "Detected [%]"]].to_list() == [1, 100]
-    assert pd.read_csv(tmp_path / "detection.csv").set_index("Detector").loc["one", "AUROC"] == 1
-    content = json.loads((tmp_path / "detection.json").read_text())
-    assert (content["settings"]["seeds"], content["settings"]["after"]) == ([0, 1], 2)
-    rounds = [row for row in content["measured"] if row["Detector"] == "one"]
-    assert {(row["Round"], row["AUROC"]) for row in rounds} == {(0, 1), (1, 1)}
-    assert {file.stem for file in tmp_path.glob("*.png")} == {"detection-fedce", "rounds-fedce"}
+    assert [table.name for table in tables] == ["detection", "false-positives", "attack-rewards"]

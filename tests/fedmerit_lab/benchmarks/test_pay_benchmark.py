@@ -26,7 +26,7 @@ def bench(monkeypatch):
 
 def test_pay_tables_show_that_a_forecaster_earns_less_than_who_trains(bench, tmp_path):
     rows = play_all(bench, tmp_path)
-    attackers, honest = pay_tables(bench, rows, tmp_path)
+    attackers, honest = pay_tables(rows)
     pay = attackers.frame.set_index("Attack")["All [%]"]
     assert pay["forecast by block"] < pay["public images"]
     found = honest.frame.set_index("Scenario")

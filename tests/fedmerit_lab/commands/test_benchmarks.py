@@ -179,11 +179,10 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
     bench("detection", *given)
     table = pd.read_csv(out / "tables" / "arena-detected.csv").set_index("Attack")
     assert table.loc["zero update", "3 sites [%]"] == 100
-    assert json.loads((out / "arena.json").read_text())["settings"]["seeds"] == [0]
     assert (out / "tables" / "arena-rewards.csv").exists()
     other = fedmerit("lab", "bench", "detection", "--out", out, *given, "--set", "on_verdict=show")
     assert other.exit_code == 2
-    assert "other rounds or guard" in other.stderr
+    assert "results with other guard;" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,7 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
         (("aggregation", "--methods", "fedci"), "needs more than updates"),
         (("aggregation", "--methods", "fedprix"), "--methods fedprix: unknown"),
-        (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
+        (("methods", "--sites", "S", "--methods", "fedprix"), "--methods 'fedprix': unknown"),
         (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
         (("values", "--estimators", "shap"), "--estimators 'shap': unknown"),
         (("values", "--scenarios", "noisy:sites=4"), "noisy"),
