@@ -31,7 +31,8 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     Raises:
         BadInput: the file cannot be read, or lacks a column.
     """
-    expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
+    what = f"the columns {', '.join(columns)}, as " if columns else ""
+    expected = f"expected {what}CSV in UTF-8, as spreadsheets save by that name"
     if file.suffix.lower() in SPREADSHEETS:
         return _read_sheet(file, columns)
     try:

@@ -590,9 +590,13 @@ def _choose_masks(
         masks = folders if len(folders) == len(group.masks) else masks
     if len(masks) < len(group.masks):
         masks = {mask.item.key: mask for mask in group.masks}
-    chosen = sorted(masks.keys() & set(organs))
-    if chosen:
-        return [masks[name] for name in chosen], tuple(chosen), _without(masks, chosen, UNNAMED)
+    times = Counter(mask.stem for mask in group.masks)
+    by_name = {mask.stem.casefold(): mask for mask in group.masks if times[mask.stem] == 1}
+    by_name |= {name.casefold(): mask for name, mask in masks.items()}
+    named = {organ: by_name[organ.casefold()] for organ in sorted(organs) if organ.casefold() in by_name}
+    if named:
+        others = [(mask, UNNAMED) for mask in group.masks if mask not in named.values()]
+        return [*named.values()], tuple(named), others
     if len(masks) == 1:
         return [*masks.values()], (), []
     plain = [name for name in masks if not name]

@@ -74,9 +74,12 @@ def _by_table(file: Path, column: str, what: str) -> Lookup:
         keys = case_keys(case)
         found = [(keys.index(key), values[key]) for values in columns.values() for key in keys if key in values]
         if not found:
+            plain = {_without_zeros(key) for key in keys}
+            near = [value for values in columns.values() for value in values if _without_zeros(value) in plain]
+            dropped = f"; {near[0]} differs only by zeros, which spreadsheets drop: write {keys[0]}" if near else ""
             raise BadInput(
                 f"{file}: no row names case {case.name} ({case.image}); expected {' or '.join(keys[:2])} in one of the "
-                f"columns {', '.join(columns)}"
+                f"columns {', '.join(columns)}{dropped}"
             )
         named = min(found, key=lambda one: (one[0], len(one[1])))[1] - {""}
         if len(named) != 1:
@@ -84,6 +87,11 @@ def _by_table(file: Path, column: str, what: str) -> Lookup:
         return next(iter(named))
 
     return find
+
+
+def _without_zeros(name: str) -> str:
+    """Return a name in small letters without zeros before its numbers."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
 
 
 def case_keys(case: RawCase) -> list[str]:
@@ -281,7 +289,7 @@ def similar_names(names: Iterable[str]) -> list[tuple[str, ...]]:
     every = sorted(set(names))
     by: dict[str, dict[str, set[str]]] = {"plain": defaultdict(set), "visit": defaultdict(set)}
     for name in every:
-        plain = re.sub(r"(?<!\d)0+(?=\d)", "", name.casefold())
+        plain = _without_zeros(name)
         by["plain"][plain].add(name)
         by["visit"][VISIT.sub("", plain) or plain].add(name)
     known, continued = set(every), defaultdict[str, set[str]](set)

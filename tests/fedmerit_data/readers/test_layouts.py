@@ -155,6 +155,18 @@ def test_find_sites_takes_organs_by_what_names_of_masks_do_not_share(tmp_path):
     assert [(case.name, case.organs) for case in site.cases] == [(f"P{number}_nifti", ("tumor",)) for number in (1, 2)]
 
 
+@pytest.mark.parametrize("organ", ["tumor", "Tumor", "Tumor_seg", "tumor_seg"])
+def test_find_sites_takes_organs_by_the_names_of_files_too(tmp_path, organ):
+    for number in (1, 2):
+        for name in ("T1", "Tumor_seg", "brain_mask"):
+            save_nifti(tmp_path / f"P{number}" / f"{name}.nii.gz", box())
+    kind = generic.generic_kind({"core": (organ,)}, channels=1)
+    (site,) = kind.find_sites(tmp_path)
+    assert [(case.label.name, case.more) for case in site.cases] == [("Tumor_seg.nii.gz", ())] * 2
+    assert {reason for _, reason in site.left_out} == {"an organ that --labels does not name"}
+    assert kind.decode(site.cases[0]).label.sum() == box().sum()
+
+
 def test_find_sites_pairs_masks_with_folders_of_their_number(tmp_path):
     for number in (1, 2, 10):
         image, mask = f"CT/PAT_{number:04d}/2015-1-3/ax.nii.gz", f"TCIA_labels-02-05-2017/label{number:04d}.nii.gz"

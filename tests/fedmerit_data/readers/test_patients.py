@@ -213,3 +213,10 @@ def test_prepare_visits_by_name_are_reported_and_checked(tmp_path):
     reported = [finding for finding in examine(tmp_path / "sites").findings if finding.kind == "similar patients"]
     assert len(reported) == apart
     assert all("genius" not in str(finding.shareable) for finding in reported)
+
+
+def test_read_lookup_case_whose_zeros_a_spreadsheet_dropped_is_named(tmp_path):
+    (tmp_path / "sheet.csv").write_text("case;patient\n7;K1\n")
+    lookup = read_lookup(f"{tmp_path / 'sheet.csv'}:patient", "patient")
+    with pytest.raises(BadInput, match=r"no row names case 007.*; 7 differs only by zeros.*: write 007$"):
+        lookup(case("007"))
