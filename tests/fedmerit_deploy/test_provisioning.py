@@ -82,7 +82,7 @@ def test_project_names_builder_of_encryption_keys_that_exists():
         ({"server": "10.0.0.256"}, "server '10.0.0.256': is no address"),
         ({"ports": (8002, 0)}, "port 0: expected 1 to 65535"),
         ({"admins": {"b.org": "lead"}}, "admin 'b.org': cannot be used; expected an e-mail address"),
-        ({"admins": {"a@b.org": "boss"}}, "admin a@b.org: role 'boss' is unknown; expected one of "),
+        ({"admins": {"a@b.org": "boss"}}, "admin a@b.org: role 'boss': unknown; expected one of "),
         ({"admins": {"a@b.org": "member"}}, "--admin: nobody could submit a job; give one the role project_admin or"),
     ],
 )

@@ -189,12 +189,12 @@ def test_ledger_holds_the_digests_of_what_sites_sent(trained):
 
 @pytest.mark.parametrize("engine", ["local", "sim"])
 def test_run_json_says_what_was_run(trained, simulated, sites, engine):
-    run = trained("combine=plus") if engine == "local" else simulated
+    run = trained() if engine == "local" else simulated
     info = read_run(run)
     expected = {
         "run": "run",
         "method": "fedce",
-        "parameters": {"combine": "plus" if engine == "local" else "times", "error": "absolute"},
+        "parameters": {"combine": "times", "error": "absolute"},
         "seed": 0,
         "rounds": 3,
         "engine": engine,

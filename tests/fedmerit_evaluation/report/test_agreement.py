@@ -196,6 +196,7 @@ def test_hospital_sees_its_own_value(tmp_path: Path) -> None:
     assert model.agreements == ()
 
 
+@pytest.mark.slow  # `test_ground_truths.py` has the note
 def test_ground_truth_of_other_images_is_a_limit_of_both_reports(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "run", rounds=2, site_digests=dict.fromkeys(SITES, "a"))]
     ground_truth = _ground_truth(tmp_path / "ground_truth", seeds=(0,))

@@ -102,6 +102,7 @@ def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -
     assert "local training; left of 0" in draw_figures(_of_runs(*folders))["gains"].caption
 
 
+@pytest.mark.slow
 def test_of_more_methods_than_colours_the_reports_is_drawn(tmp_path: Path) -> None:
     methods = ["standalone", "fedavg", "fedce", "cgsv", "cffl", "rffl", "dw", "eu", "rr", "qfedavg"]
     folders = [make_run(tmp_path / method, method=method, rounds=1) for method in methods]

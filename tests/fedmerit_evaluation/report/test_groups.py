@@ -89,6 +89,7 @@ def test_compare_groups_intervals_hold_the_gap():
     assert 88 <= held <= 100
 
 
+@pytest.mark.slow
 def test_report_groups_are_those_of_the_site_folders_of_the_run(tmp_path):
     """Also in the report for one hospital; folders that were prepared otherwise since are not of its patients."""
     sites = make_sites(tmp_path / "sites")

@@ -258,6 +258,7 @@ def test_page_and_files_hold_no_other_name_nor_number_of_images(tmp_path: Path) 
     assert str(tmp_path).encode() not in content
 
 
+@pytest.mark.slow
 def test_search_finds_names_in_the_report_on_all(tmp_path: Path) -> None:
     steering = _everything(write_report(_runs(tmp_path)[-1:], tmp_path / "all" / "report.html", images=False))
     assert all(other.encode() in steering for other in OTHERS)

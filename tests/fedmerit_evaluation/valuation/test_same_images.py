@@ -29,7 +29,7 @@ def sites(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["on", "off"])
+@pytest.fixture(scope="module", params=["on", pytest.param("off", marks=pytest.mark.slow)])
 def run(request, sites, tmp_path_factory):
     """With the guard sites enrol, without it their prepared folders say what they hold: never change it."""
     run = tmp_path_factory.mktemp("twins") / request.param

@@ -66,6 +66,7 @@ def test_every_run_is_planned(sites, tmp_path):
     assert collect_results(attacks).rows.empty
 
 
+@pytest.mark.slow
 def test_every_attack_is_run_on_every_fold(folded_sites, tmp_path):
     options, items = {"sites": folded_sites, "rounds": 3}, parse_methods("fedavg")
     planned = prepare(tmp_path, items, ["zero", "split"], ["site1"], [0, 1], SETTINGS, options, range(3))
@@ -87,6 +88,7 @@ def test_a_refused_study_writes_nothing(sites, tmp_path):
         prepare(tmp_path / "out", parse_methods("fedavg"), ["zero"], ["site9"], [0], {}, {"sites": sites, "rounds": 3})
 
 
+@pytest.mark.slow
 def test_copies_of_a_site_have_its_present_images(sites, tmp_path):
     own = shutil.copytree(sites, tmp_path / "sites")
     config(tmp_path / "out", own, "duplicate")

@@ -98,6 +98,7 @@ def test_tied_sites_share_the_highest_suspicion():
     assert _summary([two], [two])["Attacker highest [%]"] == 50
 
 
+@pytest.mark.slow
 def test_figures_4_and_7_show_each_attacker_in_turn(study):
     drawn = figures(*study)
     assert set(drawn) == {"figure4_fedavg_zero", "figure7_fedavg_zero"}

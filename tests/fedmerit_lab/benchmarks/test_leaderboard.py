@@ -131,6 +131,7 @@ def script(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_an_estimator_of_a_script_gets_a_row(script, folder, sites, fedmerit, tmp_path):
     """The manual's estimator, from a run of sites of 15 images to the page; by retraining they are worth 1, 2 and 4."""
     run, spec = tmp_path / "run", "root_size"

@@ -124,7 +124,7 @@ def test_organisation_is_that_of_the_certificate(made, honest, kits, monkeypatch
     assert "outcome" in {one.kind for one in found.faults}
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedce"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedce", marks=pytest.mark.slow)])
 def test_shared_cases_that_only_the_server_saw_are_not_shown(made, honest, kits, monkeypatch, method):
     """The number is at least what the lie moved."""
     before = last_weights(honest(method))
