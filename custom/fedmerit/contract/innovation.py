@@ -6,10 +6,12 @@ last steps, the current and the first model. No such function has anything left 
 do not span. The rest r = u - X c is what the site has found.
 
 The rest is no evidence of free riding: updates of honest sites are partly forecastable, and noise is not. It is worth
-what it adds by itself: a_i = U(F + p_i r_i) - U(F), with the site's weight p_i, the new model without all rests
-F = M - Σ_j p_j r_j, and a utility U on images that the site did not choose. The round's gain G = max(0, U(M) - U(F)) is
-divided by these: v_i = G a_i / Σ_j |a_j|, and values are summed over rounds. In late rounds updates pull in opposite
-directions and the model hardly gains; without the division such rounds would count as much as those that gain.
+what it adds by itself: a_i = U(F + p_i r_i) - U(F), with the site's weight p_i, the new model without all rests F = M
+- Σ_j p_j r_j, and a utility U on images that the site did not choose. A rest longer than `LONGEST` medians of the
+others' is shortened to that before, as more of the same and noise would else be paid. The round's gain G = max(0,
+U(M) - U(F)) is divided by these: v_i = G a_i / Σ_j |a_j|, and values are summed over rounds. In late rounds updates
+pull in opposite directions and the model hardly gains; without the division such rounds would count as much as those
+that gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,7 @@ from fedmerit.contract.vectors import BLOCK, aggregate, norms, ratio
 STEPS = 8  # last steps of the model whose moments are columns
 LAGS = 5  # of them that are columns themselves
 COLUMNS = 22
+LONGEST = 1.5  # a rest that is valued, in medians of the others' lengths; chosen on seeds that no page reports
 LEAST_TENSOR = 1000  # entries; smaller tensors are fitted together
 RIDGE = 1e-6  # of the Gram matrix of columns of length 1
 ROUNDING = 1e-4  # least part of an update, in float32, that is more than rounding
@@ -125,16 +128,29 @@ def _solve(gram: Tensor, onto: Tensor) -> Tensor:
 
 
 def candidate_models(model: Tensor, weights: Tensor, rests: Tensor) -> Tensor:
-    """Return (k + 2, d) the models of a round to evaluate: F, F + p_i r_i for each of k sites, and M.
+    """Return (k + 2, d) the models of a round to evaluate: F, F + p_i r_i for each of k sites, r_i shortened, and M.
 
     Args:
         model: (d,) M, the new model.
         weights: (k,) float64, p.
         rests: (k, d) r, of `find_rests`.
     """
-    forecast = aggregate(model, -weights, rests)
-    singly = [aggregate(forecast, p[None], r[None]) for p, r in zip(weights, rests, strict=True)]
+    forecast, counted = aggregate(model, -weights, rests), weights * _shorten(rests.double().norm(dim=1))
+    singly = [aggregate(forecast, p[None], r[None]) for p, r in zip(counted, rests, strict=True)]
     return torch.stack([forecast, *singly, model])
+
+
+def _shorten(lengths: Tensor) -> Tensor:
+    """Return (k,) factors, at most 1, that hold ``lengths`` (k,) to `LONGEST` upper medians of the others; 1 for two.
+
+    The upper ones, as of two others one may have nothing; a median of 0 holds nobody.
+    """
+    k = len(lengths)
+    if k < 3:
+        return torch.ones_like(lengths)
+    others = lengths.expand(k, k)[~torch.eye(k, dtype=torch.bool)].view(k, k - 1)
+    longest = LONGEST * others.kthvalue((k + 1) // 2, dim=1).values
+    return torch.where((longest > 0) & (lengths > longest), longest / lengths, 1.0)
 
 
 def divide_gain(additions: Tensor, gain: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from fedmerit.contract.games import compute_values
 from fedmerit.contract.vectors import aggregate
 from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_evaluation.figures.tables import Table
+from fedmerit_lab.attacks.faults import Scaled
 from fedmerit_lab.attacks.forecasters import Forecaster
 from fedmerit_lab.attacks.free_riders import Delta, Noise, Replay, Zero
 from fedmerit_lab.benchmarks.benchmark import play_cases
@@ -65,8 +66,8 @@ class PayBench:
 
 
 def _pays(scenario: Scenario) -> bool:
-    """Return whether the attack is on what an update is paid, and not found otherwise: by length, counts or names."""
-    is_known = isinstance(scenario.attack, Forecaster | Zero | Noise | Delta | Replay)
+    """Return whether the attack is on what an update is paid, and not found otherwise: by counts or names."""
+    is_known = isinstance(scenario.attack, Forecaster | Zero | Noise | Delta | Replay | Scaled)
     return scenario.attackers == 1 and (
         is_known or scenario.work is not None or bool(scenario.data[0] is not unchanged)
     )

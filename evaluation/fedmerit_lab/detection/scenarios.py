@@ -231,6 +231,9 @@ ATTACKS: Mapping[str, Scenario] = {
     "honest once, then that by blocks": attacked(
         "trains in round 0 only, then sends that update, its blocks times factors", "reweighted:of=own:from=1"
     ),
+    "honest once, then reversed": attacked(
+        "trains in round 0, then keeps later rounds from gaining", "sign-flip:from=1"
+    ),
     "honest 8 rounds, then forecast": attacked("trains in 8 rounds only", "forecast:from=8"),
     "2.9 times the length": attacked("a long update", "scaled:by=2.9"),
     "one step of ten": attacked("one step in place of ten, as long", work=Work(steps=1)),

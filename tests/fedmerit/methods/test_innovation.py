@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.contract.innovation import Broadcast, find_rests
+from fedmerit.contract.innovation import LONGEST, Broadcast, find_rests
 from fedmerit.contract.method import CandidateResults, Layout, PatientResults, Reports
 from fedmerit.methods.innovation import Innovation
 
@@ -52,6 +52,28 @@ def test_candidates_are_the_model_without_rests_with_each_and_with_all():
         assert torch.allclose(candidates.models[row].double(), expected, atol=1e-6)
     assert candidates.soft
     assert len(candidates.models) == 4
+
+
+def test_candidates_shorten_a_rest_that_is_longer_than_the_others():
+    method, sent = Innovation(), updates()
+    state, weights = start(method), torch.tensor([0.1, 0.2, 0.7]).double()
+    sent[2] *= 10
+    rests = find_rests(sent, Broadcast.begin(state.model), SIZES).double()
+    longest = LONGEST * max(rests[0].norm(), rests[1].norm())
+    models = method.candidates(state, sent, reports()).models.double()
+    added = (models[1:4] - models[0]).norm(dim=1)
+    expected = [float(0.1 * rests[0].norm()), float(0.2 * rests[1].norm()), float(0.7 * longest)]
+    assert added.tolist() == pytest.approx(expected, rel=1e-3)
+    assert torch.allclose(models[4].double(), state.model.double() + weights @ sent.double(), atol=1e-6)
+
+
+def test_candidates_of_two_honest_sites_and_a_free_rider_are_not_shortened():
+    method, sent = Innovation(), updates()
+    sent[0] = 0.0
+    models = method.candidates(start(method), sent, reports()).models.double()
+    assert (models[1:4] - models[0]).norm(dim=1).tolist() == pytest.approx(
+        [0.0, *(weight * float(sent[row].norm()) for row, weight in ((1, 0.2), (2, 0.7)))], rel=0.05
+    )
 
 
 def test_round_divides_its_gain_by_what_rests_add_on_the_servers_images():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,9 +45,17 @@ class SiteLog:
 
     def lines(self, work: str | None = None, round: int | None = None) -> Iterator[tuple[int, LogEntry]]:
         """Yield the entries, of one kind of work or one round only if these are named, with their line numbers."""
-        for line, entry in enumerate(self.entries, start=1):
-            if work in (None, entry.work) and round in (None, entry.round):
+        for line, entry in enumerate(self.entries, start=1) if round is None else self._by_round.get(round, ()):
+            if work in (None, entry.work):
                 yield line, entry
+
+    @cached_property
+    def _by_round(self) -> Mapping[int, Sequence[tuple[int, LogEntry]]]:
+        """The entries of each round with their line numbers: a log is asked for every round, several times."""
+        rounds: dict[int, list[tuple[int, LogEntry]]] = {}
+        for line, entry in enumerate(self.entries, start=1):
+            rounds.setdefault(entry.round, []).append((line, entry))
+        return rounds
 
 
 def read_ledger(path: Path) -> list[RoundRecord]:
