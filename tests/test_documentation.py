@@ -12,8 +12,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import typer
+from nvflare.recipe import SimEnv
 from rounds import make_rounds, play
+from torch import nn
 
+import fedmerit
 from fedmerit import plugins
 from fedmerit.methods.registry import METHODS
 from fedmerit_cli.main import app
@@ -142,6 +145,34 @@ def test_estimator_of_the_manual_gives_a_value_for_each_site(monkeypatch):
     exec(compile(code, "mine", "exec"), vars(module))
     run = SimpleNamespace(num_samples=np.array([4.0, 9.0]), count=3)
     assert module.RootSize().values(run).tolist() == [[2.0] * 3, [3.0] * 3]
+
+
+class Net(nn.Linear):
+    """The model of a reader's project."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+
+
+@pytest.mark.parametrize("page", ["nvflare_project.md", "from_fedavg_recipe.md"])
+def test_recipe_of_the_manual_is_accepted(page, monkeypatch, tmp_path):
+    text = (DOCS / page).read_text()
+    (changed,) = re.findall(r"```diff\n(.*?)```", text, flags=re.DOTALL) or python_blocks(page)
+    code = "\n".join(line.lstrip("+") for line in changed.splitlines() if not line.startswith("-"))
+    (tmp_path / "client.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    executed = []
+    monkeypatch.setattr(fedmerit.FedMeritRecipe, "execute", lambda recipe, env: executed.append(env))
+    reader = {"Net": Net, "SimpleNetwork": Net, "SimEnv": SimEnv}
+    exec(compile(textwrap.dedent(code), page, "exec"), reader)
+    assert isinstance(reader["recipe"], fedmerit.FedMeritRecipe)
+    assert len(executed) == code.count("execute")
+
+
+def test_every_python_block_of_the_manual_is_run_by_a_test():
+    run = {"add_method.md", "extending.md", "api.md", "nvflare_project.md"}
+    fragments = {"valuation.md"}  # of a reader's own job: keep_updates is run on NVFlare's recipe by its own tests
+    assert {page.name for page in MANUAL if "```python" in page.read_text()} == run | fragments
 
 
 @pytest.mark.slow

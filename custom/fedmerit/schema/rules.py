@@ -286,4 +286,6 @@ class Choice(Scalar):
 
     def words(self) -> str:
         """Return the options in words."""
-        return f"one of {', '.join(self.options)}" + (", or a part of that name" if self.others else "")
+        return f"one of {', '.join(option or 'empty' for option in self.options)}" + (
+            ", or a part of that name" if self.others else ""
+        )

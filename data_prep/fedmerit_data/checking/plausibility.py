@@ -280,6 +280,6 @@ def _few_patients(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
             if site.folds and split == "testing":
                 patients = len(site.patients_by_fold())
             if 0 < patients < FEWEST_PATIENTS[split]:
-                detail = f"{patients} patient(s)"
+                detail = f"{patients} patient{'s' if patients != 1 else ''}"
                 message = f"split {split} has {detail}; with fewer than {FEWEST_PATIENTS[split]} its results say little"
                 yield Finding("few patients", site.name, site.path / "datalist.json", message, split, detail=detail)
