@@ -80,7 +80,7 @@ def overlay_pictures(
     planes = ", and the sagittal and coronal plane through its middle" if in_volumes else ""
     caption = (
         f"The {{}} by the Dice of {tested[0].label}, seed {tested[0].seed}, in the slice where the organ is "
-        f"largest{planes}. Reference yellow, prediction pink."
+        f"largest{planes}. Reference yellow, prediction pink and dashed."
     )
     return {site: _worst_case(shown, site, caption) for site in dict.fromkeys(one.site for one in shown)}, ""
 
@@ -204,10 +204,10 @@ def _outline(panel: Axes, overlay: Overlay) -> None:
     """Draw an image with the outlines of reference and prediction."""
     panel.set_axis_off()
     panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
-    for masks, colour, width in ((overlay.reference, REFERENCE, 1.7), (overlay.prediction, PREDICTION, 1.0)):
+    for masks, colour, line in ((overlay.reference, REFERENCE, "solid"), (overlay.prediction, PREDICTION, "dashed")):
         for mask in masks:
             if mask.any():
-                panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
+                panel.contour(mask, levels=[0.5], colors=[colour], linewidths=1.4, linestyles=line)
 
 
 def draw_overlays(shown: Sequence[Overlay]) -> Figure:
@@ -232,7 +232,7 @@ def draw_overlays(shown: Sequence[Overlay]) -> Figure:
                 panel.set_title(text, fontsize=8, fontweight="normal")
         handles = [
             Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
-            Line2D([], [], color=PREDICTION, linewidth=1.5, label="prediction"),
+            Line2D([], [], color=PREDICTION, linewidth=1.5, linestyle="dashed", label="prediction"),
         ]
         figure.legend(handles=handles, loc="outside lower left", ncols=2)
     return figure

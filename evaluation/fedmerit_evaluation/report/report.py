@@ -305,7 +305,7 @@ def _free_riders(model: ReportModel) -> Answer:
         kind, state = "open", "not flagged" if model.site else "nobody flagged"
     else:
         kind, state = "off", "not checked"
-    foot = say("limits_of_guard") if is_guarded else ""
+    foot = say("limits_of_guard" if is_guarded else "without_guard")
     return Answer("free-riders", question, kind, state, say("answer_flags", model, flagged), foot)
 
 
