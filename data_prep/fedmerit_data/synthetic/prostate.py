@@ -1,8 +1,8 @@
 """Six generated prostate MRI sites, written as raw files in the layout of the multi-site release.
 
 Every patient is a pelvis of smooth solids in millimetres (body, bones, muscle, bladder, rectum, a gland of two
-zones), bent differently in each patient, painted in a site's contrast and put through its scanner: sampling grid,
-bias field, coil, Rician noise.
+zones), of which all but rectum and gland are bent differently in each patient, painted in a site's contrast and put
+through its scanner: sampling grid, bias field, coil, Rician noise.
 """
 
 from dataclasses import dataclass, replace
@@ -70,7 +70,6 @@ def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int1
     line = np.linspace(-half, half, scanner.pixels)
     x, y, z = np.meshgrid(line, line, (np.arange(SLICES) - (SLICES - 1) / 2) * scanner.thickness, indexing="ij")
     x, y = x + rng.normal(0, 5), y + rng.normal(0, 4)  # patients do not lie at the very centre
-    x, y = (axis + BENT * _smooth(rng, x.shape, BENDS / scanner.spacing)[..., :1] for axis in (x, y))
     signal, gland, coil = _pelvis(x, y, z, scanner, rng)
 
     signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.5))
@@ -94,6 +93,26 @@ def _pelvis(
     behind = depth + (0.62 if scanner.coil else 1.0) * reach + 2
     rectum = _solid(x - rng.normal(0, 3), y - behind - 0.1 * z, 0 * z, reach * rng.uniform(1.0, 1.3), reach, 1)
 
+    signal = _surroundings(x, y, z, height, scanner, rng)
+
+    # The gland: an ellipsoid, flatter behind, narrower at the apex, with a slowly wavy surface.
+    taper = 1 + 0.12 * z / height
+    outline = _solid(x / taper, np.where(y > 0, y * 1.1, y), z, width, depth, height)
+    outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 14))
+    inside = (outline < 1) & (rectum > 1.12) & (np.abs(z) < z.max())  # the scan reaches beyond the gland
+    inner = _solid(x, y + 0.28 * depth, z - 2, 0.72 * width, 0.70 * depth, 0.85 * height) < 1
+    transition, peripheral = scanner.zones
+    nodules = 0.12 * _smooth(rng, x.shape, 2.2)
+    _paint(signal, 1.08 - outline, 0.16)  # capsule
+    _paint(signal, np.where(inside, 1.0, -1.0), np.where(inner, transition + nodules, peripheral + nodules / 3))
+    _paint(signal, 1.12 - rectum, 0.3)  # wall
+    _paint(signal, 1 - rectum, 0.06 if scanner.coil else rng.choice([0.05, 0.4]))
+    return signal, inside.astype(np.uint8), np.hypot(x, y - behind)
+
+
+def _surroundings(x: Array, y: Array, z: Array, height: float, scanner: Scanner, rng: np.random.Generator) -> Array:
+    """Return the brightness of body, bones, muscles, fat and bladder, bent; the gland reaches up to ``height``."""
+    x, y = (axis + BENT * _smooth(rng, x.shape, BENDS / scanner.spacing)[..., :1] for axis in (x, y))
     side = np.abs(x)
     fine, patchy = _smooth(rng, x.shape, 2), _smooth(rng, x.shape, 12)
     signal = 0.28 + 0.03 * fine + 0.02 * patchy  # muscle
@@ -111,20 +130,7 @@ def _pelvis(
     body = _solid(x, y, 0 * z, rng.normal(175, 8), rng.normal(108, 5), 1)
     _paint(signal, body - 0.86, 0.8)  # fat under the skin, then air
     _paint(signal, body - 1, 0.0)
-
-    # The gland: an ellipsoid, flatter behind, narrower at the apex, with a slowly wavy surface.
-    taper = 1 + 0.12 * z / height
-    outline = _solid(x / taper, np.where(y > 0, y * 1.1, y), z, width, depth, height)
-    outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 14))
-    inside = (outline < 1) & (rectum > 1.12) & (np.abs(z) < z.max())  # the scan reaches beyond the gland
-    inner = _solid(x, y + 0.28 * depth, z - 2, 0.72 * width, 0.70 * depth, 0.85 * height) < 1
-    transition, peripheral = scanner.zones
-    nodules = 0.12 * _smooth(rng, x.shape, 2.2)
-    _paint(signal, 1.08 - outline, 0.16)  # capsule
-    _paint(signal, np.where(inside, 1.0, -1.0), np.where(inner, transition + nodules, peripheral + nodules / 3))
-    _paint(signal, 1.12 - rectum, 0.3)  # wall
-    _paint(signal, 1 - rectum, 0.06 if scanner.coil else rng.choice([0.05, 0.4]))
-    return signal, inside.astype(np.uint8), np.hypot(x, y - behind)
+    return signal
 
 
 def _solid(x: Array, y: Array, z: Array, width: float, depth: float, height: float) -> Array:
