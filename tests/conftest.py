@@ -46,12 +46,13 @@ ROUNDS = 3
 LONGEST = (
     "tests/test_wheel.py",
     "fedmerit_deploy/test_session.py",
-    "report/test_report.py",
     "engines/test_local.py",
-    "server/test_server_candidates.py",
-    "server/test_runs_of_peers.py",
+    "report/test_redaction.py",
     "studies/test_cluster.py",
+    "nvflare/test_simulator.py",
+    "verification/test_outcomes.py",
     "report/test_browser.py",
+    "fedmerit_deploy/test_audit.py",
 )
 
 
