@@ -37,7 +37,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield driver
 
 
-@pytest.fixture(params=["all", "site"])
+@pytest.fixture(params=["all", pytest.param("site", marks=pytest.mark.slow)])  # one template
 def page(request: pytest.FixtureRequest, browser: Any, pages: dict[str, Path]) -> Any:
     resize(browser, 1100)
     emulate(browser)
