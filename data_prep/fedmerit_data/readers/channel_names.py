@@ -17,7 +17,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "t1": ("t1w", "t1n", "t1wi", "t1pre", "t1weighted", "t1native"),
     "t1ce": ("t1c", "t1gd", "t1cw", "t1ca", "t1post", "t1wce", "t1wgd", "t1wpost", "t1km", "ct1", "cet1", "t1contrast"),
     "t2": ("t2w", "t2wi", "t2weighted", "t2tse", "t2wtse"),
-    "flair": ("t2f", "t2flair", "flairw", "t2wflair", "fl"),
+    "flair": ("t2f", "t2flair", "flairw", "t2wflair", "fl", "darkfluid", "t2darkfluid", "t2tirmdarkfluid"),
     "pd": ("pdw", "pdweighted"),
     "adc": ("adcmap",),
     "dwi": ("diffusion",),
@@ -34,7 +34,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
 PROCESSED = (  # words of scanners and programs that do not say what an image shows
     *("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm"),
-    *("tse", "tra", "sag", "cor", "ax", "axial", "transversal"),
+    *("tse", "fse", "frfse", "se", "gre", "spc", "space", "cube", "vista", "vibe", "mprage", "bravo", "tfe", "ffe"),
+    *("tra", "sag", "cor", "ax", "axial", "transversal", "transverse", "sagittal", "coronal", "oblique", "2d", "3d"),
 )
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001
 MODALITIES = {"ct": "CT", "pet": "PT", "suv": "PT", "us": "US"}  # DICOM's codes; other known channels are MR

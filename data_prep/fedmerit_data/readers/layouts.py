@@ -501,7 +501,7 @@ def _cases(
     faults, cases = list[str](), list[RawCase]()
     stems = Counter(group.name for group in groups)
     ids = {group.head.patient for group in groups if group.head and group.head.patient.casefold() not in NOBODY}
-    parts = [_channel_parts(group) for group in groups]
+    parts = [_channel_parts(group, by_name) for group in groups]
     times = Counter(mask.stem for group in groups for mask in group.masks)
     of_one_case = frozenset(stem for stem, count in times.items() if count == 1 < len(groups))
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
@@ -541,10 +541,11 @@ def _cases(
     return tuple(sorted(cases, key=lambda case: case.name)), faults
 
 
-def _channel_parts(group: Group) -> dict[str, Placed]:
+def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:
     """Return the images by the names of their channels: what their names say beside that of the case.
 
-    A single image has a name only if that is known as a channel's.
+    A single image has a name only if that is known as a channel's. Series of DICOM among which channels are chosen
+    ``by_name`` are called by their descriptions.
     """
     names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
     if len(images) == 1:
@@ -554,7 +555,7 @@ def _channel_parts(group: Group) -> dict[str, Placed]:
 
     def described(image: Placed) -> str:
         part = image.part(*names) or image.stem
-        return image.item.head.description or part if image.item.head is not None and group.more else part
+        return image.item.head.description or part if image.item.head is not None and by_name else part
 
     ways: tuple[Callable[[Placed], str], ...] = (
         described,

@@ -155,6 +155,22 @@ def test_find_sites_takes_organs_by_what_names_of_masks_do_not_share(tmp_path):
     assert [(case.name, case.organs) for case in site.cases] == [(f"P{number}_nifti", ("tumor",)) for number in (1, 2)]
 
 
+def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_path):
+    folder = tmp_path / "P1" / "study"
+    for number, name in enumerate(("t1 mprage", "t2 tse", "localizer")):
+        save_series(tmp_path / "from" / str(number), volume(number))
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (tmp_path / "from" / str(number)).iterdir():
+            slice_ = dcmread(path)
+            slice_.SeriesDescription = name
+            slice_.save_as(folder / f"{number}-{path.name}")
+    shutil.rmtree(tmp_path / "from")
+    save_nifti(tmp_path / "P1" / "seg.nii.gz", box())
+    (site,) = generic.generic_kind(channels=("t2", "t1")).find_sites(tmp_path)
+    assert site.cases[0].channel_names == ("t2", "t1")
+    assert [len(part.files) for part in site.cases[0].parts] == [4, 4]
+
+
 @pytest.mark.parametrize("organ", ["tumor", "Tumor", "Tumor_seg", "tumor_seg"])
 def test_find_sites_takes_organs_by_the_names_of_files_too(tmp_path, organ):
     for number in (1, 2):
