@@ -1,6 +1,6 @@
 """Images without masks: files, folders and series that a model is to segment, found by their heads and names."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,6 +87,15 @@ def _holds(path: Path, channels: int) -> bool:
     return not shape or (shape[3:] == (channels,))
 
 
+def _are_whole(images: Sequence[Placed], channels: int) -> bool:
+    """Return whether an image has all channels itself, as no series has that is one of several of its study."""
+    series = Counter(one.item.head.study for one in images if one.item.head)
+    return any(
+        _holds(one.item.path, channels) and not (one.item.head and one.item.slices > 1 < series[one.item.head.study])
+        for one in images
+    )
+
+
 def _in_folder(folder: Path, channels: int, series: str | None, names_of_channels: Names) -> list[Unlabelled]:
     name = image_name(folder)
     if series is not None:
@@ -102,7 +111,7 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
     if len(images) == 1:
         _require_channels(images[0].item.path, channels, names_of_channels)
         return [Unlabelled(name, (images[0].item.channel,))]
-    if channels > 1 and not any(_holds(one.item.path, channels) for one in images):
+    if channels > 1 and not _are_whole(images, channels):
         return _channels(images, channels, names_of_channels, name)
     _require_one_series_a_study(folder, images, inventory)
     stems = [one.stem or name for one in images]
@@ -140,11 +149,11 @@ def _channels(images: Sequence[Placed], channels: int, names: Names, folder: str
             )
         common = _common_name([one.stem for one in group])
         title = common or (group[0].folders[-1] if group[0].folders else folder) or group[0].stem
-        parts = sorted(
-            ((one.part(title, *one.folders[-1:]) or one.stem, one.item.channel) for one in group),
-            key=lambda part: part[0],
-        )
-        read = tuple(replace(channel, name=part) for part, channel in parts)
+        by_path = [one.part(title, *one.folders[-1:]) or one.stem for one in group]
+        described = [one.item.head.description if one.item.head else "" for one in group]
+        has_all = not set(names) <= {*map(canonical, by_path)} and set(names) <= {*map(canonical, described)}
+        parts = sorted(zip(described if has_all else by_path, group, strict=True), key=lambda part: part[0])
+        read = tuple(replace(one.item.channel, name=part) for part, one in parts)
         found.append(Unlabelled(title, _in_order(read, names) if names else read))
     return found
 

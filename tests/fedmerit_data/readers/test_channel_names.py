@@ -23,7 +23,8 @@ LEVELS = (100, 200, 300, 400)  # of the channels of `BRATS`
     [
         ("T1Gd", "t1ce"), ("t1c", "t1ce"), ("T1-CE", "t1ce"), ("t1n", "t1"), ("T1w", "t1"), ("t2w", "t2"),
         ("t2f", "flair"), ("FLAIR", "flair"), ("MR-T2", "t2"), ("T2 MRI", "t2"), ("ADC", "adc"), ("HighB", "hbv"),
-        ("MRI", "mri"), ("my scan", "myscan"), ("t1 mprage sag", "t1"), ("T1 MPRAGE post", "t1ce"), ("Ax T1 +C", "t1ce"),
+        ("MRI", "mri"), ("my scan", "myscan"), ("t1 mprage sag", "t1"), ("T1 MPRAGE post", "t1ce"),
+        ("Ax T1 +C", "t1ce"),
         ("t2_space_3d", "t2"), ("t2_tirm_tra_dark-fluid", "flair"), ("3D SAG CUBE FLAIR", "flair"),
     ],
 )  # fmt: skip

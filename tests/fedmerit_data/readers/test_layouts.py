@@ -162,13 +162,15 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
         folder.mkdir(parents=True, exist_ok=True)
         for path in (tmp_path / "from" / str(number)).iterdir():
             slice_ = dcmread(path)
-            slice_.SeriesDescription = name
+            slice_.SeriesDescription, slice_.StudyInstanceUID = name, "1.2.3"
             slice_.save_as(folder / f"{number}-{path.name}")
     shutil.rmtree(tmp_path / "from")
     save_nifti(tmp_path / "P1" / "seg.nii.gz", box())
     (site,) = generic.generic_kind(channels=("t2", "t1")).find_sites(tmp_path)
     assert site.cases[0].channel_names == ("t2", "t1")
     assert [len(part.files) for part in site.cases[0].parts] == [4, 4]
+    (image,) = find_images([folder], 2, names=("t2", "t1"))
+    assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
 
 
 @pytest.mark.parametrize("organ", ["tumor", "Tumor", "Tumor_seg", "tumor_seg"])

@@ -84,7 +84,7 @@ class Smooth(nn.Module):
         self.unused = nn.Parameter(torch.zeros(1))
 
     def forward(self, images):
-        return nn.functional.avg_pool2d(images, 9, 1, 4)
+        return nn.functional.avg_pool2d(images, 13, 1, 6)
 
 
 def test_another_order_of_voxels_is_another_order_of_the_mask(predictor, scan, tmp_path):
