@@ -17,6 +17,7 @@ from fedmerit.errors import BadInput
 if TYPE_CHECKING:
     import torch
 
+FREE_SHARE = 0.8  # of free memory to count on
 CPUINFO = Path("/proc/cpuinfo")
 BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # names of the instructions, of Intel and AMD, and of Arm
 GROUPS = Path("/sys/fs/cgroup")

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,9 @@ from fedmerit_deploy.membership import ask_membership
 from fedmerit_deploy.processes import connect, find_left_over, proxy_advice, running_processes
 from fedmerit_deploy.provisioning import VERSIONS_FILE
 from fedmerit_deploy.revocation import REVOKED, Revocations
+from fedmerit_deploy.status import SOON
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
-SOON = timedelta(days=30)  # before a certificate ends a check warns
 EGRESS_DOCS = "docs/privacy.md, what enforces the list"
 LET_IN, NO_LOGIN = "Successfully registered client", "Login failed"  # NVFlare's words in a site's log
 REJECTED = ("registration rejected", "is disabled")

@@ -16,6 +16,7 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER
 from fedmerit.errors import BadInput
+from fedmerit.evidence.signatures import KIT_KEY
 from fedmerit.files import read_object, sha256, write_json, write_text
 from fedmerit.machine import pick_device
 from fedmerit.plugin_references import Reference
@@ -27,7 +28,7 @@ from fedmerit_deploy.job_ends import JobEnds
 from fedmerit_deploy.kit_files import read_kind, read_name, require_kind
 from fedmerit_deploy.kit_integrity import read_seal, require_no_brought_policy, seal
 from fedmerit_deploy.launcher import SiteLauncher
-from fedmerit_deploy.provisioning import KEY, place_key
+from fedmerit_deploy.provisioning import place_key
 from fedmerit_deploy.revocation import RevocationCheck
 from fedmerit_deploy.site_policy import ClassValidator
 from fedmerit_deploy.survey import SURVEY_CLASSES
@@ -81,7 +82,7 @@ def prepare_site(
     pick_device(device, site)
     if key is not None:
         place_key(kit, key)
-    if not (kit / "startup" / KEY).exists():
+    if not (kit / "startup" / KIT_KEY).exists():
         raise BadInput(f"{kit}: holds no key, the site made its own; name it with --key, as `deploy request` wrote it")
     rules = before.jobs if before else JobRules()
     if evaluations is not None:

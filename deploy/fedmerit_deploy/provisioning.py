@@ -40,7 +40,7 @@ from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import BadInput, RunFailed, require_known
-from fedmerit.evidence.signatures import MOST_PEM
+from fedmerit.evidence.signatures import KIT_CERTIFICATE, KIT_KEY, MOST_PEM
 from fedmerit.files import read_bytes, read_object, write_atomically, write_json, write_text
 from fedmerit.reasons import FULL
 from fedmerit.schema.rules import LONGEST_SITE
@@ -51,7 +51,6 @@ from fedmerit_deploy.revocation import REVOKED
 PROJECT_FILE = "project.yml"
 STATE, KEYS, REQUESTS = "state", "cert.json", "requests"  # of a project: its secrets, keys and hospitals' requests
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
-KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup/ folder of a site's kit
 CONTEXT_BUILDER = "fedmerit.engines.nvflare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
 AUTHORITY_DAYS = 3650  # that the authority lasts; NVFlare's certificates of participants last 360, and are renewed
@@ -109,8 +108,8 @@ class RequestedCertBuilder(CertBuilder):
         super().build(project, ctx)
         for participant in project.get_clients():
             startup = Path(ctx.get_kit_dir(participant))
-            if not is_pair(startup / KEY, startup / CERTIFICATE):
-                (startup / KEY).unlink()
+            if not is_pair(startup / KIT_KEY, startup / KIT_CERTIFICATE):
+                (startup / KIT_KEY).unlink()
 
 
 def make_project(
@@ -489,11 +488,11 @@ def keep_requests(folder: Path, state: Path, names: Iterable[str]) -> None:
 def place_key(kit: Path, key: Path) -> None:
     """Put a site's own key into its kit; `BadInput` if it is not the key of the kit's certificate."""
     startup = kit / "startup"
-    if not is_pair(key, startup / CERTIFICATE):
-        raise BadInput(f"{key}: not the key of {startup / CERTIFICATE}; expected that which `deploy request` made")
-    if key.resolve() != (startup / KEY).resolve():
-        (startup / KEY).unlink(missing_ok=True)
-        _write_key(startup / KEY, key.read_bytes())
+    if not is_pair(key, startup / KIT_CERTIFICATE):
+        raise BadInput(f"{key}: not the key of {startup / KIT_CERTIFICATE}; expected that which `deploy request` made")
+    if key.resolve() != (startup / KIT_KEY).resolve():
+        (startup / KIT_KEY).unlink(missing_ok=True)
+        _write_key(startup / KIT_KEY, key.read_bytes())
 
 
 def _write_key(path: Path, content: bytes) -> None:

@@ -18,11 +18,11 @@ from fedmerit.files import read_object, write_json
 from fedmerit_deploy import session
 from fedmerit_deploy.facts import VERSIONS, clear_facts
 
+SOON = timedelta(days=30)  # before a certificate ends
 SILENCE = session.FRESH  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's
 LONGEST = 10_000  # characters of a site's report
 LEAST = {"disk": 1.0, "memory": 0.5}  # GiB, below which a site's rounds fail soon
-SOON = timedelta(days=30)  # before a certificate ends
 HEARD = "last_heard.json"  # in the admin's kit: by site, seconds since 1970
 FORGOTTEN = 30 * 86400.0  # seconds after which a site that is not heard of is no more listed
 

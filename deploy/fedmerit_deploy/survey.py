@@ -34,7 +34,8 @@ from fedmerit.files import read_object, write_json
 from fedmerit.schema import survey
 from fedmerit.schema.codec import decode, encode
 from fedmerit.schema.egress import Withheld, clear_message
-from fedmerit.schema.messages import EVALUATE, Failure, describe_failure
+from fedmerit.schema.messages import Failure, describe_failure
+from fedmerit.schema.records import EVALUATE
 from fedmerit.schema.site_folder import Case, SiteFolder, read_spacing
 from fedmerit.schema.survey import ANSWERS, Question, Survey, Surveyed
 from fedmerit.server.exchange import LONGEST_REASON

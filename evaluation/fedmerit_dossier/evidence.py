@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.chains import SIGNING_ENGINES
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import sha256
 from fedmerit.methods.registry import METHODS
@@ -319,9 +320,6 @@ def _has_ledger(run: Run) -> bool:
     return (run.path / "ledger.jsonl").exists()
 
 
-DEPLOYED = ("poc", "prod")  # engines with certificates
-
-
 @evidence
 def study(file: DossierSources) -> str:
     """Tell the study that the run is for."""
@@ -378,9 +376,9 @@ def safeguards(file: DossierSources) -> str:
         return ""
     filters = [name for name in file.info.get("privacy") or () if name != HE]
     found = [
-        "TLS in both directions with a certificate for each participant" * (file.info.get("engine") in DEPLOYED),
+        "TLS in both directions with a certificate for each participant" * (file.info.get("engine") in SIGNING_ENGINES),
         "an egress filter at each site" * (file.info.get("engine") != "local"),
-        "no code in the job" * (file.info.get("engine") in DEPLOYED),
+        "no code in the job" * (file.info.get("engine") in SIGNING_ENGINES),
         "homomorphic encryption of updates" * (HE in (file.info.get("privacy") or ())),
         f"privacy filters ({', '.join(filters)})" * bool(filters),
         "inspection of every reply and the guard" * config.is_guarded(config.build_method()),

@@ -24,7 +24,8 @@ from fedmerit.schema.configuration.requirements import require_privacy
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.egress import Withheld
-from fedmerit.schema.messages import TRAIN, Reply, payload_bytes
+from fedmerit.schema.messages import Reply, payload_bytes
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.site.site_log import SITE_LOG

@@ -15,7 +15,6 @@ from fedmerit.contract.capabilities import EvaluatesCandidates
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration, with_sharing
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import (
-    TRAIN,
     Answer,
     ClosingReceipt,
     ClosingTask,
@@ -27,6 +26,7 @@ from fedmerit.schema.messages import (
     ImportanceTask,
     Reply,
 )
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai import neurons

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.schema.configuration.options import Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import Answer, PeerModel, Work
+from fedmerit.schema.messages import Answer, Work
 from fedmerit.schema.site_folder import SiteFolder
+from fedmerit.site.peers import AskPeer
 from fedmerit.site.site import Site
 
 OnRound = Callable[[Mapping[str, Any]], None]  # is called with the ledger record of every round
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]  # with its tasks and answers, by site
 NO_LIMIT = Waiting(1, 0.0)  # rounds take as long as they take, and one usable answer is enough
-AskPeer = Callable[[str, int], PeerModel | None]
 
 
 class Sites(Protocol):

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract.capabilities import capabilities
-from fedmerit.engines.engine import AskPeer
 from fedmerit.errors import BadInput
 from fedmerit.machine import cores, pick_device
 from fedmerit.schema.configuration.data import common
@@ -24,6 +23,7 @@ from fedmerit.schema.site_folder import (
 )
 from fedmerit.site import machine_settings
 from fedmerit.site.machine_settings import assign_devices, configured_device, require_known_sites
+from fedmerit.site.peers import AskPeer
 from fedmerit.site.site import Site, image_site
 from fedmerit.trainers.factory import check_network
 from fedmerit.trust import allow_places, require_place

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fedmerit.child_processes import python_command
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.contract import flat
-from fedmerit.engines.engine import AskPeer
 from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
@@ -35,6 +34,7 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.site import machine_settings
+from fedmerit.site.peers import AskPeer
 from fedmerit.site.site import Site
 from fedmerit.tensor_files import load_state
 from fedmerit.trainers.factory import FIRST_MODEL

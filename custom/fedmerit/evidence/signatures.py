@@ -33,6 +33,7 @@ KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup ki
     "fed_admin.json": ("admin", "server_identity"),
     "fed_server.json": ("servers", 0, "admin_server"),
 }
+KIT_KEY, KIT_CERTIFICATE = "client.key", "client.crt"  # in the startup folder of a provisioned site's kit
 MOST_PEM = 1 << 20  # bytes of keys or certificates
 
 

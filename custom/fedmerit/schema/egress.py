@@ -15,11 +15,10 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.schema.codec import KIND, KINDS, params_field
 from fedmerit.schema.messages import ANSWERS, Instead, PeerModel, Quantity, payload_fields
-from fedmerit.schema.rules import Choice, Count, Number, Part, Text, parts_of
+from fedmerit.schema.rules import TENSOR_NAME, Choice, Count, Number, Part, Text, parts_of
 from fedmerit.schema.survey import LEAST, Surveyed
 from fedmerit.schema.tensors import Axes, Carried, WholeCounts
 
-NAME = re.compile(r"[\w.\-]{1,120}")  # of parameters and statistics
 LARGEST_MB = 512  # of arrays and ciphertexts in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list or table
 Parts = dict[str, Any]
@@ -133,7 +132,7 @@ def _table(value: Any, part: Part, where: str) -> Any:
 def _arrays(value: Any, where: str) -> Parts:
     for name, array in _mapping(value, where).items():
         fits = isinstance(array, np.ndarray) and array.dtype in (np.float32, np.int64)
-        if not (fits and isinstance(name, str) and NAME.fullmatch(name)):
+        if not (fits and isinstance(name, str) and re.fullmatch(TENSOR_NAME, name)):
             _withhold(where, "arrays of float32 or int64 by name")
     return dict(value)
 

@@ -64,7 +64,6 @@ from fedmerit.schema.tensors import (
 
 MOST_FILTERS = 16  # that a site declares
 T = TypeVar("T")
-TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does: names of NVFlare's tasks
 MOST_IMAGES, MOST_CASES, MOST_TRAINING_CASES = 10**9, 5_000, 100_000  # cases of a split, and training cases of a site
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and sums may overflow
 LARGEST_STATISTIC = 1e12  # magnitude of BatchNorm statistics and counters

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
-# The work of an entry of a site's log: a task of the server's, or an exchange of models with another site.
+# The work of an entry of a site's log: a task of the server's, by NVFlare's name, or an exchange of models with another
+# site.
 TRAIN, EVALUATE = "train", "evaluate"
 ENROLLED, CLOSED, REFUSED = "enrol", "close", "refused"
 GAVE, GOT = "gave", "got"
@@ -43,10 +44,14 @@ class Record(BaseModel):
         return self.model_dump(exclude_unset=True)
 
 
-class RatingRecord(Record):
-    """A rater's evaluation of k models."""
+class ClosedRecord(Record):
+    """A record without further fields."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
+
+
+class RatingRecord(ClosedRecord):
+    """A rater's evaluation of k models."""
 
     dice: list[Annotated[float, Field(ge=0, le=1)] | None] = Field(
         description="Mean Dice of each model, 0 to 1; null: of no case."
@@ -59,13 +64,11 @@ class RatingRecord(Record):
     patients: list[Whole] = Field([], description="Number of each of these cases' patient.")
 
 
-class InputsRecord(Record):
+class InputsRecord(ClosedRecord):
     """The inputs from which weights, contributions and verdicts of a round follow.
 
     Numbers that a site has not reported are left out.
     """
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     size: Annotated[int, Field(ge=0, lt=2**40, description="Entries of an update; 0 if the server does not see them.")]
     counts: dict[str, Count] = Field(description="Training images that each participant reported.")
@@ -152,10 +155,8 @@ class RoundRecord(ChainedRecord):
     notes: list[str] = Field([], description="Notes by the operator, such as why the run was resumed.")
 
 
-class CommitmentRecord(Record):
+class CommitmentRecord(ClosedRecord):
     """A site's commitment to the steps of a round's training."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     root: str = Field(description="Merkle root over the states after every k-th step and the last.")
     leaves: Annotated[int, Field(ge=1, lt=2**31, description="Number of these states.")]
@@ -165,10 +166,8 @@ class CommitmentRecord(Record):
     update: str = Field(description="SHA-256 of the update, before filters and encryption.")
 
 
-class PrivacyRecord(Record):
+class PrivacyRecord(ClosedRecord):
     """The privacy of a site's patients after a round of training by DP-SGD."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     noise: FiniteFloat = Field(description="Standard deviation of the noise, as a multiple of the clipping length.")
     rate: Annotated[FiniteFloat, Field(gt=0, le=1, description="Probability that a patient is drawn in a step.")]
@@ -215,10 +214,8 @@ class LogEntry(ChainedRecord):
     reason: str = Field("", description="Why the site refused the task.")
 
 
-class ClosingRecord(Record):
+class ClosingRecord(ClosedRecord):
     """The content of closing.json: how a run ended."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     ledger: str = Field(description="Hash of the ledger's last record.")
     files: dict[str, str] = Field(description="SHA-256 of each file of the run, by path.")
@@ -246,20 +243,16 @@ class JobEntry(ChainedRecord):
     steps: Whole = Field(0, description="DP-SGD: steps of the round.")
 
 
-class RepeatedRound(Record):
+class RepeatedRound(ClosedRecord):
     """An auditor's result of a round."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     root: str = Field(description="Merkle root that the site committed to.")
     leaf: Annotated[int, Field(ge=1, lt=2**31, description="Drawn state, from 1.")]
     fault: str = Field("", description="What did not agree; empty: the drawn steps gave the committed states.")
 
 
-class AuditStatement(Record):
+class AuditStatement(ClosedRecord):
     """The content of audits/SITE.json: which drawn steps of a site were repeated from its images."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     site: str = Field(description="Name of the site.")
     plan: str = Field(description="SHA-256 of the plan.")

@@ -18,6 +18,7 @@ Mark = TypeVar("Mark")
 
 LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
 SITE_NAME = rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}"  # what NVFlare takes for a client
+TENSOR_NAME = r"[\w.\-]{1,120}"  # of parameters and statistics: others may not leave a site
 FLOAT32_SLACK = 1e-5  # share of its range by which a number that was computed in float32 may leave it
 MOST_TENSORS = 5000  # of a model
 MOST_COUNT = 2**53  # above it, floats no longer hold every whole number

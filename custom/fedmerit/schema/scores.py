@@ -11,6 +11,8 @@ from fedmerit.schema.rules import About, Choice, Count, Declared, Number, Text
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most sites have none
+UNION = "union"  # the test cases of all sites, with the model that a site ends with
+BEST = "testing_best"  # test cases with the models of the round of the best validation Dice
 EVALUATED = (*SPLITS[1:], SERVER_SPLIT)  # the splits on which a site may evaluate models of the server
 TOLERANCE = 2.0  # at which NSD counts surfaces as equal: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedmerit.errors import RunFailed, printable
-from fedmerit.schema.messages import EVALUATE, TRAIN, Answer, Failure, Task, Work
+from fedmerit.schema.messages import Answer, Failure, Task, Work
+from fedmerit.schema.records import EVALUATE, TRAIN
 
 
 class Clock:

@@ -20,7 +20,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Reply, payload_bytes
 from fedmerit.schema.records import RoundRecord
 from fedmerit.schema.results import FINAL_CANDIDATES, NOBODY, ResultsFile, Row, rows_digest
-from fedmerit.schema.scores import Overlap, mean_dice
+from fedmerit.schema.scores import BEST, UNION, Overlap, mean_dice
 from fedmerit.server.round_updates import RoundReplies
 from fedmerit.site.site_log import answer_digest
 
@@ -146,9 +146,7 @@ class Recorder:
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
         """Record the test Dice of the models that ``round`` began with, which did best on validation patients."""
         self._note_logs(tests)
-        self._append_overlaps(
-            round, "testing_best", [_evaluation_at(one, row) if one else None for row, one in enumerate(tests)]
-        )
+        self._append_overlaps(round, BEST, [_evaluation_at(one, row) if one else None for row, one in enumerate(tests)])
 
     def _append_overlaps(self, round: int, split: str, overlaps: Sequence[Sequence[Overlap] | None]) -> None:
         known = zip(self.sites, overlaps, strict=True)
@@ -182,7 +180,7 @@ class Recorder:
         for place, site in enumerate([] if tests_own_only else self.sites):  # its final model, on every site's cases
             for row, (tester, test) in enumerate(zip(self.sites, tests, strict=True)):
                 for overlap in _evaluation_at(test, place) if test and (row == place or row not in separate) else ():
-                    columns = {"split": "union", **overlap.place, "case": f"{tester}/{overlap.case}"}
+                    columns = {"split": UNION, **overlap.place, "case": f"{tester}/{overlap.case}"}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
         write_json(self.matrix, self._cross_site(tests, tests_own_only, separate))

@@ -35,13 +35,13 @@ from fedmerit.schema.messages import (
     OUT_OF_ORDER,
     OVER_BUDGET,
     OVER_CAP,
-    TRAIN,
     Evaluation,
     ImportanceTask,
     Purpose,
     Task,
     WithModels,
 )
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.scores import SERVER_SPLIT
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ if noise or a GPU has a part in them

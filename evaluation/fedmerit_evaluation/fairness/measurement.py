@@ -21,6 +21,7 @@ from fedmerit.contract.semivalues import EMPTY_COALITION, FloatArray, normalise,
 from fedmerit.errors import BadInput, require_known
 from fedmerit.files import write_text
 from fedmerit.schema.results import read_results
+from fedmerit.schema.scores import UNION
 from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measures import CONSTANT, MIN_CORRELATED, Measure
@@ -32,7 +33,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     open_ground_truths,
 )
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
-from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, OWN, RUN, STANDALONE, UNION, Dice, Results, Tested
+from fedmerit_evaluation.results.views import MIN_CASES_TO_RESAMPLE, OWN, RUN, STANDALONE, Dice, Results, Tested
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.resampling import (
     DRAWS,

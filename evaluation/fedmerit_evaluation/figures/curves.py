@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.signal import savgol_filter
 
+from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.figures import drawing
-from fedmerit_evaluation.figures.drawing import EQUAL, STYLE, name_lines, panels, rounds_axis, site_style, titled
+from fedmerit_evaluation.figures.drawing import EQUAL, name_lines, panels, rounds_axis, site_style, titled
 
 SETTLED_CHANGE = 1e-6  # of the largest number: a line that changes by less is flat
 BLACK = "#1b1e23"

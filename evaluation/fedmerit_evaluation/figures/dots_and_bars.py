@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.figures import drawing
-from fedmerit_evaluation.figures.drawing import DARK_GREY, EQUAL, INK, SITES, STYLE, label_rows, legend, rows_figure
+from fedmerit_evaluation.figures.drawing import DARK_GREY, EQUAL, INK, SITES, label_rows, legend, rows_figure
 from fedmerit_evaluation.statistics.ranks import Ranking
 
 

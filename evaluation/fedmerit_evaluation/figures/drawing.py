@@ -14,9 +14,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from fedmerit.schema.score_name import with_score_name
-from fedmerit_data.figure_style import disable_mathtext
+from fedmerit_data.figure_style import STYLE, disable_mathtext
 
-STYLE = "fedmerit_data.figures"  # a style sheet, for `matplotlib.style.context`
 with style.context(STYLE):
     SITES = list(matplotlib.rcParams["axes.prop_cycle"])  # colour and line of each site in turn
 METHOD_COLOURS = (  # Tol's "muted", readable with colour-blindness

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.evidence.closing_record import OBSERVED
+from fedmerit.schema.scores import BEST
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS
 from fedmerit_evaluation.report.agreement import Agreement, compare_with_ground_truth
 from fedmerit_evaluation.report.flags import Flags, collect_flags
@@ -46,7 +47,6 @@ from fedmerit_evaluation.valuation.valued_runs import observed_estimators, units
 KINDS = {STANDALONE: "local", POOLED: "pooled"}  # of training, by method; others are federated
 SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
 DRAWS = 200  # for the values of observed runs
-BEST = "testing_best"  # the split of the round with the best validation Dice
 RECEIVED = {"Received": "given", "Local": "local_only", "Final": "selected"}  # by the ends of the splits' names
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.schema.site_folder import Case, SiteFolder, open_sites
 from fedmerit.trust import allowed_place
-from fedmerit_evaluation.figures.drawing import NARROW, STYLE, png, webp
+from fedmerit_data.figure_style import STYLE
+from fedmerit_evaluation.figures.drawing import NARROW, png, webp
 from fedmerit_evaluation.figures.pages import SavedFigure, address_of, save_png
 from fedmerit_evaluation.report.words import join_words, say
 from fedmerit_evaluation.results.runs import Run

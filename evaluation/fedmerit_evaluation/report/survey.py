@@ -11,9 +11,10 @@ from rich.console import Console
 
 from fedmerit.files import write_json
 from fedmerit.schema.survey import AREA, PLANE, VALUES_CUT, VOLUME, Quantity, Survey, find_quantity, is_intensity
+from fedmerit_data.figure_style import STYLE
 from fedmerit_data.pages import write_page
 from fedmerit_data.tables import write_csv
-from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
+from fedmerit_evaluation.figures.drawing import legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from fedmerit.schema.scores import UNION
 from fedmerit_evaluation.statistics import intervals
 from fedmerit_evaluation.statistics.inference import MIN_FOLDS, MIN_SEEDS
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
@@ -23,7 +24,7 @@ STANDALONE = "standalone"  # the method of local training
 POOLED = "pooled"  # the method that trains on all sites' images in one place
 SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities, where they are recorded
 MIN_CASES_TO_RESAMPLE = 3  # test patients of a site in a run, or folds; with fewer there is no confidence interval
-OWN, UNION = "testing", "union"  # splits: a site's test cases; those of every site, for the model it ends with
+OWN = "testing"  # the split of a site's test cases
 VALIDATION = "validation"  # a site's validation cases, in every round and after the last
 Tested = dict[tuple[str, int], dict[str, frozenset[str]]]  # by run, by site: names of cases
 

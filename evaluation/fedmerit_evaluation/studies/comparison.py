@@ -24,7 +24,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import NVFLARE_ONLY
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.scores import Overlap
+from fedmerit.schema.scores import UNION, Overlap
 from fedmerit.schema.site_folder import open_sites, read_site_digests, require_same_preparation
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.monai.prediction import evaluate
@@ -33,7 +33,7 @@ from fedmerit_evaluation.figures import tables
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table, file_name
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.runs import DIGESTS, Run, combine_results, open_run
-from fedmerit_evaluation.results.views import OWN, POOLED, STANDALONE, UNION, Results
+from fedmerit_evaluation.results.views import OWN, POOLED, STANDALONE, Results
 from fedmerit_evaluation.studies.execution import (
     After,
     OnEnd,

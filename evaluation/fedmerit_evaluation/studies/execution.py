@@ -28,7 +28,7 @@ from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
-from fedmerit.machine import cores, free_memory, pick_device
+from fedmerit.machine import FREE_SHARE, cores, free_memory, pick_device
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.run_info import read_run
@@ -49,7 +49,6 @@ if TYPE_CHECKING:  # it takes a second to import
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tensor
-FREE_SHARE = 0.8  # of free memory to use
 
 
 def has_own_processes(folder: Path) -> bool:

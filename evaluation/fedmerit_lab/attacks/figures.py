@@ -7,7 +7,8 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fedmerit_evaluation.figures.drawing import INK, STYLE
+from fedmerit_data.figure_style import STYLE
+from fedmerit_evaluation.figures.drawing import INK
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds

@@ -23,8 +23,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.machine import cores
 from fedmerit.version import PACKAGES, package_version
+from fedmerit_data.figure_style import STYLE
 from fedmerit_data.tables import write_csv
-from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
+from fedmerit_evaluation.figures.drawing import method_style, png
 from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import file_name
 

@@ -13,8 +13,8 @@ import pandas as pd
 from fedmerit.contract.semivalues import FloatArray
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled
+from fedmerit_evaluation.valuation.payout import EQUAL
 
-EQUAL = "equal shares"
 RETRAINING = "retraining, one seed against the others"
 MISALLOCATED, BETWEEN_SEEDS = "Misallocated [%]", "Misallocated between seeds [%]"
 

@@ -18,11 +18,12 @@ from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import LEVEL, draw_over_seeds
 from fedmerit_evaluation.studies.study import MethodSpec
+from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.attacks.detection import auroc
 from fedmerit_lab.attacks.detectors import DETECTORS, ThresholdDetector
 from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows, Training, monitor
-from fedmerit_lab.detection.scenarios import HONEST, SITE_ATTACKS, assign_roles
+from fedmerit_lab.detection.scenarios import SITE_ATTACKS, assign_roles
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from fedmerit.schema.declarations import read, split_spec
 from fedmerit.version import package_version
 from fedmerit_evaluation.ground_truth.reliability import Resampled
 from fedmerit_evaluation.valuation.estimators import estimators
+from fedmerit_evaluation.valuation.payout import EQUAL
 from fedmerit_lab.benchmarks.budget_allocation import leave_one_seed_out, misallocated_share, shares
 from fedmerit_lab.benchmarks.value_benchmark import ScenarioResult, agreement
 
@@ -30,7 +31,7 @@ RESULTS, TASKS, PAGE = "results.csv", "tasks.json", "README.md"
 HALVES = ("choice", "confirmation")
 MISSING = "-"
 RELIABLE = 0.95  # noise ceiling, by its lower end, of a reference that is known well enough
-EQUAL, RETRAINING = "equal shares", "retraining, one seed"  # rows beside estimators
+RETRAINING = "retraining, one seed"  # a row beside estimators
 
 INTRODUCTION = """# Contribution estimators: leaderboard
 

@@ -23,12 +23,13 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_lab.attacks.faults import Scaled
 from fedmerit_lab.attacks.forecasters import Forecaster
 from fedmerit_lab.attacks.free_riders import Delta, Noise, Replay, Zero
+from fedmerit_lab.benchmarks.arena_benchmark import USUAL
 from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.arena import Case, Federation
 from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, Scenario, unchanged
 from fedmerit_lab.detection.small_trainings import generate_images, soft_scores
 
-METHOD, USUAL = "innovation", "usual"
+METHOD = "innovation"
 MOST_RETRAINED = 6  # sites of federations whose Shapley values are computed by retraining: 64 trainings
 LATE = "joins in round 10"  # paid by policy, and not by what it would be worth from the beginning
 TEST_IMAGES = 2000

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.attacks.attack import Attack, parse_attack
+from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.detection.small_trainings import CLASSES, PIXELS, SiteData
 
 Change = Callable[[SiteData, Generator], SiteData]
@@ -253,7 +254,6 @@ def _on_sites(card: str, spec: str = "") -> Scenario:
     return Scenario(card, on_sites=spec)
 
 
-HONEST = "honest"
 SITE_ATTACKS: Mapping[str, Scenario] = {
     HONEST: _on_sites("nobody attacks"),
     **{name: scenario for name, scenario in ATTACKS.items() if scenario.on_sites or scenario.sybil},

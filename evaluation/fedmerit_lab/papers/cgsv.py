@@ -25,7 +25,8 @@ from fedmerit.schema.site_folder import Case, open_sites
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.prediction import image_losses
 from fedmerit.trainers.monai.samples import build_samples
-from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, STYLE, legend
+from fedmerit_data.figure_style import STYLE
+from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, legend
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.runs import open_run

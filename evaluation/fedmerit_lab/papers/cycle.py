@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
+from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
-from fedmerit_evaluation.figures.drawing import STYLE, panels, titled
+from fedmerit_evaluation.figures.drawing import panels, titled
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import STANDALONE, Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun

@@ -9,10 +9,11 @@ from matplotlib.lines import Line2D
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import counts_images
 from fedmerit.schema.site_folder import open_sites
+from fedmerit_data.figure_style import STYLE
 from fedmerit_data.overview import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
-from fedmerit_evaluation.figures.drawing import INK, STYLE, site_style, titled
+from fedmerit_evaluation.figures.drawing import INK, site_style, titled
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables

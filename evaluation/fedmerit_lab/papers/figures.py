@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
+from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.figures.curves import line_ends
 from fedmerit_evaluation.figures.dots_and_bars import method_bars
 from fedmerit_evaluation.figures.drawing import (
-    STYLE,
     label_rows,
     legend,
     method_style,

@@ -11,11 +11,13 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.scores import UNION
+from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
-from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
+from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.views import OWN, STANDALONE, UNION, Results
+from fedmerit_evaluation.results.views import OWN, STANDALONE, Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
 from fedmerit_lab.papers.figures import lines_over_rounds
 from fedmerit_lab.papers.required_trainings import Compared

@@ -14,7 +14,8 @@ from fedmerit.contract.capabilities import Candidates, ImportanceRequest, capabi
 from fedmerit.contract.method import Layout, Reports
 from fedmerit.errors import RunFailed
 from fedmerit.guard.admission import Admission
-from fedmerit.schema.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, payload_bytes
+from fedmerit.schema.messages import Evaluated, Failure, Importance, Reply, payload_bytes
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.server.evaluator import Evaluator

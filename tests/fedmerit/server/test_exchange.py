@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.messages import EVALUATE, TRAIN, EnrolmentTask, Failure, Task
+from fedmerit.schema.messages import EnrolmentTask, Failure, Task
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.server import exchange as exchange_module
 from fedmerit.server.checkpoint import CHECKPOINT, complete_rounds, is_finished, read_checkpoint, write_checkpoint
 from fedmerit.server.exchange import LONGEST_NAME, LONGEST_REASON, NO_REPLY, NOT_ASKED, Exchange, Moment

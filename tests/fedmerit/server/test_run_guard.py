@@ -20,7 +20,8 @@ from fedmerit.evidence.ledger import log_payload, texts_digest
 from fedmerit.evidence.signatures import Signer, read_certificate
 from fedmerit.methods.registry import build_method
 from fedmerit.schema.configuration.data import Preprocessing
-from fedmerit.schema.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
+from fedmerit.schema.messages import Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap
 from fedmerit.server.exchange import Moment

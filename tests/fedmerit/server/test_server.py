@@ -8,7 +8,8 @@ from pretending import SITES, SIZE, evaluations, play, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.messages import EVALUATE, TRAIN, Failure, payload_bytes
+from fedmerit.schema.messages import Failure, payload_bytes
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import CHECKPOINT
 from fedmerit.server.requirements import require_sites

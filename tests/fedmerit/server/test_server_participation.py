@@ -13,7 +13,8 @@ from tiny import TINY
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.messages import TRAIN, Failure
+from fedmerit.schema.messages import Failure
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.site.site import Site

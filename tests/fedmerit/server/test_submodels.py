@@ -18,17 +18,8 @@ from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.run import RunConfiguration, make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.expected import check_importance
-from fedmerit.schema.messages import (
-    EVALUATE,
-    TRAIN,
-    Evaluated,
-    Failure,
-    Importance,
-    ImportanceTask,
-    Reply,
-    Task,
-    payload_bytes,
-)
+from fedmerit.schema.messages import Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload_bytes
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import SERVER_SPLIT, Overlap

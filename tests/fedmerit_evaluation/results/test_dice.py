@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from fedmerit.schema.results import COLUMNS, Row
-from fedmerit_evaluation.results.views import UNION, Dice, UnionDice, summarise_sites
+from fedmerit.schema.scores import UNION
+from fedmerit_evaluation.results.views import Dice, UnionDice, summarise_sites
 
 
 def _rows(rows: list[Row]) -> pd.DataFrame:

@@ -15,8 +15,9 @@ from fedmerit import plugins
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.valuation.estimators import estimators
+from fedmerit_evaluation.valuation.payout import EQUAL
 from fedmerit_lab.benchmarks import leaderboard as module
-from fedmerit_lab.benchmarks.leaderboard import EQUAL, RETRAINING, add_entries, make_entries, misallocation, render
+from fedmerit_lab.benchmarks.leaderboard import RETRAINING, add_entries, make_entries, misallocation, render
 from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, run_estimators
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,10 +17,10 @@ from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.resampling import CrossedEffects
 from fedmerit_evaluation.studies.study import parse_methods
+from fedmerit_evaluation.valuation.payout import EQUAL
 from fedmerit_lab.benchmarks import value_benchmark as module
 from fedmerit_lab.benchmarks.budget_allocation import (
     BETWEEN_SEEDS,
-    EQUAL,
     MISALLOCATED,
     RETRAINING,
     Outcome,

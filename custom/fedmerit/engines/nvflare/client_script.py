@@ -43,7 +43,7 @@ from nvflare.fuel.utils.log_utils import get_module_logger
 from fedmerit.child_processes import PATHS
 from fedmerit.errors import BadInput
 from fedmerit.reasons import REMEDIES, SCRIPT_LATE, reason_of, script_reason
-from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.site.policy import MANIFEST, SiteScript
 from fedmerit.trainers.script.restarts import LINES, TRACEBACK, ScriptEnded, explain_output
 from fedmerit.trainers.script.trainer import Question, Said

@@ -35,11 +35,12 @@ from fedmerit.engines.nvflare.translation import (
 )
 from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.errors import BadInput, printable
-from fedmerit.evidence.signatures import Signer, days_left
+from fedmerit.evidence.signatures import KIT_CERTIFICATE, KIT_KEY, Signer, days_left
 from fedmerit.machine import give_back_memory
 from fedmerit.reasons import REFUSED, OtherVersion
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import EVALUATE, TRAIN, Failure, PeerModel, Reply, Task, describe_failure
+from fedmerit.schema.messages import Failure, PeerModel, Reply, Task, describe_failure
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.site.job_ledger import JOB_LEDGER, JobLedger
 from fedmerit.site.machine_settings import configured_device, first_job, follow_manifest, run_folder, site_folder
 from fedmerit.site.order_secret import make_secret, secret_arguments
@@ -50,7 +51,6 @@ from fedmerit.trainers.script.restarts import RestartedScript
 from fedmerit.trainers.script.trainer import Question, Said, ScriptTrainer
 from fedmerit.trainers.trainer import Trainer
 
-KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)  # after START_RUN, with which a script is started, once
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 DAY, WARNING_DAYS = 86400.0, 30  # seconds between warnings; days before a certificate ends
@@ -158,8 +158,9 @@ class MeritExecutor(Executor):
             key = SiteKey(find_context(SITES_CONTEXT, fl_ctx, own.parents[1]))
         participants = [client.name for client in engine.get_clients() or ()]
         kit = Path(engine.get_workspace().get_startup_kit_dir())
-        signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
-        pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
+        private_key, certificate = kit / KIT_KEY, kit / KIT_CERTIFICATE  # the simulator has none
+        signer = Signer(private_key, certificate) if private_key.exists() else None
+        pem = certificate.read_text() if certificate.exists() else ""
         more: dict[str, Any] = {"caps": manifest.jobs.caps} if manifest else {}
         if manifest:
             policy, job = self._policy(manifest, fl_ctx, signer), self._first_job(fl_ctx)
@@ -226,7 +227,7 @@ class MeritExecutor(Executor):
         if (now := time.monotonic()) < self._next_warning:
             return
         self._next_warning = now + DAY
-        certificate = Path(fl_ctx.get_engine().get_workspace().get_startup_kit_dir()) / CERTIFICATE
+        certificate = Path(fl_ctx.get_engine().get_workspace().get_startup_kit_dir()) / KIT_CERTIFICATE
         if certificate.exists() and (left := days_left(certificate)) < WARNING_DAYS:
             name, when = fl_ctx.get_identity_name(), f"ends in {left} days" if left > 0 else "has ended"
             text = f"the certificate of {name} {when}; ask the coordinator to renew it (`fedmerit deploy renew`)"

@@ -22,7 +22,7 @@ from fedmerit.engines.nvflare.shared_machine import CONCURRENCY_LIMIT
 from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
 from fedmerit.errors import RunFailed
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.machine import free_memory
+from fedmerit.machine import FREE_SHARE, free_memory
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.checkpoint import is_finished
@@ -35,7 +35,6 @@ FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last:
 PROCESS_TAG = "FEDMERIT_PROGRAM"  # variable by which all processes of one program are known
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
 WAITING = 18  # vectors of the network's size that it holds besides; measured with 0.5 to 29 million parameters
-FREE_SHARE = 0.8  # of what is free, to count on
 NO_PROXY = ("no_grpc_proxy", "no_proxy")  # variables by which gRPC reaches a host directly
 
 

@@ -28,7 +28,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import JOB_WAITING, Waiting
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE, filter_names
-from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.server.requirements import require_decentralised
 
 DIGEST = r"Potential secret value in exported job file .*: high-entropy hex string '\*\*\*' \(64 chars\)"

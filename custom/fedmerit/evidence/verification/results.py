@@ -20,7 +20,7 @@ from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecor
 from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
 from fedmerit.schema.results import read_table as read_rows
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.scores import COUNTS, Overlap, mean_dice
+from fedmerit.schema.scores import BEST, COUNTS, UNION, Overlap, mean_dice
 from fedmerit.site.site_log import overlaps_digest
 
 FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds it
@@ -35,8 +35,6 @@ NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:
 ROUNDED = ("evidence", *BOUNDS)
 PLACES = 6  # decimals of bounds in a record
 EPSILON_TOLERANCE = 0.01  # of ε, which a hospital's egress filter may round
-BEST = "testing_best"  # split of the best round's models
-UNION = "union"  # split whose rows have scores only: the sites that tested the models counted the voxels
 RUN = ("method", "seed", "fold")  # columns in which all rows of a run agree
 KEY = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 SCORES = ("dice", "hd95", "nsd", "hd95_px", "nsd_px")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 from fedmerit.schema.declarations import Checked, read
-from fedmerit.schema.rules import FLOAT32_SLACK, MOST_TENSORS, About, Choice, Number, Switch, Text
+from fedmerit.schema.rules import FLOAT32_SLACK, MOST_TENSORS, TENSOR_NAME, About, Choice, Number, Switch, Text
 from fedmerit.schema.score_name import AUTO, METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
@@ -22,7 +22,6 @@ USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and th
     "own_model": ("with_own_model",),
 }
 DERIVED = ("network", "training")  # of a plan: of a script's run they follow from the script
-NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
 LARGEST = 2**40  # side of a tensor
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last parts of names: of BatchNorm
 
@@ -37,7 +36,7 @@ class NamedTensor:
     norm: bool = False  # whether it belongs to a layer that normalises
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name) or "" in self.name.split("."):
+        if not re.fullmatch(TENSOR_NAME, self.name) or "" in self.name.split("."):
             raise ValueError(f"tensor {self.name!r:.140}: its name may have at most 120 letters, digits, _ . and -")
         if self.kind not in DTYPES:
             raise ValueError(f"tensor {self.name}: is in {self.kind!s:.20}; expected {', '.join(DTYPES)}")

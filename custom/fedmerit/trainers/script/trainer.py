@@ -25,16 +25,8 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import ScriptAnswer, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration
-from fedmerit.schema.messages import (
-    EVALUATE,
-    MOST_IMAGES,
-    TRAIN,
-    Evaluated,
-    Evaluation,
-    Importance,
-    ImportanceTask,
-    Task,
-)
+from fedmerit.schema.messages import MOST_CASES, MOST_IMAGES, Evaluated, Evaluation, Importance, ImportanceTask, Task
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.rules import FLOAT32_SLACK
 from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import EVALUATED, Overlap
@@ -61,7 +53,6 @@ SCAFFOLD_ALL, SCAFFOLD_CHANGE = "scaffold_c_global", "scaffold_c_diff"
 SPLIT = "split"  # in the meta that the script receives: what is evaluated
 CHOICE = "metric.json"  # in the site's memory: the metric, if the run names none
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
-MOST_CASES = 5_000
 T = TypeVar("T")
 
 

@@ -16,7 +16,8 @@ from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 
 from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_task
-from fedmerit.schema.messages import TRAIN, Evaluated, Failure, Reply
+from fedmerit.schema.messages import Evaluated, Failure, Reply
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.rules import parts_of
 from fedmerit.server.exchange import Exchange
 

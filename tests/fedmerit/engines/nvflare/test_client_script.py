@@ -26,7 +26,7 @@ from fedmerit.engines.nvflare.client_script import (
 )
 from fedmerit.engines.script_sites import Launch, ScriptProcess
 from fedmerit.errors import BadInput
-from fedmerit.schema.messages import TRAIN
+from fedmerit.schema.records import TRAIN
 from fedmerit.trainers.script.restarts import ScriptEnded
 from fedmerit.trainers.script.trainer import Question
 

@@ -22,7 +22,7 @@ from fedmerit.engines.nvflare import executor
 from fedmerit.engines.nvflare.controller import MeritController, allow_repeated_pop, default_timeout, recent_rounds
 from fedmerit.files import RUN_NAME
 from fedmerit.reasons import OTHER_VERSION
-from fedmerit.schema.messages import EVALUATE
+from fedmerit.schema.records import EVALUATE
 from fedmerit.schema.results import ResultsFile, Row
 
 

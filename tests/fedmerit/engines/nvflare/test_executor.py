@@ -10,7 +10,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import executor
 from fedmerit.reasons import REFUSED_BY
-from fedmerit.schema.messages import TRAIN
+from fedmerit.schema.records import TRAIN
 from fedmerit.site import machine_settings
 from fedmerit.site.policy import JobRules, Manifest
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fedmerit.engines.script_sites import Launch, ScriptProcess, load_model
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.schema.messages import EVALUATE, TRAIN
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.results import read_results
 from fedmerit.trainers.script.trainer import Question
 from fedmerit_cli.main import app

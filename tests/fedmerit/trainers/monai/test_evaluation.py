@@ -13,7 +13,8 @@ from fedmerit.contract.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import TASKS, Network, Training
-from fedmerit.schema.messages import TRAIN, Evaluated, Evaluation, Purpose
+from fedmerit.schema.messages import Evaluated, Evaluation, Purpose
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.scores import SERVER_SPLIT, mean_dice
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.factory import initial_network
