@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def write_page(out: Path, package: str, template: str, **content: Any) -> None:
         template: the name of the template.
         content: the values that the template shows.
     """
-    environment = template_environment(package, autoescape=True)
+    environment = _page_environment(package, shown_score())
     style, script = (environment.get_template(name).render() for name in ("style.css", "page.js"))
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
@@ -46,6 +47,12 @@ def template_environment(package: str, *, autoescape: bool) -> Environment:
     )
     environment.globals["score"] = shown_score()
     return environment
+
+
+@cache
+def _page_environment(package: str, score: str) -> Environment:
+    """Return the environment of pages, which compiles each template once; one for each name of the score."""
+    return template_environment(package, autoescape=True)
 
 
 def _digest(text: str) -> str:
