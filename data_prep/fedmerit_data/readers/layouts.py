@@ -596,8 +596,7 @@ def _choose_masks(
     by_name |= {name.casefold(): mask for name, mask in masks.items()}
     named = {organ: by_name[organ.casefold()] for organ in sorted(organs) if organ.casefold() in by_name}
     if named:
-        others = [(mask, UNNAMED) for mask in group.masks if mask not in named.values()]
-        return [*named.values()], tuple(named), others
+        return [*named.values()], tuple(named), [(one, UNNAMED) for one in group.masks if one not in named.values()]
     if len(masks) == 1:
         return [*masks.values()], (), []
     plain = [name for name in masks if not name]

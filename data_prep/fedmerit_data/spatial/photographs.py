@@ -141,7 +141,7 @@ def _read_deep_colours(path: Path) -> NDArray[Any]:
             content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
             with Image.open(BytesIO(content), formats=["PNG"]) as picture:
                 return np.array(picture).view(">u2")
-        colours = ITK.GetArrayFromImage(ITK.ReadImage(str(path)))
+        colours: NDArray[Any] = ITK.GetArrayFromImage(ITK.ReadImage(str(path)))
     if colours.dtype.itemsize == 1:  # as ITK reads planes of colours
         raise BadInput(f"{path}: stores its colours in a way that is not read without loss; save it as PNG")
     return colours
