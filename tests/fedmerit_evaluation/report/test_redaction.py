@@ -164,7 +164,7 @@ def test_limits_keep_only_own_counts() -> None:
     ],
 )
 def test_reasons_name_no_other_site_and_keep_their_words(tmp_path: Path, reason: str, shown: str) -> None:
-    run = make_run(tmp_path / "run", sites=("A", "A-1", "B", "St. C"), rounds=4)
+    run = make_run(tmp_path / "run", sites=("A", "A-1", "B", "St-C"), rounds=4)
     add_rows(run, [Row("run", "fedce", 0, 3, site, "rejected", 1.0) for site in ("A-1", "B")])
     write_ledger(run, [{"round": 3, "rejected": {"A-1": reason, "B": "no answer"}}])
     (flag,) = build_site_model(open_runs([run]), "A-1").flags.table.to_dict("records")
