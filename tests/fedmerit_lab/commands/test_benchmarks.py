@@ -1,6 +1,7 @@
 """`fedmerit lab bench`: what is asked for and written. Timings themselves are not tested."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -119,7 +120,7 @@ def asked(monkeypatch):
 
     def judge(wanted, scenario, on_done):
         found["judged"].append((wanted, scenario))
-        on_done(scenario, 5)
+        on_done(scenario, 5)(Path("run"), None)
         return scenario
 
     changes = {
@@ -132,6 +133,7 @@ def asked(monkeypatch):
     }
     for name, function in changes.items():
         monkeypatch.setattr(f"fedmerit_lab.benchmarks.{name}", function)
+    monkeypatch.setattr("fedmerit_cli.printing.read_run", lambda folder: {"script": {}})  # whose steps are not known
     return found
 
 
@@ -141,7 +143,7 @@ OPTIONS = ("--estimators", "data_size", "--seeds", "4,7", "--rounds", 2, "--jobs
 def test_scenarios_are_judged_in_turn_and_tables_shown_after_each(bench, out, tmp_path, asked):
     scenarios = ["noise:sites=3", "asis"]
     given = ("--scenarios", ",".join(scenarios), "--pool", tmp_path / "pool", "--draws", 30)
-    assert "asis: 5 done" in bench("values", *given, *OPTIONS)
+    assert "asis: 1 of 5 done" in bench("values", *given, *OPTIONS)
     assert [scenario for _, scenario in asked["judged"]] == scenarios
     assert asked["shown"] == [scenarios[:1], scenarios]
     assert {path.parent.name for path in out.rglob("entries.csv")} == {"noise-sites-3", "asis"}
