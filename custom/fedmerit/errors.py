@@ -87,7 +87,9 @@ def require_known(what: str, names: Iterable[str], known: Collection[str]) -> No
     """Raise `BadInput` about the first of ``names`` that is not ``known``; ``what`` is named, such as an option."""
     for name in names:
         if name not in known:
-            raise BadInput(f"{what} {name!r:.80}: unknown{suggest(str(name), known)}")
+            near = get_close_matches(str(name), known, n=1, cutoff=0.75)
+            hint = f"; did you mean {near[0]}?" if near else ";"
+            raise BadInput(f"{what} {name!r:.80}: unknown{hint} expected one of {', '.join(known) or 'none'}")
 
 
 def _similarity(name: str, known: str) -> float:

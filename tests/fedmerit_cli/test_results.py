@@ -54,7 +54,7 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     assert table.loc["as-used", "site1"] == pytest.approx(100 * recorded["site1"])
     wrong = fedmerit("lab", "protocols", own_run, "--sites", sites, "--protocols", "voxels")
     assert wrong.exit_code == 2
-    assert "--protocols voxels" in wrong.stderr
+    assert "--protocols 'voxels': unknown; expected one of" in wrong.stderr
 
 
 @pytest.mark.parametrize(

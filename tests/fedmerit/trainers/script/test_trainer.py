@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,12 +21,12 @@ from fedmerit.engines.nvflare.script_recipe import describe_script, plain_weight
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.reasons import SCRIPT_RAISED
-from fedmerit.schema import egress
 from fedmerit.schema.configuration.requirements import unmet_needs
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script
 from fedmerit.schema.configuration.script import Script, find_names, find_uses
 from fedmerit.schema.expected import check_enrolment, check_model
 from fedmerit.schema.messages import Evaluation, Task
+from fedmerit.schema.rules import TENSOR_NAME
 from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.policy import Manifest
 from fedmerit.trainers.factory import build_network, read_layout
@@ -269,7 +270,7 @@ def test_a_metric_has_any_name_its_values_may_be_an_array_and_of_a_case_not_know
     result = trained(made)[1]
     assert {one.case: one.dice for one in result.overlaps} == places
     assert result.num_samples == 6
-    assert all(egress.NAME.fullmatch(one.label) for one in result.overlaps)
+    assert all(re.fullmatch(TENSOR_NAME, one.label) for one in result.overlaps)
     assert {one.label for one in result.overlaps} <= {*made.config.network.labels}
 
 
