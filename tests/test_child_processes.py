@@ -46,7 +46,7 @@ def test_only_one_module_names_the_interpreter():
 
 
 def test_commands_of_child_processes_name_python_by_python_command():
-    """Other commands are git's, a shell's that only parses, MPS's, or a caller's word by word, such as one for alerts."""
+    """Other commands are git's, a shell's that parses, MPS's, or a caller's word by word, such as one for alerts."""
     known = {"asked", "[*asked[:3], 'ls-files', '--error-unmatch', __file__]", "list(command)", "command"}
     known |= {"[shell, '-n', path]", "[control]"}
     commands = {ast.unparse(call.args[0]) for file in SOURCES for call in calls(file) if call.args}
