@@ -135,7 +135,7 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
 @pytest.mark.parametrize(
     ("settings", "changes", "words"),
     [
-        ((), {"method": "fedbest"}, ["'fedbest'", "did you mean"]),
+        ((), {"method": "fedavgg"}, ["'fedavgg'", "did you mean fedavg?", "cgsv"]),
         (("learning_rate=1",), {}, ["'learning_rate'", "did you mean lr?"]),
         (("zzz=3",), {}, ["'zzz'", "combine", "batch_size", "width"]),
         (("combine=plus",), {"method": "fedavg"}, ["'combine'", "fedavg"]),

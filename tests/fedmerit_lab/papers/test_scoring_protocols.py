@@ -71,7 +71,7 @@ def test_the_audit_of_a_run(run, tmp_path):
     assert table.loc["batch-statistics", "Alder"] != pytest.approx(table.loc["volumes", "Alder"])
     assert audit(run, sites, "slices, volumes")["Protocol"].to_list() == ["slices", "volumes"]
     pd.testing.assert_frame_equal(audit(run, sites).set_index("Protocol"), table)  # the same draw, nothing moved
-    with pytest.raises(BadInput, match="--protocols 'voxels': unknown; did you mean volumes"):
+    with pytest.raises(BadInput, match="--protocols 'voxels': unknown; expected one of as-used, volumes"):
         audit(run, sites, "slices,voxels")
     with pytest.raises(BadInput, match="--protocols slices, slices: name each once"):
         audit(run, sites, "slices, slices")
