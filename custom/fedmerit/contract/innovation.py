@@ -6,8 +6,8 @@ last steps, the current and the first model. No such function has anything left 
 do not span. The rest r = u - X c is what the site has found.
 
 The rest is no evidence of free riding: updates of honest sites are partly forecastable, and noise is not. It is worth
-what it adds by itself: a_i = U(F + p_i r_i) - U(F), with the site's weight p_i, the new model without all rests F = M
-- Σ_j p_j r_j, and a utility U on images that the site did not choose. A rest longer than `LONGEST` medians of the
+what it adds by itself: a_i = U(F + p_i r_i) - U(F), with the site's weight p_i, the new model without all rests
+F = M - Σ_j p_j r_j, and a utility U on images that the site did not choose. A rest longer than `LONGEST` medians of the
 others' is shortened to that before, as more of the same and noise would else be paid. The round's gain G = max(0,
 U(M) - U(F)) is divided by these: v_i = G a_i / Σ_j |a_j|, and values are summed over rounds. In late rounds updates
 pull in opposite directions and the model hardly gains; without the division such rounds would count as much as those
@@ -154,8 +154,11 @@ def _shorten(lengths: Tensor) -> Tensor:
 
 
 def divide_gain(additions: Tensor, gain: Tensor) -> Tensor:
-    """Return () the factor G / Σ_j |a_j| by which a round's additions (n,) count; 0 if the round gained nothing."""
-    return gain.clamp(min=0.0) / additions.abs().sum().clamp(min=torch.finfo(torch.float64).tiny)
+    """Return the factor G / Σ_j |a_j| by which a round's additions (n, ...) count; 0 if the round gained nothing.
+
+    ``gain`` is G, (...); so is what is returned.
+    """
+    return gain.clamp(min=0.0) / additions.abs().sum(dim=0).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @dataclass(frozen=True)

@@ -246,14 +246,17 @@ class InnovationValues(Estimator):
         return sum_rounds(np.stack(parts), np.stack([game.counts for game in games]))
 
     def _divide_gain(self, game: RoundGame, sites: Sequence[str]) -> FloatArray:
-        """Return (n, D) what each site has of a round's gain: `fedmerit.contract.innovation`."""
+        """Return (n, D) what each site has of a round's gain."""
+        import torch  # a report needs it not
+
+        from fedmerit.contract.innovation import divide_gain
+
         nobody, everyone = frozenset[str](), frozenset(game.players)
         added = np.stack([game.utilities[frozenset([site])] - game.utilities[nobody] for site in game.players])
         own = own_patient_mask(game, sites)
         additions = mean_over_testers(place_values(added, game, sites), self.voice, own)
-        gain = np.maximum(game.on_average(everyone) - game.on_average(nobody), 0.0)
-        total = np.nansum(np.abs(additions), axis=0)
-        return np.asarray(additions * gain / np.where(total > 0, total, 1.0))
+        gain = torch.from_numpy(game.on_average(everyone) - game.on_average(nobody))
+        return np.asarray(additions * divide_gain(torch.from_numpy(np.nan_to_num(additions)), gain).numpy())
 
 
 @dataclass(frozen=True)
