@@ -98,4 +98,4 @@ lock: $(VENV)/.uv ## The lock files of requirements/, after a change of pyprojec
 	--output-file requirements/development.txt
 
 clean: ## Remove the virtual environment and what the tools left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build docs/site *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build docs/site docs/jupyter_execute *.egg-info

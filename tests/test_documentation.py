@@ -1,5 +1,6 @@
 """The documentation: links, lengths, tables, commands and options are those of the program."""
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -173,6 +174,16 @@ def test_every_python_block_of_the_manual_is_run_by_a_test():
     run = {"add_method.md", "extending.md", "api.md", "nvflare_project.md"}
     fragments = {"valuation.md"}  # of a reader's own job: keep_updates is run on NVFlare's recipe by its own tests
     assert {page.name for page in MANUAL if "```python" in page.read_text()} == run | fragments
+
+
+def test_names_listed_in_the_page_of_the_api_exist_in_their_modules():
+    text = (DOCS / "api.md").read_text()
+    listed = re.findall(r"automodule:: (\S+)\n +:members: (.+)", text)
+    assert listed
+    for module, names in listed:
+        defined = vars(importlib.import_module(module))
+        for name in names.split(", "):
+            assert getattr(defined.get(name), "__module__", None) == module, f"{module}.{name}"
 
 
 @pytest.mark.slow
