@@ -74,7 +74,9 @@ def check_distillation(content, entry, method=None):
             each = [divergence(a, b, expected["T"], kl) for a, b in zip(own, peer, strict=True)]
             assert_equal(torch.stack(each), expected[f"KL_{name}"], kl)
         else:
-            chosen = method(kl=kl, T=expected["T"], lambda0=1.0)
+            if method is VPDL and kl != "own_peer":
+                continue
+            chosen = method(**{"kl": kl} if method is CYCle else {}, T=expected["T"], lambda0=1.0)
             view = PeerView(
                 chosen.warmup + 1,
                 {"k": 1.0},

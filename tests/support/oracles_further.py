@@ -10,7 +10,7 @@ from fedmerit.contract import flat
 from fedmerit.contract.rewards import Reward
 from fedmerit.contract.vectors import aggregate
 from fedmerit.methods.fedave import sampling_divergence
-from fedmerit.methods.fedavg import FedAdam, FedAvgM
+from fedmerit.methods.fedavg import BETA1, BETA2, FedAdam, FedAvgM
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.trainers.monai.evaluation import estimate_statistics
@@ -30,19 +30,20 @@ def check_fedprox(content, entry):
 
 def check_fedavgm(content, entry):
     given = content[entry]
-    for _, _, state, expected in rounds_of(FedAvgM(given["beta"], given["eta"]), given):
+    for _, _, state, expected in rounds_of(FedAvgM(given["beta"]), given):
         assert_equal(state.momentum, expected["m"], "m")
 
 
 def check_fedadam(content, entry):
     given = content[entry]
-    for _, _, state, expected in rounds_of(FedAdam(given["beta1"], given["beta2"], given["eta"], given["tau"]), given):
+    assert (given["beta1"], given["beta2"]) == (BETA1, BETA2)
+    for _, _, state, expected in rounds_of(FedAdam(given["eta"], given["tau"]), given):
         assert_equal(state.m, expected["m"], "m")
         assert_equal(state.v, expected["v"], "v")
 
 
 def check_scaffold(content, entry):
-    for outcome, results, _, expected in rounds_of(SCAFFOLD(content[entry]["eta_g"]), content[entry]):
+    for outcome, results, _, expected in rounds_of(SCAFFOLD(), content[entry]):
         assert_equal(outcome.vectors["control"], expected["c"], "c")
         assert_equal(torch.stack([result.kept["control"] for result in results]), expected["c_sites"], "c_i")
 

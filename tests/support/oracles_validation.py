@@ -6,7 +6,7 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.contract.method import CandidateResults, Layout
 from fedmerit.contract.vectors import gram, histogram, norms, quota_counts
 from fedmerit.methods.cffl import largest_entries
-from fedmerit.methods.fedave import FedAVE, distribution, divergence
+from fedmerit.methods.fedave import FLOOR, FedAVE, distribution, divergence
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit_lab.methods.cffl_released import CFFLReleased
 from fedmerit_lab.methods.fedci import ECI, FedCI
@@ -61,10 +61,10 @@ def check_cffl(content, mode):
 
 def check_fedave(content, form):
     config, size = content["config"], content["config"]["D"]
+    assert config["clamp_min"] == FLOOR
     method = FedAVE(
         form=form,
         **{name: config[name] for name in ("tau", "alpha", "beta", "bins")},
-        floor=config["clamp_min"],
         kl_floor=1e-3,
         unrewarded="nothing",
     )
@@ -106,7 +106,7 @@ def check_qfedavg(content, rule):
     updates = tensor(content["local"]) - received
     reports = everyone([1.0] * len(updates), {"loss": tensor(content["F"])})
     for q, numbers in content["by_q"].items():
-        method = QFedAvg(float(q), rule, L=1 / content["lr"])
+        method = QFedAvg(float(q), 1 / content["lr"] if rule == "exact" else None)
         state = method.start(received, len(updates), Layout.of(len(received)))
         _, outcome = method.round(state, updates, reports)
         assert_equal(outcome.weights, numbers["effective_weights"], q)

@@ -38,7 +38,7 @@ def cgsv(start, samples, rounds, alpha=0.95, beta=1.0, gamma=None, floor=1e-3, e
     return results
 
 
-def rffl(start, samples, rounds, alpha=0.95, gamma=None, coef=1 / 3, warmup=10, boost=True, keep_own=False):
+def rffl(start, samples, rounds, alpha=0.95, gamma=None, coef=1 / 3, warmup=10):
     """Clip, weigh by reputation, remember the cosine, remove, reward; a removed site trains on only."""
     count, size = len(samples), len(start)
     models, reputation, results = [list(start) for _ in samples], [0.0] * count, []
@@ -63,12 +63,10 @@ def rffl(start, samples, rounds, alpha=0.95, gamma=None, coef=1 / 3, warmup=10, 
             best = max(reputation[i] for i in sites)
             for i in sites:
                 relative = reputation[i] / best
-                quota[i] = math.tanh(2 * relative) / math.tanh(2) if boost else relative
+                quota[i] = math.tanh(2 * relative) / math.tanh(2)
         models = [_plus_largest(models[i], total, quota[i]) for i in range(count)]
         for i in present:
-            if keep_own:
-                models[i] = _sum([models[i], _scaled(updates[i], clip[i])], size)
-            elif i in removed:
+            if i in removed:
                 models[i] = _sum([models[i], updates[i]], size)
             rounds_of[i] += 1
         results.append(

@@ -7,6 +7,8 @@ lists of d numbers, one per site where sites differ.
 import math
 from itertools import permutations
 
+from reference_rewards import largest, largest_per_tensor
+
 
 def cffl(
     start,
@@ -90,6 +92,7 @@ def fedave(
     ``own_losses`` of (site, model) and ``server_losses`` of a model are lists of losses in [0, 1].
     """
     n, d = len(samples), len(start)
+    tensors = (d // 3, d - d // 3) if form == "released" else ()  # as of `rounds.layout`
     models, r, results = [list(start) for _ in samples], [None] * n, []
     for updates in rounds:
         here = [i for i in range(n) if updates[i] is not None]
@@ -121,14 +124,14 @@ def fedave(
             quota = math.tanh(beta * r[i]) / max(math.tanh(beta * r[j]) for j in here)
             if in_quota:
                 quota = min(1.0, quota / kl[i] if form == "paper" else quota * near[i])
-            models[i] = _plus(models[i], _rewarded(update, d * quota, updates[i], unrewarded))
+            models[i] = _plus(models[i], _rewarded(update, d * quota, updates[i], unrewarded, tensors))
         results.append({"score": score, "divergence": kl, "r": [x or 0.0 for x in r], "models": list(models)})
     return results
 
 
-def qfedavg(start, rounds, own_losses, *, q, exact=False, lipschitz=1e-3):
+def qfedavg(start, rounds, own_losses, *, q, lipschitz=None):
     """q-FedAvg (Algorithm 2, Li et al. 2020): one dict per round of loss, weights and w_next."""
-    model, results = list(start), []
+    model, results, exact, lipschitz = list(start), [], lipschitz is not None, lipschitz or 1.0
     for updates in rounds:
         loss, delta, h = {}, [0.0] * len(model), 0.0
         for i, update in enumerate(updates):
@@ -225,11 +228,13 @@ def _largest(vector, count):
     return [x if k in order[:count] else 0.0 for k, x in enumerate(vector)]
 
 
-def _rewarded(update, quota, own, unrewarded):
-    """Its largest entries by a quota of so many; elsewhere 0, or what the site trained."""
-    count = math.floor(quota + 1e-9)
-    order = sorted(range(len(update)), key=lambda k: (-abs(update[k]), k))
-    return [x if k in order[:count] else own[k] * (unrewarded == "own") for k, x in enumerate(update)]
+def _rewarded(update, quota, own, unrewarded, tensors=()):
+    """Its largest entries, or those of each tensor, by a quota of so many; elsewhere 0, or what the site trained."""
+    if tensors:
+        kept = largest_per_tensor(update, quota / len(update), tensors)
+    else:
+        kept = largest(update, math.floor(quota + 1e-9))
+    return [x if k in kept else own[k] * (unrewarded == "own") for k, x in enumerate(update)]
 
 
 def _shares(losses, bins):

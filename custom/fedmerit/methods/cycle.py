@@ -47,7 +47,10 @@ def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor
 
 
 def distillation(
-    predict: Callable[[str, Tensor], Tensor | None], weights: Mapping[str, float], temperature: float, kl: str
+    predict: Callable[[str, Tensor], Tensor | None],
+    weights: Mapping[str, float],
+    temperature: float,
+    kl: str = "own_peer",
 ) -> ExtraLoss:
     """Return Σ_k λ_(n,k) L_DL(n,k) (Eq. 2, Tastan et al. 2025); the term of a peer that is not available is 0."""
 
@@ -91,7 +94,6 @@ class DistillsFromPeers(Method, LearnsFromPeers):
     warmup: Annotated[
         int, Count(), About("rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100")
     ] = 8
-    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
     exchange: Annotated[str, Choice(EXCHANGES), About("of models: by the server; peer: from site to site")] = "relay"
     has_site_models: ClassVar[bool] = True
     sums_updates: ClassVar[bool] = True
@@ -120,6 +122,7 @@ class CYCle(DistillsFromPeers):
             models from the server have it average them.
     """
 
+    kl: Annotated[str, Choice(DIRECTIONS), About("KL(own || peer), or peer_own: KL(peer || own)")] = "own_peer"
     alpha: Annotated[float, Number(0, below=1), About("weight of the past in a reputation r")] = 0.5
     tau_opt: Annotated[float, Number(0, below=1), About("misalignment up to which r̃ is 1")] = 0.25
     tau_max: Annotated[float, Number(high=1, above=0), About("misalignment from which r̃ is 0")] = 0.75
@@ -359,4 +362,4 @@ class VPDL(DistillsFromPeers):
     def learn_from(self, view: PeerView) -> PeerTerm:
         """Return λ0 Σ_k λ_(n,k) L_DL(n,k), to add to the loss (Eqs. 1 and 2)."""
         weights = {peer: self.lambda0 * weight for peer, weight in view.weights.items()}
-        return PeerTerm(distillation(view.predict, weights, self.T, self.kl))
+        return PeerTerm(distillation(view.predict, weights, self.T))

@@ -19,6 +19,7 @@ from fedmerit.contract.vectors import aggregate, gram, histogram, norms, remembe
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 MOST_BINS = 100  # of a histogram
+FLOOR = 1e-3  # of a reputation before it is normalised
 SMOOTHING = 1.0  # added to the count of every bin
 MOST_IMAGES = 1e9  # in one of them
 
@@ -38,7 +39,8 @@ class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
-    ``form="released"`` is only its score and its quota. The first reputation is the first score, and already rewarded.
+    ``form="released"`` is its score, its quota and its
+    choice of entries. The first reputation is the first score, and already rewarded.
     Sums and maxima go over the sites present; absent ones keep reputation and model.
 
     KL of two samples of one distribution is not 0, so sites of one distribution would earn differently by its ratio to
@@ -59,15 +61,11 @@ class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
         Number(above=0),
         About("of the divergence; None: its expectation by sampling, (bins - 1)/2 (1/n_i + 1/n_V)"),
     ] = None
-    floor: Annotated[float, Number(above=0), About("of the reputation before it is normalised")] = 1e-3
     form: Annotated[
         str,
         Choice(("resolved", "paper", "released")),
-        About("score Acc·K, quota tanh·K; paper: Acc/KL, tanh/KL; released: Acc·K², tanh·K"),
+        About("score Acc·K, quota tanh·K; paper: Acc/KL, tanh/KL; released: Acc·K², tanh·K, entries by tensor"),
     ] = "resolved"
-    mask: Annotated[
-        str, Choice(("global", "per_tensor")), About("the largest entries of the whole aggregate, or of each tensor")
-    ] = "global"
     distributions: Annotated[
         str, Choice(("both", "reputation", "quota", "none")), About("what nearness counts in (Table 4's ablation)")
     ] = "both"
@@ -102,7 +100,7 @@ class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
         """Return the state before round 0; ``model`` is (d,)."""
         reputation = torch.zeros(num_sites, dtype=torch.float64)
-        sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
+        sizes = torch.tensor(layout.tensor_sizes if self.form == "released" else ()).long()
         return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
@@ -138,7 +136,7 @@ class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
         known = remember(state.reputation, new, self.alpha, present)
         seen = state.reputation > 0
         first = share(new, present) if seen[present].any() else new  # others' reputations sum to 1
-        reputation = torch.where(seen, known, first).clamp(min=self.floor)
+        reputation = torch.where(seen, known, first).clamp(min=FLOOR)
         reputation = reshare(state.reputation, reputation, present)
 
         boosted = torch.tanh(self.beta * reputation)

@@ -90,10 +90,9 @@ class FedAvgMState:
 
 @dataclass(frozen=True)
 class FedAvgM(Method):
-    """The server follows the mean update, as a gradient, with momentum. With β = 0 and η = 1 it is FedAvg."""
+    """The server follows the mean update, as a gradient, with momentum. With β = 0 it is FedAvg."""
 
     beta: Annotated[float, Number(0, below=1), About("β, weight of the past in the momentum")] = 0.9
-    eta: Annotated[float, Number(above=0), About("η, the server's step")] = 1.0
     about: ClassVar[MethodSummary] = MethodSummary(paper="Hsu et al. 2019; Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
@@ -101,11 +100,14 @@ class FedAvgM(Method):
         return FedAvgMState(model, torch.zeros_like(model))
 
     def round(self, state: FedAvgMState, updates: Tensor, reports: Reports) -> tuple[FedAvgMState, Outcome]:
-        """Aggregate ``updates`` (n, d): m ← β m + Σ p_i Δ_i, w ← w + η m."""
+        """Aggregate ``updates`` (n, d): m ← β m + Σ p_i Δ_i, w ← w + m."""
         weights = reports.data_share
         momentum = aggregate(self.beta * state.momentum, weights, updates)
-        model = state.model + self.eta * momentum
+        model = state.model + momentum
         return FedAvgMState(model, momentum), Outcome.by_weights(weights, reports, model)
+
+
+BETA1, BETA2 = 0.9, 0.99  # of FedAdam: weights of the past in the first and in the second moment
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,6 @@ class FedAdamState:
 class FedAdam(Method):
     """An Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
 
-    beta1: Annotated[float, Number(0, below=1), About("β1, weight of the past in the first moment")] = 0.9
-    beta2: Annotated[float, Number(0, below=1), About("β2, weight of the past in the second moment")] = 0.99
     eta: Annotated[float, Number(above=0), About("η, the server's step")] = 1e-2
     tau: Annotated[
         float, Number(above=0), About("τ, added to the root of the second moment: the larger, the less adaptive")
@@ -140,8 +140,8 @@ class FedAdam(Method):
         """
         weights = reports.data_share
         mean = aggregate(torch.zeros_like(state.model), weights, updates)
-        m = self.beta1 * state.m + (1 - self.beta1) * mean
-        v = self.beta2 * state.v + (1 - self.beta2) * mean.double().square()
+        m = BETA1 * state.m + (1 - BETA1) * mean
+        v = BETA2 * state.v + (1 - BETA2) * mean.double().square()
         model = state.model + (self.eta * m / (v.sqrt() + self.tau)).to(m.dtype)
         return FedAdamState(model, m, v), Outcome.by_weights(weights, reports, model)
 

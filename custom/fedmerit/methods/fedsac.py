@@ -18,6 +18,7 @@ from fedmerit.contract.vectors import average_submodels, parameter_mask, share, 
 from fedmerit.schema.rules import About, Choice, Count, Number
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
+VALIDATION_IMAGES = 16  # of every site's server split to measure importance on, at most
 TOLERANCE = 1e-9  # percent, of a sum of importances
 
 
@@ -50,7 +51,6 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         "exact"
     )
     importance_interval: Annotated[int, Count(1), About("rounds from one allocation to the next")] = 10
-    validation_images: Annotated[int, Count(1), About("of every site's server split to measure on, at most")] = 16
     aggregation: Annotated[
         str, Choice(("count", "share", "plain")), About("Eq. 9; share: by images; plain: FedAvg")
     ] = "count"
@@ -97,7 +97,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
         """Return a measurement every `importance_interval` rounds from the first collaborative round."""
-        together, images = round - self.local_rounds, 0 if self.importance == "equal" else self.validation_images
+        together, images = round - self.local_rounds, 0 if self.importance == "equal" else VALIDATION_IMAGES
         return None if together < 0 or together % self.importance_interval else (self.importance, images)
 
     def importance_request(self, state: FedSACState) -> ImportanceRequest | None:

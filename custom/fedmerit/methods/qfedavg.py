@@ -22,7 +22,7 @@ from fedmerit.contract.method import (
     inner_products,
 )
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.rules import About, Choice, Number
+from fedmerit.schema.rules import About, Number
 
 EPSILON = 1e-10  # added to every loss
 
@@ -44,16 +44,15 @@ class QFedAvg(AsksLosses):
 
     Weights are shared among the sites present; nothing is remembered of any.
 
-    ``rule="exact"`` divides by Σ h_i, whose term q F^(q-1) ‖LΔ‖² is that of SGD with step 1/L. After Adam on millions
+    With ``L`` it divides by Σ h_i, whose term q F^(q-1) ‖LΔ‖² is that of SGD with step 1/L. After Adam on millions
     of parameters ‖Δ‖² is far from the squared step times a gradient's, and L = 1/lr would shrink a round's step some
-    10⁵-fold; L is therefore a parameter of its own, and ``rule="weights"`` drops the term.
+    10⁵-fold; L is therefore a parameter of its own, and by default the term is dropped.
     """
 
     q: Annotated[float, Number(0), About("power of the loss; 0: every site alike")] = 1.0
-    rule: Annotated[str, Choice(("weights", "exact")), About("w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2")] = (
-        "weights"
-    )
-    L: Annotated[float, Number(above=0), About("Lipschitz constant of rule=exact")] = 1e-3
+    L: Annotated[
+        float | None, Number(above=0), About("Lipschitz constant of Algorithm 2; None: w + Σ (F^q / Σ F^q) Δ")
+    ] = None
     sums_updates: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="training loss to the power q",
@@ -68,7 +67,7 @@ class QFedAvg(AsksLosses):
         loss = mean_where_unknown(reports.values["loss"], present) + EPSILON
         weights = share((loss / loss.max()) ** self.q, present)  # the maximum: F^q underflows
         step = 1.0
-        if self.rule == "exact":
+        if self.L is not None:
             squared_norms = inner_products(updates, reports).diagonal()
             step = 1 / float(1 + (weights * self.q * self.L * squared_norms / loss).sum())  # Σ L F^q / Σ h
         model = aggregate(state.model, weights * step, updates)

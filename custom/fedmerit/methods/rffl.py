@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports, inner_products
 from fedmerit.contract.rewards import Reward, fractions_of_largest
 from fedmerit.contract.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
-from fedmerit.schema.rules import About, Choice, Count, Number, Switch
+from fedmerit.schema.rules import About, Choice, Count, Number
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RFFLState:
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first and once it is removed
     removed: Tensor  # (n,) bool: expelled
     rounds: Tensor  # (n,) rounds a site took part in
-    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none with mask="global"
+    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none unless form="released"
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,11 @@ class RFFL(Method):
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The
     first round aggregates by their sample shares. A removed site trains locally: its update has weight 0 and stays in
     its own model, without a reward. With ``coef`` below 1 the best of R is never removed. If all present sites were
-    removed before, the weights are their sample shares, but no site downloads anything. The defaults repair the
-    released code, which is ``keep_own``, ``clamp=False`` (negative reputations then are negative weights),
-    ``boost=False`` and ``mask="per_tensor"``.
+    removed before, the weights are their sample shares, but no site downloads anything.
+
+    The default repairs the released code, ``form="released"``: there negative reputations are negative weights, quotas
+    are r / max r without the tanh of the published numbers, the largest entries are those of each tensor, and the
+    reward comes after the (clipped) own update instead of before training.
     """
 
     alpha: Annotated[float, Number(0, 1), About("weight of the past in the reputation")] = 0.95
@@ -47,16 +49,11 @@ class RFFL(Method):
     ] = None
     coef: Annotated[float, Number(0, below=1), About("removed is a site below coef / |R|")] = 1 / 3
     warmup: Annotated[int, Count(), About("rounds a site takes part in before it can be removed")] = 10
-    boost: Annotated[
-        bool, Switch(), About("quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
-    ] = True
-    clamp: Annotated[bool, Switch(), About("negative reputations count as 0")] = True
-    keep_own: Annotated[
-        bool, Switch(), About("the reward comes after the (clipped) own update, not before training")
-    ] = False
-    mask: Annotated[str, Choice(("global", "per_tensor")), About("the largest entries of all, or of each tensor")] = (
-        "global"
-    )
+    form: Annotated[
+        str,
+        Choice(("resolved", "released")),
+        About("released: negative reputations count, quotas r / max r, entries by tensor, own update kept"),
+    ] = "resolved"
     has_site_models: ClassVar[bool] = True
     about: ClassVar[MethodSummary] = MethodSummary(
         contribution="cosine of its update to the weighted sum",
@@ -72,7 +69,7 @@ class RFFL(Method):
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             removed=torch.zeros(num_sites, dtype=torch.bool),
             rounds=torch.zeros(num_sites, dtype=torch.long),
-            tensor_sizes=torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long(),
+            tensor_sizes=torch.tensor(layout.tensor_sizes if self.form == "released" else ()).long(),
         )
 
     def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:
@@ -90,8 +87,9 @@ class RFFL(Method):
         u_N = aggregate(torch.zeros_like(updates[0]), clip * weights, updates)
         phi = cosine_to_sum(products, clip * weights)
 
+        released = self.form == "released"
         memory = remember(state.reputation, phi, self.alpha, here)
-        if self.clamp:
+        if not released:
             memory = memory.clamp(min=0)
         late = state.rounds >= self.warmup
         below = here & late & (share(memory, here) < self.coef / here.sum())
@@ -99,9 +97,9 @@ class RFFL(Method):
         reputation = reshare(state.reputation, memory.masked_fill(removed, 0.0), here)
 
         relative = fractions_of_largest(reputation.clamp(min=0), here)
-        quota = torch.tanh(2 * relative) / math.tanh(2) if self.boost else relative
+        quota = relative if released else torch.tanh(2 * relative) / math.tanh(2)
         models = Reward(u_N, quota, state.tensor_sizes.tolist()).add_to(state.models)
-        own = clip if self.keep_own else removed.double()
+        own = clip if released else removed.double()
         for i in (present & (own > 0)).nonzero().flatten():
             models[i] += own[i] * updates[i]
 

@@ -6,7 +6,7 @@ c_i, which stays there, and the server's c.
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from fedmerit.contract.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
 from fedmerit.contract.method import Layout, Method, MethodSummary, Outcome, Reports
 from fedmerit.contract.vectors import aggregate, share
-from fedmerit.schema.rules import About, Number
 
 MOST = 3.0  # times the median length of a Δ_i, the mean gradient of a site
 FEWEST = 3  # sites, for a median to bound
@@ -31,14 +30,13 @@ class SCAFFOLDState:
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
-    """An Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
+    """An Algorithm 1 of Karimireddy et al. 2020, option II, with η_g = 1. All sites present count alike.
 
     Sites send c_i⁺ itself, in the paper c_i⁺ - c_i: after a reply that did not count, the server would lack the
     difference for ever, and c would no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not
     the length of K steps.
     """
 
-    eta_g: Annotated[float, Number(above=0), About("η_g, the server's step")] = 1.0
     vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
     sums_updates: ClassVar[bool] = True
@@ -53,20 +51,20 @@ class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
     @property
     def guarded_form(self) -> "SCAFFOLD":
         """The form with control variates that follow from the updates."""
-        return HeldSCAFFOLD(**vars(self))
+        return HeldSCAFFOLD()
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> SCAFFOLDState:
         """Return the state before round 0; ``model`` is (d,), and every control variate 0."""
         return SCAFFOLDState(model, model.new_zeros(num_sites, len(model)))
 
     def round(self, state: SCAFFOLDState, updates: Tensor, reports: Reports) -> tuple[SCAFFOLDState, Outcome]:
-        """Aggregate: w ← w + η_g mean Δ_i over the sites S that are present, c ← c + |S|/N mean (c_i⁺ - c_i).
+        """Aggregate: w ← w + mean Δ_i over the sites S that are present, c ← c + |S|/N mean (c_i⁺ - c_i).
 
         The mean of all.
         """
         present = reports.present
         weights = share(present, present)
-        model = aggregate(state.model, self.eta_g * weights, updates)
+        model = aggregate(state.model, weights, updates)
         controls = self.controls(state.controls, updates, reports).where(present[:, None], state.controls)
         outcome = Outcome.by_weights(weights, reports, model, vectors={"control": _mean(controls)})
         return SCAFFOLDState(model, controls), outcome

@@ -62,7 +62,7 @@ def test_nothing_is_asked_for_that_does_not_count():
 def test_a_site_reports_its_losses_as_a_histogram():
     losses = torch.tensor([0.0, 0.05, 0.1, 0.99, 1.0])
     view = SiteView(torch.zeros(2), lambda: losses)
-    reported = FedAVE(bins=10).report(view)
+    reported = FedAVE().report(view)
     assert reported == {f"loss_bin_{b}": {0: 2.0, 1: 1.0, 9: 2.0}.get(b, 0.0) for b in range(10)}
     assert histogram(losses, 1).tolist() == [5]
 

@@ -141,10 +141,10 @@ def test_norms_are_found_in_every_network(norm, mark):
 def test_fedavgm_is_the_reference(seed):
     content = synthetic(seed)
     w, m = content["start"], [0.0] * 4
-    for _, outcome, _, _ in played(FedAvgM(beta=0.5, eta=0.8), content):
+    for _, outcome, _, _ in played(FedAvgM(beta=0.5), content):
         after = mean([descended(content, i, w) for i in range(3)], shares(content))
         m = [0.5 * past + a - x for past, a, x in zip(m, after, w, strict=True)]
-        w = [x + 0.8 * step for x, step in zip(w, m, strict=True)]
+        w = [x + step for x, step in zip(w, m, strict=True)]
         assert torch.allclose(outcome.models, tensor(w), rtol=0, atol=1e-9)
 
 
@@ -152,12 +152,12 @@ def test_fedavgm_is_the_reference(seed):
 def test_fedadam_is_the_reference(seed):
     content = synthetic(seed)
     w, m, v = content["start"], [0.0] * 4, [0.2**2] * 4
-    for _, outcome, _, _ in played(FedAdam(beta1=0.6, beta2=0.7, eta=0.3, tau=0.2), content):
+    for _, outcome, _, _ in played(FedAdam(eta=0.3, tau=0.2), content):
         after = mean([descended(content, i, w) for i in range(3)], shares(content))
         for k in range(4):
             step = after[k] - w[k]
-            m[k] = 0.6 * m[k] + 0.4 * step
-            v[k] = 0.7 * v[k] + 0.3 * step**2
+            m[k] = 0.9 * m[k] + 0.1 * step
+            v[k] = 0.99 * v[k] + 0.01 * step**2
         w = [w[k] + 0.3 * m[k] / (math.sqrt(v[k]) + 0.2) for k in range(4)]
         assert torch.allclose(outcome.models, tensor(w), rtol=0, atol=1e-9)
 

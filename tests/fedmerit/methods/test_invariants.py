@@ -37,16 +37,16 @@ OTHER_WAYS = [
     ("cffl_released", {"alpha": 4.0, "alpha_growth": 3, "keep_own": False, "coef": 0.9}),
     ("cffl", {"reward": "global"}),
     ("fedave", {"tau": 0.5, "form": "paper", "bins": 5}),
-    ("fedave", {"form": "released", "mask": "per_tensor", "kl_floor": 1e-3}),
+    ("fedave", {"form": "released", "kl_floor": 1e-3}),
     ("fedave", {"clip": 1e-3, "unrewarded": "nothing"}),
     ("eci", {"unrewarded": "nothing"}),
-    ("qfedavg", {"q": 2.0, "rule": "exact"}),
+    ("qfedavg", {"q": 2.0, "L": 1e-3}),
     ("fedsac", {"standalone_rounds": 1, "beta": 2.0, "importance_interval": 1, "aggregation": "share"}),
     ("fedsac", {"standalone_rounds": 2, "beta": 20.0, "importance": "equal", "aggregation": "plain"}),
     ("cgsv", {"contribution": "exact"}),
     ("cgsv", {"reward": "global"}),
     ("cgsv", {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0, "mask": "per_tensor"}),
-    ("rffl", {"gamma": 0.5, "coef": 0.9, "warmup": 0, "boost": False, "keep_own": True, "mask": "per_tensor"}),
+    ("rffl", {"gamma": 0.5, "coef": 0.9, "warmup": 0, "form": "released"}),
     ("rr", {"turns": "one"}),
     ("shapfed", {"contribution": "exact", "mu": 0.5}),
     ("shapfed", {"reward": "global"}),
@@ -285,7 +285,7 @@ def test_a_site_that_started_elsewhere_continues_from_there_and_the_others_as_be
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("cgsv", {}), ("cgsv", {"contribution": "exact"}), ("rffl", {}), ("rffl", {"keep_own": True})],
+    [("cgsv", {}), ("cgsv", {"contribution": "exact"}), ("rffl", {}), ("rffl", {"form": "released"})],
 )
 def test_absent_sites_keep_reputation_and_model(name, parameters):
     rounds = make_rounds(n=5, rounds=6, absences=True)

@@ -150,10 +150,10 @@ def test_distances_to_the_aggregate_and_to_the_model_that_takes_it_whole(mask):
     [
         {},
         {"coef": 0.9, "warmup": 1},
-        {"alpha": 0.1, "coef": 0.99, "warmup": 0, "boost": False},
-        {"gamma": 2.0, "coef": 0.9, "warmup": 1, "keep_own": True},
+        {"alpha": 0.1, "coef": 0.99, "warmup": 0},
+        {"gamma": 2.0, "coef": 0.9, "warmup": 1},
     ],
-    ids=["default", "strict", "at once", "keep own"],
+    ids=["default", "strict", "at once", "clipped"],
 )
 @given(rounds=random_rounds)
 @few
@@ -228,8 +228,8 @@ def test_rffl_clips_long_updates_only():
         assert torch.allclose(model, update / update.norm() * size, rtol=0, atol=1e-12)
 
 
-def test_without_the_clamp_a_negative_reputation_is_a_negative_weight():
-    first, second = outcomes(RFFL(clamp=False, boost=False), opposed(rounds=2))
+def test_as_released_a_negative_reputation_is_a_negative_weight():
+    first, second = outcomes(RFFL(form="released"), opposed(rounds=2))
     assert first.reputation[3] < 0
     assert torch.allclose(second.weights, first.reputation)
     assert (second.quantities["quota"] >= 0).all()

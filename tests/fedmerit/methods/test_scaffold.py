@@ -17,14 +17,14 @@ from fedmerit.schema.configuration.settings import TASKS
 def test_scaffold_is_the_reference(seed):
     content, equal = synthetic(seed), [1 / 3] * 3
     w, c, own = content["start"], [0.0] * 4, [[0.0] * 4 for _ in range(3)]
-    for _, outcome, _, _ in played(SCAFFOLD(eta_g=0.7), content):
+    for _, outcome, _, _ in played(SCAFFOLD(), content):
         trained, new = [], []
         for i in range(3):
             shift = [a - b for a, b in zip(c, own[i], strict=True)]
             trained.append(descended(content, i, w, lambda at, shift=shift: shift))
             length = content["steps"] * content["lr"]
             new.append([own[i][k] - c[k] + (w[k] - trained[i][k]) / length for k in range(4)])
-        w = [x + 0.7 * (y - x) for x, y in zip(w, mean(trained, equal), strict=True)]
+        w = mean(trained, equal)
         c = [x + y - z for x, y, z in zip(c, mean(new, equal), mean(own, equal), strict=True)]
         own = new
         assert torch.allclose(outcome.models, tensor(w), rtol=0, atol=1e-9)

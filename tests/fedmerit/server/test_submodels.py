@@ -257,15 +257,16 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished):
 
 @pytest.mark.slow
 def test_importance_is_computed_on_images_spread_over_the_server_split(finished, server_sites_data, tmp_path):
-    run = finished("validation_images=4")
+    run = finished()
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
     total, images = torch.zeros(neurons.count(network), dtype=torch.float64), 0
     for folder in open_sites(server_sites_data):
         slices = Slices(folder.cases(SERVER_SPLIT))
-        chosen = [slices[int(place)] for place in np.floor(np.arange(4) * len(slices) / 4)]
+        count = min(16, len(slices))
+        chosen = [slices[int(place)] for place in np.floor(np.arange(count) * len(slices) / count)]
         total += loss_increases(network, chosen, "exact")
-        images += 4
+        images += count
     federation = Federation(config, NAMES, tmp_path / "run")
     _, _, held = federation.method.allocate(federation.state, total / images)
     for row, name in enumerate(NAMES):  # the submodels of the first two rounds
@@ -278,7 +279,7 @@ def test_importance_is_computed_on_images_spread_over_the_server_split(finished,
 @pytest.mark.slow
 def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
     monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
-    run = finished("validation_images=3", **{"server-sites": server_sites_data.parent / "server"})
+    run = finished(**{"server-sites": server_sites_data.parent / "server"})
     assert is_finished(run, 3)
     held = read_results(run).query("quantity == 'neuron_share' and round == 0")["value"].tolist()
     assert held[0] < held[2] < held[1] == 1

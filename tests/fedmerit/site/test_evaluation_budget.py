@@ -143,7 +143,7 @@ def test_images_that_the_run_evaluates_for_nobody(site, config, split, round):
     assert f"1 models on the {split} split in round {round}" in log_of(site)[0]["reason"]
 
 
-def neurons(config, split=SERVER_SPLIT, order="taylor", images=4, round=1, seed=0) -> ImportanceTask:
+def neurons(config, split=SERVER_SPLIT, order="taylor", images=16, round=1, seed=0) -> ImportanceTask:
     task = models(config, 1, seed)
     return ImportanceTask(round, split, task.models[0], task.buffers[0], order, images)
 
@@ -161,7 +161,7 @@ def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_th
 @pytest.fixture
 def allocated(sites, tmp_path):
     """A site of FedSAC, in whose round 1 importance to first order is due."""
-    plan = tiny_plan("fedsac", 4, importance="taylor", validation_images=4, importance_interval=2)
+    plan = tiny_plan("fedsac", 4, importance="taylor", importance_interval=2)
     return image_site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES)
 
 

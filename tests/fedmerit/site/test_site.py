@@ -36,6 +36,7 @@ from fedmerit.trainers.monai.evaluation import estimate_statistics
 from fedmerit.trainers.monai.local_training import LocalRound
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.prediction import evaluate
+from fedmerit.trainers.monai.samples import Slices
 
 ONE = torch.eye(1, dtype=torch.float64)
 
@@ -183,12 +184,13 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
 
 
 def test_importance_of_neurons_is_measured_and_logged(site, monkeypatch):
-    here = site("fedsac", {"importance": "taylor", "validation_images": 2})
+    here = site("fedsac", {"importance": "taylor"})
     monkeypatch.setitem(here.trainer.folder.splits, SERVER_SPLIT, here.trainer.folder.cases("validation"))
     model, buffers = flat.get_parameters(here.trainer.network), flat.get_buffers(here.trainer.network)
-    answer = here.answer(ImportanceTask(1, SERVER_SPLIT, model, buffers, "taylor", 2))
+    images = min(16, len(Slices(here.trainer.folder.cases("validation"))))
+    answer = here.answer(ImportanceTask(1, SERVER_SPLIT, model, buffers, "taylor", 16))
     assert isinstance(answer, Importance)
-    assert (answer.round, answer.images) == (1, 2)
+    assert (answer.round, answer.images) == (1, images)
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
     assert (entry["split"], entry["models"], entry["order"]) == (SERVER_SPLIT, 1, "taylor")
 
