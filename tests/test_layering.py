@@ -107,6 +107,7 @@ def within(module, names):
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
+@cache
 def room_of(module):
     """The innermost room that a module of ours is in, None for others and for `fedmerit` itself."""
     return max((room for room in ROOMS if within(module, {room})), key=len, default=None)

@@ -6,14 +6,10 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 from nvflare.app_opt.pt.recipes.fedce import FedCERecipe
 from nvflare.recipe.sim_env import SimEnv
-from torch import Tensor
 
 from fedmerit.schema.run_info import read_run
 from fedmerit_lab.benchmarks import nvflare_client
@@ -34,15 +30,6 @@ def main(run: str, ends: str, workspace: str, threads: str) -> None:
         fedce_mode="times",
     )
     recipe.execute(SimEnv(clients=list(sites), num_threads=len(sites), workspace_root=str(Path(workspace).resolve())))
-
-
-def aggregate(updates: Sequence[dict[str, Tensor]]) -> None:
-    """Return one round of NVFlare's FedCE aggregator, over the sites' updates by parameter name."""
-    aggregator = FedCEModelAggregator(mode="times", trainable_param_names=list(updates[0]))
-    for number, update in enumerate(updates):
-        meta = {"client_name": f"site{number:03d}", FedCEConstants.MINUS_MODEL_SCORE: 0.5}
-        aggregator.accept_model(FLModel(params_type=ParamsType.DIFF, params=update, meta=meta, current_round=1))
-    aggregator.aggregate_model()
 
 
 if __name__ == "__main__":

@@ -153,21 +153,6 @@ def growth(
     _show(measure(out, numbers, method, repetitions, settings, on_case, engine=asked.engine), out, "seconds per round")
 
 
-@commands.add("lab bench aggregation --out aggregation --methods fedavg,fedce")
-def aggregation(
-    out: OutFolder,
-    methods: Annotated[str, typer.Option(help="Methods whose rounds need only updates.")] = "fedavg,fedce,cgsv",
-    sites: Annotated[int, typer.Option(min=1, help="Number of updates.")] = 6,
-    parameters: Annotated[int, typer.Option(min=1, help="Parameters of each update.")] = 7_800_000,
-    repetitions: Repetitions = 7,
-) -> None:
-    """Measure the server's work on updates, compared with reading them once and with NVFlare's aggregator."""
-    from fedmerit_lab.benchmarks.speed import aggregation as measure
-
-    found = measure(out, _split(methods), sites, parameters, repetitions, _on_case(repetitions))
-    _show(found, out, "seconds", "read once")
-
-
 @commands.add("lab bench methods --out methods --methods fedce,cgsv")
 @takes_settings
 def methods(
@@ -286,45 +271,6 @@ def values(
             judged.append(judge(bench, scenario, counted_lines))
             write_entries(scenario_folder(out, scenario) / ENTRIES, make_entries(judged[-1]))
             show(bench_tables(judged), out)
-    console.print(f"trainings and tables: {out}", soft_wrap=True)
-
-
-@commands.add("lab bench known-answers --out known --sites 4 --seeds 0,1,2", "known-answers")
-@takes_settings
-def known_answers(
-    asked: RunOptions,
-    out: ScenarioFolder,
-    sites: Annotated[int, typer.Option(min=3, max=16, help="Sites of every scenario, a twin included.")] = 4,
-    pool: Pool = None,
-    estimators: Estimators = None,
-    seeds: Seeds = "0,1,2,3,4,5,6,7,8,9",
-    rounds: TrainingRounds = ROUNDS,
-    size: PoolSize = 64,
-    patients: PoolPatients = 20,
-    jobs: Jobs = None,
-    cluster: Cluster = None,
-) -> None:
-    """Run estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
-
-    Prints in how many seeds each estimator finds it. Interrupted, the same command resumes.
-    """
-    workers = make_workers(jobs, cluster)
-    from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study import parse_seeds
-    from fedmerit_evaluation.valuation.estimators import parse_all
-    from fedmerit_lab.benchmarks.known_answers import KnownAnswerBenchmark, compute_values, known_answer_tables
-    from fedmerit_lab.benchmarks.observed_trainings import ESTIMATORS
-    from fedmerit_lab.benchmarks.scenarios import generate
-
-    chosen = split_specs(estimators or "") or list(ESTIMATORS)
-    parse_all(chosen)
-    source = pool or generate(out / "pool", size, patients)
-    with workers:
-        bench = KnownAnswerBenchmark(
-            out, source, chosen, sites, parse_seeds(seeds), rounds, asked.all_settings, workers
-        )
-        found = compute_values(bench, lambda done, of: console.print(f"trainings: {done} of {of} done", soft_wrap=True))
-    show(known_answer_tables(found, sites), out)
     console.print(f"trainings and tables: {out}", soft_wrap=True)
 
 

@@ -1,11 +1,9 @@
-"""Seconds and memory of methods, estimators, engines and the server: the measured cases, and their ratios."""
+"""Seconds and memory of methods and engines: the measured cases, and their ratios."""
 
-import json
 import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 from run_factory import make_sites
 from tiny import TINY
 
@@ -17,7 +15,7 @@ from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.benchmarks import costs
 from fedmerit_lab.benchmarks import speed as speed_module
 from fedmerit_lab.benchmarks.costs import SETTINGS, Work, growth, memory, method_costs
-from fedmerit_lab.benchmarks.speed import CASES, aggregation, speed
+from fedmerit_lab.benchmarks.speed import CASES, speed
 
 LEAK = 0.05  # MB a round, at most
 
@@ -33,25 +31,6 @@ def test_costs_of_a_single_round_are_refused_before_anything_is_measured(tmp_pat
     with pytest.raises(BadInput, match="--rounds 1: expected 2"):
         measure(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_method_and_the_servers_other_work_are_measured_with_one_thread(tmp_path, undrawn):
-    threads, seen = torch.get_num_threads(), []
-    torch.set_num_threads(2)
-    try:
-        benchmark = aggregation(
-            tmp_path, ["fedavg", "cgsv"], 3, 1000, 2,
-            lambda case, repetition: seen.append((case, repetition, torch.get_num_threads())),
-        )  # fmt: skip
-        assert torch.get_num_threads() == 2  # restored
-    finally:
-        torch.set_num_threads(threads)
-    cases = ["read once", "stack", "Gram matrix", "evidence", "digests", "fedavg.round", "cgsv.round"]
-    cases.append("NVFlare's FedCE aggregator")
-    assert seen == [(case, repetition, 1) for repetition in range(2) for case in cases]
-    assert [row["case"] for row in benchmark.rows] == 2 * cases
-    settings = json.loads((tmp_path / "aggregation.json").read_text())["settings"]
-    assert settings == {"methods": ["fedavg", "cgsv"], "sites": 3, "parameters": 1000}
 
 
 def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monkeypatch, undrawn):

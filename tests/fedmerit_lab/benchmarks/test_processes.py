@@ -172,19 +172,3 @@ def test_the_job_is_of_the_runs_network_sites_and_rounds(tmp_path, monkeypatch):
     assert asked["train_args"].split() == expected
     workspace = str(tmp_path / "workspace")
     assert asked["environment"] == {"clients": ["Alder", "Birch"], "num_threads": 2, "workspace_root": workspace}
-
-
-def test_the_aggregator_gets_every_sites_update(monkeypatch):
-    """Sites that differ alike count alike: the aggregate of (2, 0) and (0, 4) is half of each."""
-    found = []
-
-    class Noted(nvflare_peer.FedCEModelAggregator):
-        def aggregate_model(self):
-            found.append(super().aggregate_model())
-            return found[-1]
-
-    monkeypatch.setattr(nvflare_peer, "FedCEModelAggregator", Noted)
-    nvflare_peer.aggregate([{"weight": torch.tensor([2.0, 0.0])}, {"weight": torch.tensor([0.0, 4.0])}])
-    (aggregate,) = found
-    assert torch.as_tensor(aggregate.params["weight"]).tolist() == pytest.approx([1, 2])
-    assert aggregate.meta["nr_aggregated"] == 2

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tiny import flags
 
-from fedmerit_lab.benchmarks import observed_trainings, value_benchmark
+from fedmerit_lab.benchmarks import value_benchmark
 from fedmerit_lab.benchmarks.benchmark import Benchmark
 from fedmerit_lab.commands import benchmarks
 
@@ -49,14 +49,6 @@ def test_memory(bench, sites, out):
 def test_growth(bench, out):
     bench("growth", "--sites", "2,3", "--width", "", "--size", "", "--rounds", "", *TINY[:2], *TINY[4:])
     assert (out / "growth-sites-seconds.png").exists()
-
-
-def test_aggregation(bench, out):
-    printed = bench("aggregation", "--sites", 3, "--parameters", 50_000, "--repetitions", 2)
-    written = json.loads((out / "aggregation.json").read_text())
-    assert {row["case"] for row in written["measured"]} >= {"read once", "fedce.round", "NVFlare's FedCE aggregator"}
-    assert all(row["seconds"] > 0 for row in written["measured"])
-    assert "ratio to read once" in printed
 
 
 @pytest.mark.slow
@@ -128,8 +120,6 @@ def asked(monkeypatch):
         "value_benchmark.judge": judge,
         "leaderboard.make_entries": lambda scenario: [],
         "value_benchmark.bench_tables": lambda judged: found["shown"].append(list(judged)) or [],
-        "known_answers.compute_values": lambda cases, on_done: found.update(cases=cases) or on_done(4, 40),
-        "known_answers.known_answer_tables": lambda values, sites: found.update(sites=sites) or [],
     }
     for name, function in changes.items():
         monkeypatch.setattr(f"fedmerit_lab.benchmarks.{name}", function)
@@ -153,26 +143,11 @@ def test_scenarios_are_judged_in_turn_and_tables_shown_after_each(bench, out, tm
     assert "generated" not in asked
 
 
-def test_known_answers_are_trained_as_asked_for(bench, out, tmp_path, asked):
-    printed = bench("known-answers", "--pool", tmp_path / "pool", "--sites", 3, *OPTIONS, "--recipe", "quick")
-    assert "trainings: 4 of 40 done" in printed
-    cases = asked["cases"]
-    assert (cases.out, cases.pool, cases.sites, cases.rounds) == (out, tmp_path / "pool", 3, 2)
-    assert (list(cases.estimators), list(cases.seeds)) == (["data_size"], [4, 7])
-    assert cases.settings == {"lr": "0.1", "recipe": "quick"}
-    assert asked["sites"] == 3
-    assert "generated" not in asked
-
-
 def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(bench, out, asked):
     bench("values", "--size", 32, "--patients", 9)
     assert asked["generated"] == (out / "pool", 32, 9)
     assert [scenario for _, scenario in asked["judged"]] == ["sizes:sites=4", "noise:sites=4", "duplicate:sites=4"]
     assert list(asked["judged"][0][0].estimators) == list(value_benchmark.ESTIMATORS)
-    bench("known-answers", "--size", 16, "--patients", 9)
-    assert asked["generated"] == (out / "pool", 16, 9)
-    assert list(asked["cases"].estimators) == list(observed_trainings.ESTIMATORS)
-    assert list(asked["cases"].seeds) == list(range(10))
 
 
 @pytest.mark.slow
@@ -194,13 +169,11 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
         (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
-        (("aggregation", "--methods", "fedci"), "needs more than updates"),
-        (("aggregation", "--methods", "fedprix"), "--methods fedprix: unknown"),
         (("methods", "--sites", "S", "--methods", "fedprix"), "--methods 'fedprix': unknown"),
         (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
+        (("values", "--seeds", "one"), "--seeds one: expected whole numbers"),
         (("values", "--estimators", "shap"), "--estimators 'shap': unknown"),
         (("values", "--scenarios", "noisy:sites=4"), "noisy"),
-        (("known-answers", "--pool", "P", "--seeds", "one"), "--seeds one: expected whole numbers"),
         (("detection", "--attacks", "sleep"), "--attacks sleep: unknown; there are zero update"),
         (("detection", "--sizes", "2,many"), "--sizes 2,many: expected whole numbers"),
         (("detection", "--sites", "S", "--generated", 16), "--sites, --generated: give only one of them"),
@@ -211,4 +184,3 @@ def test_bad_input_before_anything_is_measured(fedmerit, out, asked, arguments, 
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
     assert asked["judged"] == []
-    assert "cases" not in asked
