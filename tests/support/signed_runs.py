@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from stepping import Stepped as Federation
 
 from fedmerit.evidence.closing_record import close, read_closing
 from fedmerit.evidence.ledger import Ledger, RecordSignature
-from fedmerit.evidence.signatures import Signer
+from fedmerit.evidence.signatures import Signer, Trust
+from fedmerit.evidence.verification.run import Verification, examine_run
 from fedmerit.files import write_json
 from fedmerit.schema.configuration.run import describe
 from fedmerit.schema.results import ROUND_SPLITS, read_results, rows_digest
@@ -21,6 +23,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.site import image_site
 from fedmerit.site.site_log import CLOSED, SITE_LOG
 
+KIT_SITES, HOST = ("site1", "site2", "site3"), "fl.example.org"  # of the startup kits in tests
 Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
 
 
@@ -33,15 +36,17 @@ def run_signed(
     lost: Collection[tuple[str, int]] = (),
     root: Certificate | None = None,
     spoil: Callable[[Federation], object] = lambda federation: None,
+    keep: bool = False,
     **parameters: Any,
 ) -> Path:
     """A whole run of three rounds; each site's log lies in its own folder, signed by ``of_site`` if given.
 
     Of ``lost``, site and round, the server takes no answer; ``spoil`` makes it a dishonest one. With a ``root`` the run
-    is guarded: the sites enrol.
+    is guarded: the sites enrol. ``keep``: the server keeps updates.
     """
     guarded = {"guard": "on"} if root else {}
     config, folders = tiny_plan(method, rounds=3, **guarded, **parameters), open_sites(sites)
+    config = replace(config, keep_updates=keep)
     names = [folder.name for folder in folders]
     write_json(run / "run.json", describe("run", config, names, "prod" if of_site else "local"))
     federation = Federation(config, names, run, signer=server, root=root)
@@ -56,6 +61,17 @@ def run_signed(
         answers = {name: own[name].answer(task) for name, task in federation.tasks().items()}
         federation.take({name: answer for name, answer in answers.items() if (name, answer.round) not in lost})
     return run
+
+
+def kit_signer(kits: Path, name: str) -> Signer:
+    """The key of a participant."""
+    base = kits / name / "startup" / ("server" if name == HOST else "client")
+    return Signer(base.with_suffix(".key"), base.with_suffix(".crt"))
+
+
+def examined(run: Path, kits: Path, sites: Collection[str] = KIT_SITES) -> Verification:
+    """A verification with the authority's certificate and the logs of these sites."""
+    return examine_run(run, [log_of(run, site) for site in sites], Trust(kits / "site1/startup/rootCA.pem"))
 
 
 def log_of(run: Path, site: str = "site2") -> Path:

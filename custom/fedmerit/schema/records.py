@@ -105,6 +105,13 @@ class EnrolmentRecord(Record):
     filters: list[str] = Field([], description="Privacy filters that the site declares.")
 
 
+class OpeningRecord(ClosedRecord):
+    """An opening of a site's enrolment, with which its cases can be compared with those of others."""
+
+    seal: str = Field(description="Seal of the digests.")
+    cases: list[str] = Field(description="Digests of the training cases, as the server got them.")
+
+
 class GuardRecord(Record):
     """The guard's bounds and decisions in a round."""
 

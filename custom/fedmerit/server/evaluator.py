@@ -98,18 +98,21 @@ class Evaluator:
         else:
             usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
         ratings = {by: Rating.of(answer, make_task(None).soft) for by, answer in usable.items()}
-        return ratings, replace(replies, ratings={**replies.ratings, what: ratings})
+        tasks = {by: make_task(None if by == SERVER else self.sites.index(by)) for by in usable}
+        rated = {**replies.rated, what: tasks}
+        return ratings, replace(replies, ratings={**replies.ratings, what: ratings}, rated=rated)
 
     def observation(
         self, candidates: Candidates, admission: Admission, weights: Tensor
-    ) -> Generator[Exchange, None, list[Evaluated | None]]:
+    ) -> Generator[Exchange, None, tuple[list[Evaluated | None], Mapping[str, Evaluation]]]:
         """Return evaluations on the validation patients of the sites with a part in the aggregation, in site order.
 
-        ``weights`` (n,) are those of the aggregation.
+        Also their tasks. ``weights`` (n,) are those of the aggregation.
         """
         make_task = self._tasks(candidates, admission, "validation", weights)
         rows = admission.counted.nonzero().flatten().tolist()
-        return (yield from self.by_sites({self.sites[row]: make_task(row) for row in rows}))
+        tasks = {self.sites[row]: make_task(row) for row in rows}
+        return (yield from self.by_sites(tasks)), tasks
 
     def recalibrate(self, admission: Admission, clock: Clock) -> Generator[Exchange, None, Admission]:
         """Have the sites estimate, if the run asks for it, BatchNorm statistics of the new models, and bound these."""

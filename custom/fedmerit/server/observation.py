@@ -1,7 +1,7 @@
 """What the observers of a run evaluate after every round, and the updates that it keeps for later evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.requirements import UPDATES, parse_observer
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import split_spec
+from fedmerit.schema.messages import Evaluation
 from fedmerit.server.evaluator import Evaluator
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.models import Models, ModelsInTheClear
@@ -64,11 +65,17 @@ class RoundObservation:
     recorder: Recorder
     tensor_sizes: tuple[int, ...]  # of the vector
 
-    def exchanges(self, round: int, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
-        """Observe the method's ``outcome`` before the models take it over; this changes nothing of the run."""
+    def exchanges(
+        self, round: int, outcome: Outcome, admission: Admission, reports: Reports, updates: Tensor
+    ) -> Generator[Exchange, None, "KeptRound | None"]:
+        """Observe the method's ``outcome`` before the models take it over; this changes nothing of the run.
+
+        Returns:
+            What the run keeps of the round, so far, with the ``updates`` (n, d) as they came; None: nothing.
+        """
         models, config = self.models, self.config
         if not (config.values or config.keep_updates):
-            return
+            return None
         assert isinstance(models, ModelsInTheClear)
         began = models.parameters
         if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: take the common model of the others
@@ -76,12 +83,39 @@ class RoundObservation:
         seen = began, outcome.models, admission.updates, outcome.weights, reports
         view = RoundView(round, config.rounds, *seen, self.tensor_sizes)
         first, counted = admission.reward_groups.first, admission.counted
-        if config.keep_updates:
-            kept = KeptRound(view, admission.group_statistics, models.statistics, first, counted)
-            keep_round(self.run, kept)
+        rated: dict[str, RatedModels] = {}
         for name, observation in self.observers.observe(view):
-            answers = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
+            answers, tasks = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
             self.recorder.observed(round, name, expand_groups(observation.coalitions, first, counted), answers)
+            rated[name] = RatedModels.of(tasks)
+        if not config.keep_updates:
+            return None
+        statistics = admission.group_statistics, models.statistics
+        return KeptRound(view, *statistics, first, counted, updates, models.parameters, outcome.models, rated)
+
+
+@dataclass(frozen=True)
+class RatedModels:
+    """A set of models that sites evaluated in a round, as the tasks had them."""
+
+    task: Mapping[str, Any]  # the fields of `Evaluation` that all sites had alike
+    statistics: Mapping[str, tuple[tuple[Buffers, ...], Tensor]]  # by site: sets of statistics and their mixtures
+
+    @classmethod
+    def of(cls, tasks: Mapping[str, Evaluation]) -> "RatedModels":
+        """Return what ``tasks`` of one set of models had, by site."""
+        of_all = {name: getattr(task, name) for task in [*tasks.values()][:1] for name in SAME_FOR_ALL}
+        return cls(of_all, {site: (task.buffers, task.shares) for site, task in tasks.items()})
+
+    def task_of(self, site: str) -> Evaluation | None:
+        """Return the task that a site had, without the ledger's head; None: it had none."""
+        if site not in self.statistics:
+            return None
+        buffers, shares = self.statistics[site]
+        return Evaluation(**self.task, buffers=tuple(buffers), shares=shares)
+
+
+SAME_FOR_ALL = ("round", "split", "models", "mixtures", "bins", "soft")  # fields of an `Evaluation`
 
 
 @dataclass(frozen=True)
@@ -93,6 +127,10 @@ class KeptRound:
     statistics: Buffers  # sent out
     first: Tensor  # (n,) row of the first site of each site's reward group
     counted: Tensor  # (n,) bool: the site's update has a part, and the site evaluates
+    sent: Tensor  # (n, d) the updates as they came; zero rows for absent sites
+    received: Tensor  # (d,) or (n, d) the models that the sites trained from
+    after: Tensor  # (d,) or (n, d) the models that the round ended with, verdicts considered
+    rated: Mapping[str, RatedModels] = field(default_factory=dict)  # by what was rated, and by observer
 
 
 def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
@@ -105,14 +143,23 @@ def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
     return coalitions[:, first] & counted
 
 
-def keep_round(run: Path, kept: KeptRound) -> None:
-    """Write a round's updates, and the models before and after it, into the run folder."""
+def keep_round(run: Path, kept: KeptRound, tasks: Mapping[str, Mapping[str, Evaluation]]) -> None:
+    """Write a round's updates, its models, and those that were rated, into the run folder.
+
+    Args:
+        run: the run folder.
+        kept: the round.
+        tasks: by what was rated in the round, beside what observers observed, the tasks of the raters.
+    """
     view, reports = vars(kept.view), kept.view.reports
+    rated = {**kept.rated, **{what: RatedModels.of(of_raters) for what, of_raters in tasks.items()}}
     content = {
         **{name: value for name, value in view.items() if name != "reports"},
         **{"num_samples": reports.num_samples, "present": reports.present},
         **{"buffers": [dict(one) for one in kept.buffers], "statistics": dict(kept.statistics)},
-        **{"first": kept.first, "counted": kept.counted},
+        **{"first": kept.first, "counted": kept.counted, "sent": kept.sent, "received": kept.received},
+        "after": kept.after,
+        "rated": {what: dict(vars(one)) for what, one in rated.items()},
     }
     write_atomically(_file(run, kept.view.round), lambda file: torch.save(content, file))
 
@@ -125,6 +172,8 @@ def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]
             content: dict[str, Any] = load_tensors(path)
             reports = Reports(content.pop("num_samples"), content.pop("present"))
             kept = {name: content.pop(name) for name in ("buffers", "statistics", "first", "counted")}
+            kept |= {name: content.pop(name) for name in ("sent", "received", "after")}
+            kept["rated"] = {what: RatedModels(**one) for what, one in content.pop("rated").items()}
             read = KeptRound(RoundView(**content, reports=reports), **kept)
         except BadInput as error:
             raise BadInput(f"{error}; let the run finish, or run again with --keep-updates") from None

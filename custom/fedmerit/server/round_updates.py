@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmerit.contract.capabilities import Capabilities
 from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms, ratio
-from fedmerit.schema.messages import Evaluated, Reply, payload_bytes
+from fedmerit.schema.messages import Evaluated, Evaluation, Reply, payload_bytes
 from fedmerit.server.exchange import Exchange
 from fedmerit.server.round_inputs import Ratings
 
@@ -29,6 +29,7 @@ class RoundReplies:
     received: Sequence[int]  # bytes sent to each site
     evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
     ratings: Mapping[str, Ratings] = field(default_factory=dict)  # what they say, and the server, by what is rated
+    rated: Mapping[str, Mapping[str, Evaluation]] = field(default_factory=dict)  # by what is rated, the raters' tasks
     left: Collection[str] = ()  # sites that were not asked, as they left the run
     failed: Collection[str] = ()  # of the rejected: sites that sent no answer to the training task
 

@@ -27,7 +27,7 @@ from fedmerit.server.exchange import Clock, Exchange, Moment
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.membership import admit_sites, departures, join_sites
 from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
-from fedmerit.server.observation import RoundObservation, RunObservers
+from fedmerit.server.observation import RoundObservation, RunObservers, keep_round
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.requirements import require_finite, require_planned_images, require_sites
 from fedmerit.server.round_inputs import RoundInputs
@@ -284,7 +284,7 @@ class Federation:
         self.state, given = self.method.round(self.state, admission.updates, reports)
         require_finite(given, self.method, f"round {number}: {self.config.method}")
         with clock.paused():
-            yield from self.observation.exchanges(number, given, admission, reports)
+            kept = yield from self.observation.exchanges(number, given, admission, reports, updates)
 
         outcome = self.run_guard.divide_outcome(admission, given, received)
         outcome = models.keep_local_models(number, outcome, given.models.ndim == 1, updates)
@@ -294,6 +294,8 @@ class Federation:
         models.advance(number, outcome, admission, replies.replies)
         admission = yield from self.evaluator.recalibrate(admission, clock)
         replies = yield from self.evaluator.leave_one_out(given, received, admission, replies, clock)
+        if kept:
+            keep_round(self.run, replace(kept, after=models.parameters), replies.rated)
         self.mean_update, evidence = measure_updates(
             admission.own, admission.own_products, outcome.weights, admission.answered, self.mean_update
         )

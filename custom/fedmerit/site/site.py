@@ -24,7 +24,7 @@ from fedmerit.schema.messages import rounded
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.site.encryption import EncryptedModelsFromServer
-from fedmerit.site.enrolment import make_enrolment
+from fedmerit.site.enrolment import keep_opening, make_enrolment
 from fedmerit.site.evaluation_budget import question_digest, require_round_order, require_within_budget
 from fedmerit.site.models import ModelsFromServer
 from fedmerit.site.peers import AskPeer, ModelsOfSites
@@ -117,6 +117,8 @@ class Site:
         filters = (*self.filters, DPSGD) if self.config.privacy else self.filters
         enrolment = make_enrolment(holdings, self.config, task.round, self.certificate, secret, filters)
         enrolment = replace(enrolment, seconds=time.perf_counter() - started)
+        if self._secret:
+            keep_opening(self.memory.path, enrolment)
         self.log.enrolled(task, enrolment, holdings.samples)
         return enrolment
 

@@ -107,7 +107,6 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
     [
         ({"values": ["multi_round:every=-1"]}, "every=-1: expected a whole number, 0 or more"),
         ({"values": ["multi_round"], "method": "ditto"}, "models of their own"),
-        ({"keep_updates": True, "method": "ditto"}, "--keep-updates: not with method ditto"),
         ({"values": ["multi_round"], "privacy": ["he"]}, "not with --privacy he: updates leave encrypted"),
     ],
 )

@@ -23,6 +23,9 @@ OF_SERVER = (
         "impossible products",
         "planned rounds",
         "server images",
+        "cases",
+        "measured otherwise",
+        "model of weights",
         "closed early",
         "emptied ledger",
         "missing records",
@@ -43,7 +46,7 @@ OF_LOG = (
     ),
     *("other ledger", "no head", "head signature", "unsigned other closing", "closed again", "answer left out"),
     *("measurements", "measurements lacking", "num_samples", "other plan"),
-    *("rating details", "rated models", "projected step", "not encrypted", "values"),
+    *("rating details", "rated models", "projected step", "not encrypted", "values", "other models rated"),
 )
 # Files of the run folder that the closing record covers.
 OF_RESULTS = (
@@ -51,7 +54,15 @@ OF_RESULTS = (
     *("unknown row", "matrix", "matrix sites", "no matrix", "mixed runs", "other run", "plan", "not of the plan"),
     *("beyond the plan", "model", "missing model", "model of the round", "no network"),
 )
-CHANGED_AFTER = ("changed file", "missing file", "added file", "missing results", "missing run.json", "missing closing")
+CHANGED_AFTER = (
+    "changed file",
+    "missing file",
+    "added file",
+    "missing results",
+    "missing run.json",
+    "missing closing",
+    "kept",
+)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,26 @@ CONTRADICTIONS: Mapping[str, str] = {
         "none: the server invented them"
     ),
     "chain": "{found}",
+    "cases": (
+        "{where}: {quantity} of {site}: {found}, expected {expected}, which follows from the cases that sites enrolled"
+    ),
+    # kept updates
+    "kept": (
+        "{where}: {quantity} of {site} in round {round} is {found}, expected {expected}, by {ledger}: the file was "
+        "changed, or is of another run"
+    ),
+    "measured otherwise": (
+        "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, which follows from the updates "
+        "that the record has digests of"
+    ),
+    "model of weights": (
+        "{where}: the model after round {round} is not that which the updates give by the recorded weights: it differs "
+        "by {found:.3g} of its length"
+    ),
+    "other models rated": (
+        "{where}: {site} rated other models ({quantity}) in round {round} than follow from the updates: {log} has the "
+        "digest of its task"
+    ),
     # a site's log
     "answer left out": (
         "{where}: has nothing of {site} in round {round} ({found}); {log}, signed by the site, has {quantity}: the "
@@ -172,36 +192,44 @@ CONTRADICTIONS: Mapping[str, str] = {
 }
 
 QUESTIONS: Mapping[str, str] = {
-    "sharing unproven": "which sites hold the same cases: only the server compared them, and it says: {found}",
+    "sharing unproven": (
+        "which sites hold the same cases: not all sites open what they enrolled (enrolled_cases.json beside their "
+        "logs); the server says: {found}"
+    ),
     "duplicates unproven": (
-        "that cases of {site} were enrolled twice, there or elsewhere, so that fewer images count: only the server "
-        "compared them"
+        "that cases of {site} were enrolled twice, there or elsewhere, so that fewer images count: not all "
+        "sites open what they enrolled (enrolled_cases.json beside their logs)"
     ),
     "server ratings": (
         "the ratings by the server on images of its own: of these the plan has a digest, and nobody else has seen them"
     ),
     "rated models unproven": (
         "that the models which sites rated are those of the updates: each site signed its ratings and which models it "
-        "had, the server made these"
+        "had; the server made these, and kept no updates (--keep-updates)"
     ),
+    "updates unread": "that the kept updates are those of the run: {found}",
     "rests unproven": (
-        "the inner products of what updates add to their forecasts: only the server has the updates and made forecasts"
+        "the inner products of what updates add to their forecasts: the run kept no updates (--keep-updates)"
     ),
     "values unproven": (
-        "the values in {found}: sites' logs have the Dice that they answered, and the server made the models"
+        "the values in {found}: sites' logs have the Dice that they answered; the server made the models, and kept no "
+        "updates (--keep-updates)"
     ),
     "steps unproven": (
         "that the model was moved by these weights in {rounds}: the logs of {site} have no projections of the update "
         "and of the step that followed"
     ),
     "scores unproven": (
-        "the guard's scores of pairs of updates, which its verdicts follow from: only the server has the updates"
+        "the guard's scores of pairs of updates, which its verdicts follow from: the run kept no updates "
+        "(--keep-updates)"
     ),
     "products unproven": (
-        "the inner products of different sites' updates: only the server has the updates, and the logs that are here "
+        "the inner products of different sites' updates: the run kept no updates (--keep-updates), and the logs here "
         "do not determine them"
     ),
-    "parts unproven": "the inner products of parts of updates, which {found} needs: only the server has the updates",
+    "parts unproven": (
+        "the inner products of parts of updates, which {found} needs: the run kept no updates (--keep-updates)"
+    ),
     "importance unproven": "the importance of neurons, by which submodels were allocated: only the server has it",
     "absence unproven": (
         "why the ledger has nothing of {site} in {rounds} ({found}): its log has no task of that, and nobody signs "

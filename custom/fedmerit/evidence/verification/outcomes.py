@@ -15,27 +15,19 @@ from torch import Tensor
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.enrolments import require_certified
 from fedmerit.evidence.verification.findings import (
     WHOLE,
     Finding,
     Movement,
     Report,
     at,
-    join_names,
     join_rounds,
     make_finding,
     stop,
 )
-from fedmerit.evidence.verification.replay import (
-    PlayedRound,
-    Replay,
-    all_images,
-    all_raters,
-    certified_organisation,
-    distinct_cases,
-)
+from fedmerit.evidence.verification.replay import PlayedRound, Replay, all_raters
 from fedmerit.evidence.verification.results import PLACES
-from fedmerit.guard.enrolment import may_share
 from fedmerit.guard.work import log_e_values
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
@@ -74,7 +66,7 @@ def replay_rounds(
             than those that the round before ended with.
     """
     questions = list(_require_same_models(ledger, records, report))
-    _require_certified(ledger, records, report)
+    require_certified(ledger, records, report)
     info = read_run(run)
     method = info["plan"]["method"]
     if method not in METHODS.ours:
@@ -120,25 +112,6 @@ def _require_possible_products(played: PlayedRound, report: Report) -> None:
             if float(values[0]) < -rounding * float(values.abs().max()):
                 place = {"round": played.record.round, "quantity": what}
                 report(make_finding("impossible products", played.line, **place, found=float(values[0])))
-
-
-def _require_certified(ledger: Path, records: Sequence[RoundRecord], report: Report) -> None:
-    """Require of each enrolment the organisation in its certificate, and what its signed counts allow."""
-    cases: dict[str, int] = {}
-    for record in records:
-        where = at(ledger, record.round + 1)
-        cases |= {site: distinct_cases(one) for site, one in record.guard.enrolled.items()}
-        for site, one in record.guard.enrolled.items():
-            place = {"site": site, "round": record.round}
-            if (expected := certified_organisation(one, site)) != one.organisation:
-                report(make_finding("organisation", where, **place, found=one.organisation, expected=expected))
-            if one.images > (most := all_images(one)) + 1e-6:
-                report(make_finding("impossible count", where, **place, found=one.images, expected=most))
-            for other in one.shares_with:
-                if other in cases and not may_share(cases[site], cases[other]):
-                    pair = {"site": join_names([site, other]), "round": record.round}
-                    found = f"{cases[site]} and {cases[other]}"
-                    report(make_finding("impossible sharing", where, **pair, found=found))
 
 
 def _require_same_models(ledger: Path, records: Sequence[RoundRecord], report: Report) -> Iterator[Finding]:

@@ -6,12 +6,11 @@ with 1 in the site's place, so a model shows which sum of updates was added to i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedmerit.contract.capabilities import capabilities
+from fedmerit.contract.capabilities import Candidates, capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
 from fedmerit.evidence.signatures import organisation, parse_certificates
 from fedmerit.guard.admission import Admission
@@ -102,13 +101,18 @@ class Replay:
         self.sees_updates = HE not in (info.get("privacy") or ()) and not self.can.exchanges_directly
         self.layout = self._layout(network, len(sites))
         size = sum(self.layout.tensor_sizes) if self.sees_updates else 0
-        self.models = torch.zeros(size, dtype=torch.float64)
+        self.models = self._first_model(size)
         self.state = self.method.start(self.models, n, self.layout)
+        self.mean_update: Tensor | None = None  # (d,) of the round before; None: not known
+        self.candidates: dict[str, Candidates] = {}  # of the last round that was played, by what was rated
         has_images = bool(plan.get("server_images")) or SERVER in all_raters(records)
         self.rates = (has_images or plan["share_models"]) and self.config.can_evaluate
         self.guard = self._make_guard()
         self.enrolled: dict[str, EnrolmentRecord] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)
+
+    def _first_model(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.float64)
 
     def _layout(self, network: Network, n: int) -> Layout:
         """Return a layout of n parameters; the network's own layout if neurons count."""
@@ -119,14 +123,25 @@ class Replay:
         return Layout.of(n)
 
     def _make_guard(self) -> RunGuard:
-        guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, self.rates)
+        settings = self.config, self.method, self.can, self.sites, self.sees_updates, self.rates
+        guard = RunGuard(*settings, tensor_sizes=self.forecast_sizes)
         guard.history = History.empty(len(self.sites))
         return guard
+
+    @property
+    def forecast_sizes(self) -> tuple[int, ...]:
+        """The entries of each tensor of an update; none: updates are not forecast here."""
+        return ()
 
     @property
     def places(self) -> list[int]:
         """The places of the current sites among all that ever take part."""
         return [self.everyone.index(site) for site in self.sites]
+
+    @property
+    def received(self) -> Tensor:
+        """(d,) or (n, d) the models that the sites train from."""
+        return self.models
 
     @property
     def updates(self) -> Tensor:
@@ -156,29 +171,23 @@ class Replay:
         """
         if record.joined:
             self._join(record.joined)
-        inputs = RoundInputs.from_record(record.inputs, self.sites, record.participants)
-        if bool(inputs.size) != self.sees_updates:
-            raise ValueError(f"size is {inputs.size}, the server saw {'the' if self.sees_updates else 'no'} updates")
+        inputs = self._read_inputs(record)
+        self.candidates = {}
         self._enrol(record.guard.enrolled)
         self._allocate(inputs)
         present = inputs.reports.present
         updates = self.updates * present[:, None]
         vectors = {name: torch.zeros_like(updates) for name in self.can.vectors}
         reports = self._complete(replace(inputs.reports, vectors=vectors))
-        nothing: list[Any] = [None] * len(self.sites)
-        if self.guard.on and self.sees_updates and inputs.measured is None:
-            raise ValueError("scores lack, what the guard measures in every round")
-        forecasts = self.guard.on and self.sees_updates and self.method.uses_rests
-        if forecasts and (inputs.measured is None or inputs.measured.rests is None):
-            raise ValueError("rests lack, what the guard measures in every round for this method")
-        admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
-        needed, there = len(self.method.parts(self.state)), 0 if inputs.parts is None else len(inputs.parts)
-        if needed != there:
-            raise ValueError(f"inner products of {there} parts of updates are there, the method has {needed}")
-        admission = replace(admission, reports=replace(admission.reports, parts=inputs.parts))
+        received, nothing = self.received, [None] * len(self.sites)
+        admission = self.guard.admit(
+            updates, reports, nothing, [{}] * len(self.sites), self.mean_update, inputs.measured, received
+        )
+        parts = self._read_parts(inputs, admission)
+        admission = replace(admission, reports=replace(admission.reports, parts=parts))
         reports = self._rated(inputs, admission, record)
-        received = self.models
         self.state, given = self.method.round(self.state, admission.updates, reports)
+        self._observe(record, received, admission, reports, given)
         outcome = self.guard.divide_outcome(admission, given, received)
         if record.round == self.config.rounds - 1 and self.config.training.last_round == "own":
             own = given.models.ndim == 1
@@ -188,6 +197,7 @@ class Replay:
         left = self.withheld & ~admission.withheld  # they come from their own model to that of all
         self.models, self.withheld = outcome.models, admission.withheld
         self._leave_one_out(inputs, admission, given, received, record)
+        self._conclude(admission, outcome)
         steps = None
         if self.method.sums_updates and self.sees_updates:
             steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
@@ -195,6 +205,32 @@ class Replay:
                 steps = steps.masked_fill(left[:, None], torch.nan)
         guard = GuardRecord.model_validate(self.guard.record(admission, inputs.reports.num_samples))
         return PlayedRound(record, line, inputs, outcome, guard, tuple(self.sites), steps)
+
+    def _read_inputs(self, record: RoundRecord) -> RoundInputs:
+        inputs = RoundInputs.from_record(record.inputs, self.sites, record.participants)
+        if bool(inputs.size) != self.sees_updates:
+            raise ValueError(f"size is {inputs.size}, the server saw {'the' if self.sees_updates else 'no'} updates")
+        if self.guard.on and self.sees_updates and inputs.measured is None:
+            raise ValueError("scores lack, what the guard measures in every round")
+        forecasts = self.guard.on and self.sees_updates and self.method.uses_rests
+        if forecasts and (inputs.measured is None or inputs.measured.rests is None):
+            raise ValueError("rests lack, what the guard measures in every round for this method")
+        return inputs
+
+    def _read_parts(self, inputs: RoundInputs, admission: Admission) -> Tensor | None:
+        """Return (k, n, n) inner products of the parts of the admitted updates; None: the method needs none."""
+        needed, there = len(self.method.parts(self.state)), 0 if inputs.parts is None else len(inputs.parts)
+        if needed != there:
+            raise ValueError(f"inner products of {there} parts of updates are there, the method has {needed}")
+        return inputs.parts
+
+    def _observe(
+        self, record: RoundRecord, received: Tensor, admission: Admission, reports: Reports, given: Outcome
+    ) -> None:
+        """Take note of a round before the guard divides what the method has ``given``; unit vectors show nothing."""
+
+    def _conclude(self, admission: Admission, outcome: Outcome) -> None:
+        """Take note of a round at its end; unit vectors show nothing."""
 
     def _enrol(self, enrolments: Mapping[str, EnrolmentRecord]) -> None:
         self.enrolled |= enrolments
@@ -234,6 +270,7 @@ class Replay:
         candidates = method.candidates(self.state, admission.updates, reports) if method else None
         if candidates is None:
             return reports
+        self.candidates[CANDIDATES] = candidates
         ratings = self._require_ratings(CANDIDATES, len(candidates.mixtures), inputs, admission, record)
         if self.guard.on and SERVER not in ratings:
             return replace(reports, candidates=self.guard.judge_candidates(admission, candidates, ratings))
@@ -244,6 +281,7 @@ class Replay:
     ) -> None:
         candidates = self.guard.leave_one_out_models(record.round, given, admission, received)
         if candidates is not None:
+            self.candidates[LEAVE_ONE_OUT] = candidates
             ratings = self._require_ratings(LEAVE_ONE_OUT, len(candidates.mixtures), inputs, admission, record)
             self.guard.take_leave_one_out(admission, ratings)
 

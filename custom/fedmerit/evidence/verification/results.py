@@ -404,15 +404,22 @@ def compare_values(run: Path, logs: Sequence[SiteLog], report: Report = stop) ->
         for _, entry in log.lines(EVALUATE):
             if entry.rating is not None:
                 answers.setdefault((log.site, entry.round), []).append(entry.rating.dice)
-    rows = read_rows(path)
-    rows = rows[(rows["quantity"] == "dice") & rows["site"].isin([log.site for log in logs])]
     paths = {log.site: log.path for log in logs}
-    for (site, round, observer), of_answer in rows.groupby(["site", "round", "split"], sort=False):
-        name, number = str(site), int(str(round))
-        dice = [_mean(of_model) for _, of_model in of_answer.groupby("coalition", sort=False)]
-        if not any(_are_same(dice, answer) for answer in answers.get((name, number), ())):
-            place = {"site": name, "round": number, "quantity": str(observer)}
-            report(make_finding("values", path, **place, found=dice, log=paths[name]))
+    for (site, round, observer), of_answer in mean_by_coalition(path).items():
+        dice = [*of_answer.values()]
+        if site in paths and not any(are_same(dice, answer) for answer in answers.get((site, round), ())):
+            place = {"site": site, "round": round, "quantity": observer}
+            report(make_finding("values", path, **place, found=dice, log=paths[site]))
+
+
+def mean_by_coalition(path: Path) -> dict[tuple[str, int, str], dict[str, float | None]]:
+    """Return by site, round and observer in values.csv the mean Dice of each coalition's model, in order."""
+    rows = read_rows(path)
+    answers: dict[tuple[str, int, str], dict[str, float | None]] = {}
+    columns = ["site", "round", "split", "coalition"]
+    for (site, round, observer, coalition), of_model in rows[rows["quantity"] == "dice"].groupby(columns, sort=False):
+        answers.setdefault((str(site), int(str(round)), str(observer)), {})[str(coalition)] = _mean(of_model)
+    return answers
 
 
 def _mean(rows: pd.DataFrame) -> float | None:
@@ -421,7 +428,8 @@ def _mean(rows: pd.DataFrame) -> float | None:
     return mean_dice([Overlap.of_score(str(case), str(label), float(value)) for case, label, value in found])
 
 
-def _are_same(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+def are_same(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether two lists of mean Dice are the same up to rounding."""
     return len(first) == len(second) and all(
         one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
         for one, other in zip(first, second, strict=True)

@@ -20,6 +20,7 @@ from fedmerit.evidence.verification.chains import (
     read_site_logs,
     signing_certificates,
 )
+from fedmerit.evidence.verification.enrolments import compare_cases, compare_enrolments
 from fedmerit.evidence.verification.findings import (
     Contradiction,
     Faults,
@@ -38,6 +39,7 @@ from fedmerit.evidence.verification.heads import (
     require_consistent_heads,
     require_same_closing,
 )
+from fedmerit.evidence.verification.kept_updates import compare_kept_updates
 from fedmerit.evidence.verification.models import compare_models, compare_plan
 from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds
 from fedmerit.evidence.verification.projections import compare_projections
@@ -55,7 +57,6 @@ from fedmerit.evidence.verification.results import (
 from fedmerit.evidence.verification.sensitivity import largest_movement, rest_on_server, weigh_question
 from fedmerit.evidence.verification.updates import (
     PeerExchange,
-    compare_enrolments,
     compare_peer_models,
     compare_rated_models,
     compare_ratings,
@@ -175,6 +176,14 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             for log in logs:
                 unproven += compare_log(played, log, sites, report)
             unproven += compare_projections(played, logs, report)
+    answered = set[str]()
+    with faults.collect():
+        answered |= {*compare_cases(ledger, records, logs, report)}
+    if played and not faults:  # inputs that give no such outcome need not be measured again
+        with faults.collect():
+            kinds, questions = compare_kept_updates(run, records, sites, logs, report)
+            answered |= {*kinds}
+            unproven += questions
     with faults.collect():
         compare_values(run, logs, report)
         if table:
@@ -196,7 +205,8 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
     unproven[:0] = _list_limits(records, certificates, trust, closing, logs, sites)
     if not faults:  # a number for what is open makes sense only if the rest holds
         unproven = [weigh_question(question, played) for question in unproven]
-        unproven += rest_on_server(run, records, played, sites, logs)
+        unproven = [question for question in unproven if question.kind not in answered]
+        unproven += rest_on_server(run, records, played, sites, logs, answered)
     return Verification(
         records=len(records),
         signer="; then by ".join(map(subject, certificates)) or None,

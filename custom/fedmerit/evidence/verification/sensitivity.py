@@ -6,7 +6,7 @@ What the records claim of sites is taken back for each of them; what they might 
 site with the largest weight. Long runs are played only for the first rounds, unless a claim is taken back.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
@@ -43,7 +43,12 @@ WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, 
 
 
 def rest_on_server(
-    run: Path, records: Records, played: Sequence[PlayedRound], sites: Sequence[str], logs: Sequence[SiteLog]
+    run: Path,
+    records: Records,
+    played: Sequence[PlayedRound],
+    sites: Sequence[str],
+    logs: Sequence[SiteLog],
+    shown: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Yield the inputs of the outcome that only the server knows, each with how far it could have moved a weight.
 
@@ -53,44 +58,49 @@ def rest_on_server(
         played: its rounds, computed again.
         sites: all that ever took part.
         logs: those of sites that were given.
+        shown: kinds of these questions that are answered.
     """
     if not played:
         return
     info = read_run(run)
-    estimates = estimates_contributions(info["plan"]["method"])
+    method = info["plan"]["method"]
 
     def play(chosen: Records) -> list[PlayedRound]:
         replay = Replay(info, records, sites, strict=False)
         return [replay.play(record, "") for record in chosen]
 
-    replayed = Sensitivity(play, records, played, estimates)
+    replayed = Sensitivity(play, records, played, estimates_contributions(method))
     enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
-    pairs = list(open_pairs(records, {site: certified_organisation(one, site) for site, one in enrolled.items()}))
-    if len(enrolled) > 1:
-        sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
-        text = "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"
-        yield make_finding("sharing unproven", found=text, moved=replayed.by_sharing(pairs))
-    if twice := [site for site, one in enrolled.items() if has_duplicates(one)]:
-        yield make_finding("duplicates unproven", site=join_names(twice), moved=replayed.by_duplicates())
-    raters = all_raters(records)
-    if SERVER in raters:
-        yield make_finding("server ratings", moved=replayed.by_ratings())
-    elif raters:
-        yield make_finding("rated models unproven", moved=replayed.by_ratings())
-    if any(record.inputs.rests for record in records):
-        yield make_finding("rests unproven", moved=replayed.by_rests())
-    if (run / OBSERVED).exists():
-        yield make_finding("values unproven", found=OBSERVED, moved=Movement(WHOLE))
-    if any(record.inputs.scores for record in records):
-        verdicts = {site for record in records for site in record.guard.verdicts}
-        yield make_finding("scores unproven", moved=replayed.by_scores(verdicts))
-    if not _are_determined(played, logs) and (moved := replayed.by_products()).weight:
-        yield make_finding("products unproven", moved=moved)
-    whole = Movement(WHOLE)
-    if any(record.inputs.parts for record in records):
-        yield make_finding("parts unproven", found=info["plan"]["method"], moved=whole)
-    if any(record.inputs.importance for record in records):
-        yield make_finding("importance unproven", moved=whole)
+    organisations = {site: certified_organisation(one, site) for site, one in enrolled.items()}
+    sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
+    twice, raters = [site for site, one in enrolled.items() if has_duplicates(one)], all_raters(records)
+    verdicts = {site for record in records for site in record.guard.verdicts}
+    inputs = [record.inputs for record in records]
+
+    def whole() -> Movement:
+        return Movement(WHOLE)
+
+    questions: Mapping[str, tuple[bool, Callable[[], Movement], Mapping[str, str]]] = {
+        "sharing unproven": (
+            len(enrolled) > 1,
+            lambda: replayed.by_sharing([*open_pairs(records, organisations)]),
+            {"found": "; ".join(" and ".join(pair) for pair in sorted(sharing)) or "none"},
+        ),
+        "duplicates unproven": (bool(twice), replayed.by_duplicates, {"site": join_names(twice)}),
+        "server ratings": (SERVER in raters, replayed.by_ratings, {}),
+        "rated models unproven": (bool(raters) and SERVER not in raters, replayed.by_ratings, {}),
+        "rests unproven": (any(one.rests for one in inputs), replayed.by_rests, {}),
+        "values unproven": ((run / OBSERVED).exists(), whole, {"found": OBSERVED}),
+        "scores unproven": (any(one.scores for one in inputs), lambda: replayed.by_scores(verdicts), {}),
+        "products unproven": (not _are_determined(played, logs), replayed.by_products, {}),
+        "parts unproven": (any(one.parts for one in inputs), whole, {"found": method}),
+        "importance unproven": (any(one.importance for one in inputs), whole, {}),
+    }
+    for kind, (is_open, moved, words) in questions.items():
+        if is_open and kind not in shown:
+            movement = moved()
+            if movement.weight or kind != "products unproven":
+                yield make_finding(kind, **words, moved=movement)
 
 
 def weigh_question(question: Finding, played: Sequence[PlayedRound]) -> Finding:

@@ -1,6 +1,6 @@
-"""What a site's log and the ledger, or the logs of two sites, have of the same updates, enrolments and ratings.
+"""What a site's log and the ledger, or the logs of two sites, have of the same updates and ratings.
 
-What a site sent, committed to and answered about models has to be what the ledger says of it. What sites gave each
+What a site sent and answered about models has to be what the ledger says of it. What sites gave each
 other is not in the ledger: there, the logs of the two have to agree.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, at, join_rounds, make_finding, stop
-from fedmerit.schema.records import ENROLLED, EVALUATE, GAVE, GOT, TRAIN, EnrolmentRecord, LogEntry, RoundRecord
+from fedmerit.schema.records import EVALUATE, GAVE, GOT, TRAIN, LogEntry, RoundRecord
 
 Kind = tuple[str, int]  # split, and number of models: if a round was repeated one answer of each kind counts
 
@@ -65,23 +65,6 @@ def find_discarded_updates(
     ]
     for reason, rounds in _by_reason(missing, log.site).items():
         yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
-
-
-def compare_enrolments(ledger: Path, records: Sequence[RoundRecord], log: SiteLog, report: Report = stop) -> None:
-    """Require that the log has every commitment of its site that the ledger has, and the ledger one if the log does."""
-    logged = [(entry.round, _commitment(entry)) for _, entry in log.lines(ENROLLED)]
-    for record in records:
-        enrolment = record.guard.enrolled.get(log.site)
-        if enrolment is not None and (record.round, _commitment(enrolment)) not in logged:
-            place = {"site": log.site, "round": record.round}
-            report(make_finding("enrolment", at(ledger, record.round + 1), **place, log=log.path))
-    took_part = any(log.site in record.participants for record in records)
-    if logged and took_part and not any(log.site in record.guard.enrolled for record in records):
-        report(make_finding("enrolment left out", str(ledger), site=log.site, log=log.path))
-
-
-def _commitment(record: LogEntry | EnrolmentRecord) -> tuple[object, ...]:
-    return record.cases, record.slices, record.fingerprint, record.filters
 
 
 def compare_ratings(

@@ -83,8 +83,8 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
     """
     for spec in specs:
         require_observer(spec, name, method)
-    if keep_updates and gives_own_models(method):
-        raise BadInput(f"--keep-updates: not with method {name}: {OWN_MODELS}")
+    if keep_updates and capabilities(method).exchanges_directly:
+        raise BadInput(f"--keep-updates: not with method {name}: {PEER_MODELS_UNFILTERED.split(',')[0]}")
     kinds = [split_spec(spec)[0] for spec in specs]
     complete = tuple(join_spec(kind, parse_observer(spec)) for kind, spec in zip(kinds, specs, strict=True))
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:

@@ -11,9 +11,9 @@ from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger, texts_digest
 from fedmerit.evidence.signatures import Signer, Trust
 from fedmerit.evidence.verification.chains import read_site_log
+from fedmerit.evidence.verification.enrolments import compare_enrolments
 from fedmerit.evidence.verification.updates import (
     PeerExchange,
-    compare_enrolments,
     compare_peer_models,
     compare_rated_models,
     compare_ratings,

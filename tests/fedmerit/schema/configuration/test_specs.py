@@ -82,13 +82,17 @@ def test_an_observer_is_parsed_and_specs_are_completed():
             "standalone",
             "--values one_round: not with method standalone: its sites have",
         ),
-        ([], True, "fedbn", "--keep-updates: not with method fedbn: its sites have models of their own"),
     ],
 )
 def test_what_cannot_be_observed_is_reported(specs, keep_updates, method, reported):
     with pytest.raises(BadInput) as error:
         require_observers(specs, keep_updates, method, build_method(method, {}))
     assert reported in str(error.value)
+
+
+def test_updates_that_the_server_does_not_see_are_not_kept():
+    with pytest.raises(BadInput, match=r"^--keep-updates: not with method cycle: its models go from site to site$"):
+        require_observers([], True, "cycle", build_method("cycle", {"exchange": "peer"}))
 
 
 def test_what_sites_train_locally_is_observed_of_sites_that_do():

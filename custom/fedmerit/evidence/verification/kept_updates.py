@@ -1,0 +1,315 @@
+"""The rounds of a run, computed again from its kept updates, of which ledger and sites' logs have digests.
+
+Sites signed what they sent. From that follow all numbers that else only the server knows: inner products, scores, rests
+beyond forecasts, the models after a round, and those that sites rated, whose tasks are in the sites' logs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedmerit.contract.capabilities import Candidates
+from fedmerit.contract.method import Layout, Outcome, Reports, part_products
+from fedmerit.contract.observers import RoundView
+from fedmerit.contract.vectors import gram, norms
+from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import OBSERVED
+from fedmerit.evidence.digests import digest
+from fedmerit.evidence.ledger import texts_digest
+from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.findings import Finding, Report, at, join_names, make_finding, stop
+from fedmerit.evidence.verification.replay import Replay
+from fedmerit.evidence.verification.results import are_same, mean_by_coalition
+from fedmerit.guard.admission import Admission
+from fedmerit.schema.configuration.requirements import UPDATES
+from fedmerit.schema.configuration.run import read_plan
+from fedmerit.schema.configuration.settings import Network
+from fedmerit.schema.records import EVALUATE, LogEntry, RoundRecord
+from fedmerit.schema.results import NOBODY
+from fedmerit.schema.run_info import RunInfo, read_run
+from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
+from fedmerit.server.round_inputs import RoundInputs
+from fedmerit.server.round_updates import measure_updates
+from fedmerit.site.evaluation_budget import question_digest
+from fedmerit.trainers.factory import first_network, read_layout
+
+SHOWN = (  # kinds of open questions that the kept updates of all rounds answer
+    *("rests unproven", "scores unproven", "products unproven", "parts unproven", "rated models unproven"),
+    *("values unproven", "steps unproven", "models no sums", "submodels", "verdict unsupported"),
+)
+GRAM_ROUNDING = 1e-9  # of inner products, relative to the lengths
+REST_ROUNDING = 1e-5  # likewise, of rests, which are differences in float32
+SCORE_ROUNDING = 1e-6  # of a score, in standard deviations
+MODEL_ROUNDING = 2.0**-20  # of models in float32, relative to their largest length
+
+
+def compare_kept_updates(
+    run: Path, records: Sequence[RoundRecord], sites: Sequence[str], logs: Sequence[SiteLog], report: Report = stop
+) -> tuple[Sequence[str], list[Finding]]:
+    """Compare ledger and logs with what the updates give that a run has kept.
+
+    Args:
+        run: the run folder.
+        records: the ledger, whose outcomes follow from its inputs.
+        sites: all that ever took part.
+        logs: those of sites that were given.
+
+    Returns:
+        The kinds of open questions that this answers, and what is not shown of the kept updates.
+
+    Raises:
+        Contradiction: the ledger has another number than follows from the updates, or sites rated other models.
+    """
+    if not (run / UPDATES).is_dir() or not records:
+        return (), []
+    complete = True
+
+    def note(finding: Finding) -> None:
+        nonlocal complete
+        complete = False
+        report(finding)
+
+    try:
+        replay = KeptReplay(read_run(run), records, sites, run)
+        values = mean_by_coalition(run / OBSERVED) if (run / OBSERVED).exists() else {}
+        for record, kept in zip(records, read_kept_rounds(run, replay.config), strict=True):
+            if not _Comparison(run, record, kept, replay, logs, values, note).compare():
+                break
+    except (BadInput, ValueError) as error:  # a file is missing, or is of an older version
+        return (), [make_finding("updates unread", found=str(error))]
+    return (SHOWN if complete else ()), []
+
+
+class KeptReplay(Replay):
+    """A replay of a run on the updates that its sites sent: the guard measures them, and models are models."""
+
+    def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], run: Path):
+        self.kept: KeptRound | None = None
+        self.plan = read_plan(run)
+        self.network = first_network(self.plan, run)
+        super().__init__(info, records, sites)
+        self.config = replace(self.config, values=self.plan.values)
+        self.observers = RunObservers(self.plan.values, self.models, len(self.sites))
+        self.measured: RoundInputs | None = None  # of the last round
+        self.observed: dict[str, tuple[Candidates, Tensor]] = {}  # likewise, by observer: models and coalitions
+
+    def _first_model(self, size: int) -> Tensor:
+        from fedmerit.contract import flat
+
+        return flat.get_parameters(self.network)
+
+    def _layout(self, network: Network, n: int) -> Layout:
+        return read_layout(self.network, with_neurons=self.can.neurons is not None)
+
+    @property
+    def forecast_sizes(self) -> tuple[int, ...]:
+        """The entries of each tensor of an update, in order."""
+        return self.layout.tensor_sizes
+
+    @property
+    def received(self) -> Tensor:
+        """(d,) or (n, d) the models that the sites trained from."""
+        return self.models if self.kept is None else self.kept.received
+
+    @property
+    def updates(self) -> Tensor:
+        """(n, d) the updates as they came."""
+        assert self.kept is not None
+        return self.kept.sent
+
+    def _read_inputs(self, record: RoundRecord) -> RoundInputs:
+        inputs = super()._read_inputs(record)
+        reports = replace(inputs.reports, products=gram(self.updates))
+        self.measured = replace(inputs, reports=reports, measured=None, parts=None)
+        return self.measured
+
+    def _read_parts(self, inputs: RoundInputs, admission: Admission) -> Tensor | None:
+        places = self.method.parts(self.state)
+        parts = (
+            part_products(admission.updates, replace(admission.reports, parts=None), places) if len(places) else None
+        )
+        self.measured = replace(inputs, parts=parts, measured=admission.measured)
+        return parts
+
+    def _observe(
+        self, record: RoundRecord, received: Tensor, admission: Admission, reports: Reports, given: Outcome
+    ) -> None:
+        began = received
+        if given.models.ndim == 1 and began.ndim == 2:
+            began = began[int((~self.withheld).nonzero().flatten()[0])].clone()
+        seen = began, given.models, admission.updates, given.weights, reports
+        view = RoundView(record.round, self.config.rounds, *seen, self.layout.tensor_sizes)
+        first, counted = admission.reward_groups.first, admission.counted
+        self.observed = {
+            name: (one.candidates, expand_groups(one.coalitions, first, counted))
+            for name, one in self.observers.observe(view)
+        }
+
+    def _conclude(self, admission: Admission, outcome: Outcome) -> None:
+        self.mean_update, _ = measure_updates(
+            admission.own, admission.own_products, outcome.weights, admission.answered, self.mean_update
+        )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A comparison of a round's record, and the logs, with what its kept updates give."""
+
+    run: Path
+    record: RoundRecord
+    kept: KeptRound
+    replay: KeptReplay
+    logs: Sequence[SiteLog]
+    values: Mapping[tuple[str, int, str], Mapping[str, float | None]]
+    report: Report
+    names: list[str] = field(default_factory=list)
+
+    def compare(self) -> bool:
+        """Compare all of the round; return False if its file is not that of the ledger: later ones follow from it."""
+        sites, record, kept = self.replay.sites, self.record, self.kept
+        if changed := [*self._changed_files(sites)]:
+            for finding in changed:
+                self.report(finding)
+            return False
+        self.replay.kept = kept
+        played = self.replay.play(record, self._where)
+        self._compare_inputs(sites)
+        scale = float(kept.received.double().norm()) + float(kept.sent.double().norm())
+        if not _are_close(played.outcome.models, kept.after, scale):
+            found = float((played.outcome.models.double() - kept.after.double()).norm()) / max(scale, 1e-300)
+            self.report(make_finding("model of weights", self._where, round=record.round, found=found))
+        models = {**self.replay.candidates, **{name: one for name, (one, _) in self.replay.observed.items()}}
+        for what, candidates in models.items():
+            self._compare_rated(what, candidates, scale)
+        self.replay.models = kept.after
+        return True
+
+    @property
+    def _where(self) -> str:
+        return at(self.run / "ledger.jsonl", self.record.round + 1)
+
+    def _changed_files(self, sites: Sequence[str]) -> Iterator[Finding]:
+        """Yield what is in the kept round and is not that of which the ledger has a digest."""
+        record, kept, n = self.record, self.kept, len(sites)
+        shapes = kept.sent.shape, kept.received.shape[-1], kept.after.shape[-1]
+        if shapes != ((n, (size := self.record.inputs.size)), size, size):
+            raise ValueError(f"round {record.round}: updates of other shapes than (sites, size) = ({n}, {size})")
+        rows = {site: row for row, site in enumerate(sites)}
+        checks = [("update", site, kept.sent[rows[site]], sent) for site, sent in record.updates.items()]
+        received, after = kept.received.expand(n, -1), kept.after.expand(n, -1)
+        checks += [("model before", site, received[rows[site]], began) for site, began in record.began.items()]
+        checks += [("model after", site, after[rows[site]], ended) for site, ended in record.ended.items()]
+        checks += [] if record.ended else [("model after", join_names(sites), kept.after, record.model)]
+        known: dict[int, str] = {}  # a common model is digested once
+        for quantity, site, tensor, expected in checks:
+            place = tensor.data_ptr()
+            known[place] = found = known.get(place) or digest(tensor)
+            if found != expected:
+                values = {"quantity": quantity, "found": found, "expected": expected, "ledger": self._where}
+                file = self.run / UPDATES / f"round_{record.round:05d}.pt"
+                yield make_finding("kept", file, site=site, round=record.round, **values)
+        absent = [site for site in sites if site not in record.updates and bool(kept.sent[rows[site]].any())]
+        if absent:
+            values = {"quantity": "update", "found": "an update", "expected": "none", "ledger": self._where}
+            file = self.run / UPDATES / f"round_{record.round:05d}.pt"
+            yield make_finding("kept", file, site=join_names(absent), round=record.round, **values)
+
+    def _compare_inputs(self, sites: Sequence[str]) -> None:
+        recorded, measured = (
+            RoundInputs.from_record(self.record.inputs, sites, self.record.participants),
+            self.replay.measured,
+        )
+        assert measured is not None
+        lengths = norms(measured.reports.products) if measured.reports.products is not None else torch.zeros(len(sites))
+        scale = torch.outer(lengths, lengths)
+        pairs = [
+            ("inner product of updates", recorded.reports.products, measured.reports.products, GRAM_ROUNDING * scale)
+        ]
+        if recorded.measured is not None and measured.measured is not None:
+            ours, again = recorded.measured, measured.measured
+            pairs.append(
+                ("score", ours.scores, again.scores, SCORE_ROUNDING * (1 + again.scores.nan_to_num(0.0).abs()))
+            )
+            pairs.append(("inner product of rests", ours.rests, again.rests, REST_ROUNDING * scale))
+        parts = (
+            [] if recorded.parts is None or measured.parts is None else zip(recorded.parts, measured.parts, strict=True)
+        )
+        pairs += [("inner product of parts", ours, again, REST_ROUNDING * scale) for ours, again in parts]
+        for quantity, found, expected, tolerance in pairs:
+            if found is None and expected is None:
+                continue
+            if found is None or expected is None:
+                raise ValueError(f"round {self.record.round}: {quantity}: only ledger or updates have it")
+            differs = (found.nan_to_num(0.0) - expected.nan_to_num(0.0)).abs() > tolerance
+            for row, column in differs.triu().nonzero().tolist():
+                names = [sites[place] for place in dict.fromkeys((row, column))]
+                place = {"site": join_names(names), "round": self.record.round, "quantity": quantity}
+                values = {"found": float(found[row, column]), "expected": float(expected[row, column])}
+                self.report(make_finding("measured otherwise", self._where, **place, **values))
+
+    def _compare_rated(self, what: str, candidates: Candidates, scale: float) -> None:
+        """Compare the models that were rated with those that the updates give, and with the raters' logs."""
+        kept = self.kept.rated.get(what)
+        number = self.record.round
+        if kept is None:
+            raise ValueError(f"round {number}: lacks the models of {what}")
+        models, mixtures = kept.task["models"], kept.task["mixtures"]
+        same = _are_close(models, candidates.models, scale) and _are_close(mixtures, candidates.mixtures, 1.0)
+        same = same and (kept.task["bins"], kept.task["soft"]) == (candidates.bins, candidates.soft)
+        place = {"round": number, "quantity": what}
+        heard = False
+        for log in self.logs:
+            task = kept.task_of(log.site)
+            if task is None:
+                continue
+            question = question_digest(task, task.models)
+            entries = self._counted(log)
+            asked = [entry for entry in entries if entry.question == question]
+            if self._uses(what, log.site) and (not asked or not same):
+                heard = True
+                self.report(make_finding("other models rated", self._where, site=log.site, **place, log=log.path))
+            elif asked and what in self.replay.observed:
+                self._compare_values(what, log, asked)
+            elif asked and not any(entry.rating == self._rating(what, log.site) for entry in asked):
+                words = {"found": "those of other models", "expected": "what it said of these", "log": log.path}
+                if self._uses(what, log.site):
+                    self.report(make_finding("rating", self._where, site=log.site, **place, **words))
+        if not same and not heard:
+            values = {"found": "others", "expected": "those that the updates give", "ledger": self._where}
+            file = self.run / UPDATES / f"round_{number:05d}.pt"
+            self.report(make_finding("kept", file, site="all", round=number, quantity=f"models of {what}", **values))
+
+    def _counted(self, log: SiteLog) -> list[LogEntry]:
+        counted = self.record.evaluated.get(log.site, ())
+        lines = log.lines(EVALUATE, self.record.round)
+        return [entry for _, entry in lines if entry.overlaps and texts_digest(entry.overlaps) in counted]
+
+    def _rating(self, what: str, site: str) -> object:
+        return self.record.inputs.ratings.get(what, {}).get(site)
+
+    def _uses(self, what: str, site: str) -> bool:
+        """Return whether anything rests on what a site said of these models."""
+        return self._rating(what, site) is not None or (site, self.record.round, what) in self.values
+
+    def _compare_values(self, observer: str, log: SiteLog, asked: Sequence[LogEntry]) -> None:
+        """Compare the coalitions in values.csv, in order, with those of the models that the site rated."""
+        rows = self.values.get((log.site, self.record.round, observer))
+        if rows is None:
+            return
+        _, coalitions = self.replay.observed[observer]
+        texts = ["+".join(compress(self.replay.sites, row)) or NOBODY for row in coalitions.tolist()]
+        said = [entry.rating.dice for entry in asked if entry.rating is not None]
+        if list(rows) != texts or not any(are_same([*rows.values()], dice) for dice in said):
+            place = {"site": log.site, "round": self.record.round, "quantity": observer}
+            self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows.items()), log=log.path))
+
+
+def _are_close(first: Tensor, second: Tensor, scale: float) -> bool:
+    """Return whether two tensors of models are the same up to float32 rounding, relative to ``scale``."""
+    if first.shape != second.shape:
+        return False
+    return float((first.double() - second.double()).norm()) <= MODEL_ROUNDING * max(scale, 1e-300)
