@@ -1,5 +1,7 @@
 """The style of figures, and the text in them."""
 
+from functools import cache
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
@@ -30,8 +32,14 @@ def disable_mathtext(figure: Figure) -> None:
 
 def _drawable(text: Text) -> str:
     """Return the text, with escapes for letters that its font lacks."""
-    letters = get_font(findfont(text.get_fontproperties())).get_charmap()
+    letters = _letters(findfont(text.get_fontproperties()))
     return "".join(
         one if ord(one) in letters or one == "\n" else one.encode("unicode_escape").decode()
         for one in str(text.get_text())
     )
+
+
+@cache  # a millisecond each, for hundreds of texts of a page
+def _letters(font: str) -> frozenset[int]:
+    """Return the code points that a font file has."""
+    return frozenset(get_font(font).get_charmap())
