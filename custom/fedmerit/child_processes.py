@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 SAFE_PATH = "PYTHONSAFEPATH"
 PATHS = "PYTHONPATH"
+NO_PROXY = ("no_grpc_proxy", "no_proxy")  # hosts, and ends of host names, that gRPC reaches without a proxy
 
 
 def python_command(*arguments: str) -> list[str]:

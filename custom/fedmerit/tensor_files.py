@@ -17,6 +17,8 @@ from torch import Tensor
 from fedmerit.errors import BadInput
 from fedmerit.files import require_file
 
+KEPT_UPDATES = "kept_updates"  # folder of the updates of an NVFlare job, in its own at the server
+FIRST_MODEL = "first.pt"  # in that folder: the model that the job began with
 MOST = 1 << 36  # bytes of a file
 MOST_PICKLE = 2_000_000  # bytes of the part that names tensors, and a 32nd of the file: it takes up to 100 times that
 OVERLAP = 4  # times the file: the tensors in it, of which some may share numbers

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from fedmerit.child_processes import NO_PROXY
 from fedmerit_deploy.kit_files import read_kind, server_address
 
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
-EXCEPTIONS = ("no_grpc_proxy", "no_proxy")  # hosts, and ends of host names, that gRPC reaches without a proxy
 LONGEST_ANSWER = 4096  # bytes of a proxy's answer
 
 
@@ -62,7 +62,7 @@ def is_connected(kit: Path) -> bool:
 def find_proxy(host: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
     """Return variable and value of the proxy through which gRPC goes to ``host``; None if it goes there directly."""
     variable = next((name for name in VARIABLES if environment.get(name)), None)
-    excepted = next((environment[name] for name in EXCEPTIONS if environment.get(name)), "")
+    excepted = next((environment[name] for name in NO_PROXY if environment.get(name)), "")
     ends = [end.strip().lower() for end in excepted.split(",")]
     if variable is None or any(end and host.lower().endswith(end) for end in ends):
         return None

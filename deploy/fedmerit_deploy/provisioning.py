@@ -37,7 +37,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 
-from fedmerit.engines.nvflare.components import class_path
+from fedmerit.engines.nvflare.components import CONTEXT_BUILDER, class_path
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
 from fedmerit.errors import BadInput, RunFailed, require_known
 from fedmerit.evidence.signatures import KIT_CERTIFICATE, KIT_KEY, MOST_PEM
@@ -51,7 +51,6 @@ from fedmerit_deploy.revocation import REVOKED
 PROJECT_FILE = "project.yml"
 STATE, KEYS, REQUESTS = "state", "cert.json", "requests"  # of a project: its secrets, keys and hospitals' requests
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
-CONTEXT_BUILDER = "fedmerit.engines.nvflare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
 AUTHORITY_DAYS = 3650  # that the authority lasts; NVFlare's certificates of participants last 360, and are renewed
 LIST_DAYS = 3650  # until the next list of revoked certificates is due at the latest

@@ -35,7 +35,7 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
 from fedmerit.server.recorded_updates import SiteUpdate, UpdateFederation
 from fedmerit.server.recorder import observed_rows
-from fedmerit.tensor_files import load_tensors
+from fedmerit.tensor_files import FIRST_MODEL, KEPT_UPDATES, load_tensors
 from fedmerit.trainers.factory import build_trainer
 from fedmerit.trainers.statistics import (
     RoundStatistics,
@@ -153,7 +153,6 @@ def _evaluated(
     return observed_rows(head, name, sites, coalitions, answers, config.fold)
 
 
-KEPT, FIRST = "kept_updates", "first.pt"  # folder of a job's updates, and the model it began with
 FILE = re.compile(r"round-(\d{5})-(.+)\.pt")
 MOST_SITES = 10  # of one-round values: 1024 models
 Score = Callable[[Mapping[str, Tensor]], float]  # of a state_dict, by the server's own images; higher is better
@@ -193,10 +192,10 @@ class KeptJob:
 
     def first_model(self) -> dict[str, Tensor]:
         """Return the model that the first round began with."""
-        content = load_tensors(self.folder / FIRST)
+        content = load_tensors(self.folder / FIRST_MODEL)
         model: dict[str, Tensor] | None = content.get("model") if isinstance(content, dict) else None
         if not isinstance(model, dict):
-            raise BadInput(f"{self.folder / FIRST}: holds no model; expected what KeepUpdates writes")
+            raise BadInput(f"{self.folder / FIRST_MODEL}: holds no model; expected what KeepUpdates writes")
         return model
 
 
@@ -210,7 +209,7 @@ def find_kept(place: Path) -> KeptJob:
     if len(found) != 1:
         many = f": {', '.join(map(str, found))}; name one" if found else ""
         raise BadInput(
-            f"{place}: holds kept updates of {len(found)} jobs{many}; expected the folder {KEPT} of one, which "
+            f"{place}: holds kept updates of {len(found)} jobs{many}; expected the folder {KEPT_UPDATES} of one, which "
             "fedmerit.keep_updates(recipe) has a job write"
         )
     rounds: dict[int, dict[str, Path]] = {}

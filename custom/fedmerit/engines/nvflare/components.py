@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from nvflare.fuel.utils.json_scanner import Node
 
+CONTEXT_BUILDER = "fedmerit.engines.nvflare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
+
 
 def class_path(kind: type) -> str:
     """Return the name of a class as NVFlare's files spell it."""

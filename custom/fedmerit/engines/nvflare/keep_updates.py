@@ -15,17 +15,16 @@ from nvflare.recipe.spec import Recipe
 from torch import Tensor
 
 from fedmerit.files import write_atomically
+from fedmerit.tensor_files import FIRST_MODEL, KEPT_UPDATES
 from fedmerit.trainers.script.trainer import STEPS
 
-FOLDER = "kept_updates"  # in NVFlare's folder of the job at the server
-FIRST = "first.pt"  # in that folder: the model of the first round
 TRAIN = AppConstants.TASK_TRAIN
 
 
 class KeepUpdates(Filter):
     """A filter of the server for tasks and results: it writes each site's update of each round, and changes nothing.
 
-    `keep_updates` adds it to both. The folder `FOLDER` of the job at the server then has a file a round and site.
+    `keep_updates` adds it to both. The folder `KEPT_UPDATES` of the job at the server then has a file a round and site.
     """
 
     _received: ClassVar[dict[str, tuple[int, Mapping[str, Any]]]] = {}  # by site, the round and model of its task
@@ -35,11 +34,11 @@ class KeepUpdates(Filter):
         if shareable.get_return_code(ReturnCode.OK) != ReturnCode.OK:
             return shareable
         site, dxo = fl_ctx.get_peer_context().get_identity_name(), from_shareable(shareable)
-        folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())) / FOLDER
+        folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())) / KEPT_UPDATES
         if self.get_prop(FilterContextKey.CHAIN_TYPE) == FilterChainType.TASK_DATA_CHAIN:
             self._received[site] = int(shareable.get_header(AppConstants.CURRENT_ROUND, 0)), dict(dxo.data)
-            if not (folder / FIRST).exists():
-                _save(folder / FIRST, {"model": _tensors(dxo.data)})
+            if not (folder / FIRST_MODEL).exists():
+                _save(folder / FIRST_MODEL, {"model": _tensors(dxo.data)})
         elif site in self._received:
             number, before = self._received.pop(site)
             update, received = _tensors(dxo.data), _tensors(before)

@@ -19,7 +19,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 from nvflare.recipe.poc_env import PocEnv
 
 from fedmerit.ciphertexts import KEYS
-from fedmerit.engines.nvflare.components import class_path
+from fedmerit.engines.nvflare.components import CONTEXT_BUILDER, class_path
 from fedmerit.engines.nvflare.program import end_with_parent_command
 from fedmerit.engines.nvflare.recipe import MeritRecipe, build_site_policy
 from fedmerit.engines.nvflare.start_scripts import SafeStartBuilder
@@ -36,7 +36,6 @@ from fedmerit.site.machine_settings import RUN, SERVER, SERVER_SITES, SITES, con
 from fedmerit.site.policy import ALL_PARTS, JobRules, Manifest, SiteScript
 
 NAME, STATE = "fedmerit", "state"  # of NVFlare's project; its folder of keys
-CONTEXTS = "fedmerit.engines.nvflare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 HOST = "localhost"
 TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
 PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, whichever comes first
@@ -111,7 +110,7 @@ def write_project(run: Path, workspace: Path, sites: Sequence[str], is_encrypted
     port = find_free_port()
     clients = [{"name": name, "type": "client", "org": f"site{row}"} for row, name in enumerate(sites)]
     server = roles["server"] | {"name": SERVER, "fed_learn_port": port, "admin_port": port}
-    keys = {"path": CONTEXTS, "args": {"keys": str((run / KEYS).resolve())}}  # they outlive the kits
+    keys = {"path": CONTEXT_BUILDER, "args": {"keys": str((run / KEYS).resolve())}}  # they outlive the kits
     kits = {"path": class_path(RunKits), "args": {"run": str(run.resolve())}}
     content |= {"name": NAME, "participants": [server, *clients, roles["admin"]]}
     start = {"path": class_path(SafeStartBuilder)}

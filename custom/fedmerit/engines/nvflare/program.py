@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import psutil
 
-from fedmerit.child_processes import child_environment, python_command
+from fedmerit.child_processes import NO_PROXY, child_environment, python_command
 from fedmerit.engines.engine import OpenRun
 from fedmerit.engines.nvflare.shared_machine import CONCURRENCY_LIMIT
 from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
@@ -35,7 +35,6 @@ FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last:
 PROCESS_TAG = "FEDMERIT_PROGRAM"  # variable by which all processes of one program are known
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
 WAITING = 18  # vectors of the network's size that it holds besides; measured with 0.5 to 29 million parameters
-NO_PROXY = ("no_grpc_proxy", "no_proxy")  # variables by which gRPC reaches a host directly
 
 
 def run_simulator(run: OpenRun) -> None:

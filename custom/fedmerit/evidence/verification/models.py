@@ -27,14 +27,14 @@ from fedmerit.evidence.verification.findings import (
 from fedmerit.files import read_object, record_hash
 from fedmerit.methods.registry import estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.run import plan_network
+from fedmerit.schema.configuration.settings import ARCHITECTURES
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.records import EVALUATE, TRAIN, RoundRecord
 from fedmerit.schema.run_info import read_run
+from fedmerit.schema.scores import BEST as BEST_SPLIT
 from fedmerit.tensor_files import load_state
 
 REPEATED_FIELDS = ("method", "parameters", "seed", "task", "rounds", "training")  # run.json has them beside its plan
-# Networks that are known to train all numbers except the statistics of their norms.
-KNOWN_NETWORKS = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 STATISTICS = ("running_mean", "running_var")
 
 
@@ -165,7 +165,7 @@ class _Models:
     def compare_best(self, records: Sequence[RoundRecord], results: pd.DataFrame | None) -> Iterator[Finding]:
         """Compare the models of the best round with what the round that the results name as the best began with."""
         files = self.by_site(BEST)
-        rounds = [] if results is None else sorted(set(results["round"][results["split"] == "testing_best"]))
+        rounds = [] if results is None else sorted(set(results["round"][results["split"] == BEST_SPLIT]))
         if len(rounds) != 1 or rounds[0] >= len(records):
             yield make_finding("best round", found=BEST, rounds=len(rounds))
             return
@@ -180,7 +180,7 @@ class _Models:
         content = read_object(description) if description.exists() else {}
         if self._is_unseen(records):
             yield make_finding("models seen encrypted", found=join_names(names))
-        elif content.get("architecture") not in KNOWN_NETWORKS:
+        elif content.get("architecture") not in ARCHITECTURES:  # which train all numbers except STATISTICS
             yield make_finding("unknown network", found=join_names(names))
         else:
             ledger = self.run / "ledger.jsonl"
@@ -202,7 +202,7 @@ class _Models:
 
 
 def trained_tensors(state: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    """Yield the trained tensors of a state_dict of a network in `KNOWN_NETWORKS`, each once, in order."""
+    """Yield the trained tensors of a state_dict of a network in `ARCHITECTURES`, each once, in order."""
     seen = set()
     for name, tensor in state.items():
         storage = tensor.data_ptr(), tensor.shape, tensor.stride()

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.plugins import WITH_PARTS, Catalogue
 from fedmerit.schema.configuration.settings import MONAI_NETWORKS, Network
+from fedmerit.schema.rules import MOST_TENSORS
 from fedmerit.seeds import random_seed
 from fedmerit.trust import NAMED
 
@@ -117,7 +118,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-MOST_BYTES, MOST_TENSORS = 1 << 30, 5_000  # of a network: 1 GiB
+MOST_BYTES = 1 << 30  # of a network: 1 GiB
 NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
     "networks", ARCHITECTURES, callable, "what makes a torch.nn.Module"
 )

@@ -9,7 +9,8 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import FilterChainType, FilterContextKey
 from nvflare.app_common.app_constant import AppConstants
 
-from fedmerit.engines.nvflare.keep_updates import FIRST, FOLDER, KeepUpdates
+from fedmerit.engines.nvflare.keep_updates import KeepUpdates
+from fedmerit.tensor_files import FIRST_MODEL, KEPT_UPDATES
 
 
 @pytest.fixture
@@ -38,8 +39,8 @@ def test_filter_keeps_what_a_site_changed(pass_through, tmp_path, kind):
     for number in (0, 1):
         pass_through(FilterChainType.TASK_DATA_CHAIN, DataKind.WEIGHTS, before, number)
         pass_through(FilterChainType.TASK_RESULT_CHAIN, kind, sent, number, {"NUM_STEPS_CURRENT_ROUND": 7})
-    kept = torch.load(tmp_path / FOLDER / "round-00001-site-1.pt")
+    kept = torch.load(tmp_path / KEPT_UPDATES / "round-00001-site-1.pt")
     assert kept["update"]["weight"].tolist() == [0, 1, 3]
     assert kept["samples"] == 7
-    assert torch.load(tmp_path / FOLDER / FIRST)["model"]["weight"].tolist() == [1, 1, 1]
-    assert len(list((tmp_path / FOLDER).iterdir())) == 3
+    assert torch.load(tmp_path / KEPT_UPDATES / FIRST_MODEL)["model"]["weight"].tolist() == [1, 1, 1]
+    assert len(list((tmp_path / KEPT_UPDATES).iterdir())) == 3

@@ -12,9 +12,10 @@ from signed_runs import closed_again, rewritten
 from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import state_digest
-from fedmerit.evidence.verification.models import KNOWN_NETWORKS, trained_tensors
+from fedmerit.evidence.verification.models import trained_tensors
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, record_hash, write_json
+from fedmerit.schema.configuration import settings
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.monai.networks import ARCHITECTURES
@@ -34,7 +35,7 @@ def test_what_is_trained_of_known_networks_is_reported_from_their_files(architec
     file.seek(0)
     found = torch.cat([one.reshape(-1) for one in trained_tensors(torch.load(file, weights_only=True))])
     assert torch.equal(found, flat.get_parameters(network))
-    assert set(KNOWN_NETWORKS) == set(ARCHITECTURES)
+    assert set(settings.ARCHITECTURES) == set(ARCHITECTURES)
 
 
 @pytest.fixture(params=["fedavg", "standalone", "fedbn"])
