@@ -28,12 +28,15 @@ def own_server(server_sites_data: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def contrary_sites(server_sites_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`server_sites_data`, but site3 takes for organ what is none: its updates go another way."""
+    """`server_sites_data`, but site3 has half the images and takes for organ what is none: its updates earn little."""
     import numpy as np
 
+    from fedmerit.files import read_json, write_json
     from fedmerit.schema.site_folder import SiteFolder
 
     root = Path(shutil.copytree(server_sites_data, tmp_path_factory.mktemp("contrary") / "sites"))
     for file in {case.label_file for case in SiteFolder(root / "site3").cases("training")}:
         np.save(file, 1 - np.load(file))
+    lists = read_json(root / "site3" / "datalist.json")
+    write_json(root / "site3" / "datalist.json", lists | {"training": lists["training"][:1]})
     return root

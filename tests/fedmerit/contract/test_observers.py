@@ -170,9 +170,14 @@ def test_an_absent_site_is_in_no_model_and_none_is_without_it():
 
 @pytest.fixture
 def installed(monkeypatch):
-    """An observer of another package, called mine."""
+    """An observer of another package, called mine, beside ours: what is ours is looked up once a process."""
     entry = EntryPoint("mine", "fedmerit.contract.observers:MultiRoundReconstruction", "fedmerit.observers")
-    monkeypatch.setattr(plugins, "entry_points", lambda group, **_: [entry] if group == entry.group else [])
+    every = [*plugins.entry_points(group=entry.group), entry]
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group, name=None: [
+            one for one in every if one.group == group and name in (None, one.name)
+        ],
+    )  # fmt: skip
 
 
 def test_packages_bring_observers(installed):

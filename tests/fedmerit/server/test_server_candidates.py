@@ -128,7 +128,7 @@ def test_site_that_earned_little_receives_what_changed(trained, contrary_sites):
     whole = len(remembered(run, "site1", 1)["received"]) * 4 + buffer_bytes(run)
     assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, whole)
     quota, received = by_site(run, "quota", 0), by_site(run, "bytes_received", 1)
-    assert quota["site3"] < 0.5  # an entry that changed takes twice the bytes: fewer than the model's
+    assert quota["site3"] < 0.4  # an entry that changed takes twice the bytes: clearly fewer than the model's
     assert max(quota.values()) == 1
     for name in NAMES:
         changed = int((remembered(run, name, 1)["received"] != remembered(run, name, 0)["received"]).sum())
