@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("cli", "custom", "deploy", "data_prep", "evaluation", "pyproject.toml", "README.md", "LICENSE")
 PACKAGES = {f"fedmerit{name}" for name in ("", "_deploy", "_data", "_evaluation", "_dossier", "_lab", "_cli")}
+PIP, QUIET = [sys.executable, "-m", "pip"], ("--quiet", "--no-deps")
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -26,7 +27,6 @@ class Installed:
 
     scripts: Path
     folder: Path
-    wheel: Path
 
     def __call__(self, command: str, *arguments: object) -> str:
         """What a command of the environment prints."""
@@ -46,36 +46,42 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", reason="a wheel is built without the network where setuptools is installed")
     root = tmp_path_factory.mktemp("wheel")
-    source, environment, work = (root / name for name in ("source", "environment", "work"))
+    source = root / "source"
     source.mkdir()
-    work.mkdir()
     for name in SOURCES:
         copied = partial(shutil.copytree, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
         (copied if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
-    pip, quiet = [sys.executable, "-m", "pip"], ("--quiet", "--no-deps")
-    subprocess.run([*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", root, source], check=True)
+    subprocess.run([*PIP, "wheel", *QUIET, "--no-build-isolation", "--wheel-dir", root, source], check=True)
+    (built,) = root.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Installed:
+    environment, work = tmp_path / "environment", tmp_path / "work"
+    work.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (own,) = environment.glob("lib/python*/site-packages")
     (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()))  # their .pth files do not count here
-    (wheel,) = root.glob("*.whl")
     target = ("--python", environment / "bin" / "python", "install")
-    subprocess.run([*pip, *target, *quiet, "--no-index", "--no-compile", wheel], check=True)
+    subprocess.run([*PIP, *target, *QUIET, "--no-index", "--no-compile", wheel], check=True)
 
-    return Installed(environment / "bin", work, wheel)
+    return Installed(environment / "bin", work)
 
 
-def test_the_wheel_holds_all_packages_and_nothing_generic(installed: Installed) -> None:
+def test_the_wheel_holds_all_packages_and_nothing_generic(wheel: Path) -> None:
     """Every file of the source roots, and no top-level module that another distribution could have as well."""
-    held = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in held} == PACKAGES
     roots = (ROOT / name for name in ("cli", "custom", "deploy", "data_prep", "evaluation"))
     files = {str(file.relative_to(root)) for root in roots for file in root.glob("*/**/*") if file.is_file()}
     assert held == {name for name in files if "__pycache__" not in name and ".egg-info/" not in name}
 
 
+@pytest.mark.slow  # the commands are tested where they lie, and the wheel has all their files by the test above
 def test_the_wheel_only_prepares_trains_reports_predicts_and_exports(installed: Installed) -> None:
     work = installed.folder
     assert "fedce" in installed("fedmerit", "methods")

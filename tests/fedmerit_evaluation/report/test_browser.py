@@ -18,6 +18,19 @@ MEANS = """return [...document.querySelectorAll("#table-comparison tbody tr")].m
     row => row.cells[arguments[0]].textContent.trim())"""
 
 
+class Pages(dict[str, Path]):
+    """The report on all hospitals and that for one of them, each written when it is looked at first."""
+
+    def __init__(self, runs: list[Path]):
+        self.runs = runs
+
+    def __missing__(self, name: str) -> Path:
+        with pytest.MonkeyPatch.context() as patch:  # a page shows the drawings as SVG; PNGs lie beside it
+            patch.setattr("fedmerit_evaluation.figures.pages.png", lambda figure: PNG)
+            self[name] = write_report(self.runs, site=None if name == "all" else SITES[1])
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("runs")
@@ -26,9 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for method, level in (("standalone", 0.7), ("fedavg", 0.78), ("fedce", 0.82))
         for seed in (0, 1)
     ]
-    with pytest.MonkeyPatch.context() as patch:  # a page shows the drawings as SVG; PNGs lie beside it
-        patch.setattr("fedmerit_evaluation.figures.pages.png", lambda figure: PNG)
-        return {"all": write_report(runs), "site": write_report(runs, site=SITES[1])}
+    return Pages(runs)
 
 
 @pytest.fixture(scope="module")

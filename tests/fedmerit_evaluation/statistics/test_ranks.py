@@ -107,7 +107,8 @@ def test_ranking_small_sample_has_no_significant_pair(patients, seeds):
     assert np.array_equal(one.low, ranking("ABC", values).low)
 
 
-@pytest.mark.parametrize("patients", [5, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow  # a verdict of drawn values is above, draws of patients are those of test_crossed_effects.py
+@pytest.mark.parametrize("patients", [5, 3])
 def test_ranking_equal_sites_are_rarely_significant(patients):
     """Their values differ by 6 points for single patients and by 2 for seeds; resampled patients gave 6 to 23 %."""
     random, found = np.random.default_rng(patients), []
