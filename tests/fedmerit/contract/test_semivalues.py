@@ -40,13 +40,6 @@ def test_games_with_known_values(game, shapley, banzhaf):
     assert semivalues.banzhaf(game) == pytest.approx(banzhaf, abs=1e-15)
 
 
-def test_a_parliament_of_five():
-    """Council of the six, 1958: 4, 4, 4, 2, 2, 1 votes of which 12 win; Luxembourg never mattered."""
-    game = voting(dict(zip("DFINBL", (4, 4, 4, 2, 2, 1), strict=True)), 12)
-    by_site = dict(zip(semivalues.list_sites(game), semivalues.shapley(game), strict=True))
-    assert by_site == pytest.approx({"D": 14 / 60, "F": 14 / 60, "I": 14 / 60, "N": 9 / 60, "B": 9 / 60, "L": 0})
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_shapley_is_the_mean_over_all_permutations(count):
     players = "ABCDE"[:count]

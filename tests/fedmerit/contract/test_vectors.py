@@ -48,12 +48,6 @@ def test_gram_is_every_inner_product_in_float64(n, d, random):
             assert abs(products[i, j] - (updates[i].double() * updates[j].double()).sum()) <= 1e-12 * d
 
 
-def test_gram_of_huge_and_tiny_updates(random):
-    updates = torch.randn(3, 50, generator=random)  # (3, 50)
-    for scale in (1e30, 1e-30):
-        assert torch.allclose(gram(updates * scale) / scale**2, gram(updates), rtol=1e-5)
-
-
 @pytest.mark.parametrize("n", [2, 3, 6])
 def test_cosine_to_others_is_the_cosine_with_the_weighted_sum_of_the_others(n, random):
     updates = torch.randn(n, 40, generator=random, dtype=torch.float64)  # (n, 40)
@@ -91,12 +85,6 @@ def test_aggregate_is_the_model_plus_the_weighted_sum(d, random):
     assert result.shape == (d,)
     assert (result.double() - expected).abs().max() <= 2**-24 * expected.abs().max()  # rounded once
     assert torch.equal(result, aggregate(model.clone(), weights.clone(), updates.clone()))
-
-
-def test_aggregate_does_not_lose_small_sums(random):
-    model = torch.full((4,), 1e8)  # (4,): the updates cancel exactly, below float32's resolution at 1e8
-    updates = torch.tensor([[1.0] * 4, [-1.0] * 4])  # (2, 4)
-    assert torch.equal(aggregate(model, torch.tensor([0.5, 0.5]), updates), model)
 
 
 def test_share_normalises_over_present_sites():

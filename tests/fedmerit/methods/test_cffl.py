@@ -46,18 +46,6 @@ def test_cffl_is_the_reference(case, rounds):
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
 
-def test_a_site_that_cffl_removed_trains_locally():
-    method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
-    state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
-    state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
-    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
-    assert outcome.reputation[2] == 0
-    state, outcome = with_dice(method, state, [0.1, 0.1, 0.9], 2 * updates)  # too late
-    assert outcome.weights.tolist() == [0.5, 0.5, 0]
-    assert outcome.models[2].tolist() == [3, 3, 3, 3]
-    assert outcome.quantities["quota"][2] == 0
-
-
 def test_cffl_removes_nobody_where_nobody_would_remain():
     method = CFFL(coef=10.0)
     state = method.start(torch.zeros(4), 3, Layout.of(4))
@@ -132,27 +120,3 @@ def test_a_released_reputation_fades_before_it_is_punished():
     found = first.unnormalised_reputation(state_of(0), SHARES, everyone())
     expected = [0.1 + math.sinh(1.0) / 2, 0.15 + math.sinh(0.6) / 2, 0.25 + math.sinh(0.4) / 2]
     assert found.tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "whole", "taken"),
-    [
-        ("share", [2.0, 3.0], [1 / 3, 2 / 3]),  # (3, 1) / 3 + 2 (1.5, 4) / 3
-        ("mean", [1.5, 2.25], [1 / 2, 1]),  # (3, 1) / 4 + 2 (1.5, 4) / 4; n_i / max n is taken off
-        ("sum", [4.5, 5.0], [1, 1]),  # (3, 1) + (1.5, 4)
-    ],
-)
-def test_what_a_site_keeps_and_what_is_taken_off_its_download(aggregation, whole, taken):
-    """Updates (3, 1), (1.5, 4), and (9, 9) of a site of one image in four that is removed.
-
-    The second earns all, the first the larger half of the aggregate, which is its second entry; all keep their own.
-    """
-    updates = torch.tensor([[3.0, 1.0], [1.5, 4.0], [9.0, 9.0]]).double()
-    remaining, quota = torch.tensor([True, True, False]), torch.tensor([0.5, 1.0, 0.0]).double()
-    uploads = updates * remaining[:, None]
-    method = CFFLReleased(aggregation=aggregation)
-    models, weights = method.rewarded(torch.zeros(3, 2).double(), updates, uploads, quota, remaining, everyone())
-    first = [3 - 3 * taken[0], 1 + whole[1] - taken[0]]
-    second = [1.5 + whole[0] - 1.5 * taken[1], 4 + whole[1] - 4 * taken[1]]
-    assert models.flatten().tolist() == pytest.approx([*first, *second, 9, 9])
-    assert weights.tolist() == pytest.approx([1 / 2, 1 / 2, 0] if aggregation == "sum" else [1 / 3, 2 / 3, 0])

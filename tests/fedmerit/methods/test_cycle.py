@@ -145,18 +145,6 @@ def test_site_learns_from_whom_it_has_scored_well():
     )
 
 
-@pytest.mark.parametrize(("round", "good", "due"), [(5, 0.4, True), (6, 0.4, False), (6, NAN, True)])
-def test_reputation_moves_where_scoring_is_due(round, good, due):
-    method = paper(warmup=0, R=5, lambda0=1.0)
-    held = view({"good": good}, round=round)
-    term = method.learn_from(held)
-    assert set(term.values["misalignment"]) == ({"good"} if due else set())
-    images = data(seed=7)[0][0]
-    own = held.network(images).detach()
-    weight = float(term.loss(images, own) / divergence(own, GOOD(images), method.T, "own_peer"))
-    assert weight == pytest.approx({(5, 0.4): 0.7, (6, 0.4): 0.4}.get((round, good), 1.0), abs=1e-5)
-
-
 def test_peer_that_is_not_available_counts_as_nothing():
     method = paper(warmup=0, lambda0=1.0)
     term = method.learn_from(view({"good": 0.5, "bad": 0.5}, lost=("good", "bad")))

@@ -48,58 +48,6 @@ def after_round_0(method, n=4, d=50):
 ERRORS = [0.2, 0.3, 0.4, 0.5]
 
 
-def test_two_sites_worked_explicitly():
-    """Two sites of 3 and 1 images, d = 2, combine="times", w_0 = (0, 0).
-
-    Round 0. Updates (1, 0) and (0, 1); no site has a part in w_0, so the weights are the sample shares 3/4 and 1/4:
-        w_1 = 3/4 (1, 0) + 1/4 (0, 1) = (.75, .25).
-    Round 1. With two sites the others' mean is the other update, so both cosines are (1, 0)·(0, 1) = 0, and
-        w_1 without A is B's (0, 1), w_1 without B is A's (1, 0).
-    The sites' Dice is 1/2 + the first coordinate / 4: A finds 1 - Dice(0, 1) = .5, B finds 1 - Dice(1, 0) = .25.
-        Γ_cos = (1 - 0, 1 - 0) / 2 = (1/2, 1/2), Γ_err = (.5, .25) / .75 = (2/3, 1/3), Γ = (1/3, 1/6),
-        weights = (1/3, 1/6) / (1/2) = (2/3, 1/3).
-        Updates (3, 0) and (0, 6): w_2 = (.75, .25) + 2/3 (3, 0) + 1/3 (0, 6) = (2.75, 2.25).
-    Round 2. In round 1 the cosine is 0 again; w_2 without A is B's (.75, 6.25), without B is A's (3.75, .25); the
-        Dice of the first is 11/16, and of the second 23/16 would be above 1, so B's Dice is now said to be 1: error 0.
-        A finds 5/16. Γ_err = (1, 0), Γ = (1/2, 0), summed with round 1 Γ = (5/6, 1/6) = the weights.
-    """
-
-    def dice(model):
-        return min(1.0, 0.5 + float(model[0]) / 4)
-
-    method = FedCE(combine="times")
-    model = torch.zeros(2, dtype=torch.float64)
-    state = method.start(model, 2, Layout.of(2))
-    first = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    state, outcome = method.round(state, first, reports([NAN, NAN], [NAN, NAN], [3, 1]))
-    assert outcome.weights.tolist() == [0.75, 0.25]
-    assert outcome.models.tolist() == [0.75, 0.25]
-    assert outcome.contribution.isnan().all()
-
-    claims = [
-        measure(method, outcome.models, model, model + update, weight, dice)
-        for update, weight in zip(first, outcome.weights.tolist(), strict=True)
-    ]
-    assert claims == [{"cosine": 0, "minus_error": 0.5}, {"cosine": 0, "minus_error": 0.25}]
-    second = torch.tensor([[3.0, 0.0], [0.0, 6.0]], dtype=torch.float64)
-    model = outcome.models
-    state, outcome = method.round(state, second, reports([0, 0], [0.5, 0.25], [3, 1]))
-    assert outcome.contribution.tolist() == pytest.approx([1 / 3, 1 / 6])
-    assert outcome.reputation.tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert outcome.weights.tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert outcome.models.tolist() == pytest.approx([2.75, 2.25])
-
-    claims = [
-        measure(method, outcome.models, model, model + update, weight, dice)
-        for update, weight in zip(second, outcome.weights.tolist(), strict=True)
-    ]
-    assert [claim["cosine"] for claim in claims] == pytest.approx([0, 0], abs=1e-12)
-    assert [claim["minus_error"] for claim in claims] == pytest.approx([5 / 16, 0], abs=1e-12)
-    _, outcome = method.round(state, first, reports([0, 0], [5 / 16, 0], [3, 1]))
-    assert outcome.contribution.tolist() == pytest.approx([1 / 2, 0])
-    assert outcome.weights.tolist() == pytest.approx([5 / 6, 1 / 6])
-
-
 @pytest.mark.parametrize("combine", ["times", "plus"])
 @pytest.mark.parametrize("claim", [-1.0, 1.0, 0.0])
 def test_a_false_cosine_is_flagged_and_gains_nothing(combine, claim):
@@ -199,17 +147,6 @@ def test_with_no_minus_error_at_all_the_round_is_one_of_sample_shares():
     after, outcome = method.round(state, updates_of(1), reports([NAN] * 4, [NAN] * 4, [1, 2, 3, 4]))
     assert outcome.weights.tolist() == [0.1, 0.2, 0.3, 0.4]
     assert torch.equal(after.gamma_accumulated, state.gamma_accumulated)
-
-
-def test_a_site_without_error_and_novelty_gets_no_weight():
-    method = FedCE()
-    state = after_round_0(method)
-    outcome = method.round(state, updates_of(1), reports(state.cosine, [0.0, 0.3, 0.3, 0.3]))[1]
-    assert outcome.weights[0] == 0
-    assert outcome.contribution[0] == 0
-    equal = method.round(state, updates_of(1), reports(state.cosine, [0.0] * 4))[1]  # nobody errs without anybody
-    assert equal.weights.isfinite().all()
-    assert equal.weights.sum().item() == pytest.approx(1)
 
 
 def test_a_site_that_comes_back_keeps_what_it_accumulated():

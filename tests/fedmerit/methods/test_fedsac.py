@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedmerit.contract.method import CandidateResults, Layout, Reports
-from fedmerit.methods.fedsac import FedSAC, percentages, reputations, submodels
+from fedmerit.methods.fedsac import FedSAC, reputations, submodels
 
 C = (0.5, 0.8, 0.7)
 OWNERS = [0, 0, 1, 1, 2, 2, -1]
@@ -119,25 +119,6 @@ def test_reputations_do_not_overflow():
     assert reputations(doubles([0.3, 0.8]), 0).tolist() == [100, 100]
 
 
-def test_neurons_without_which_the_loss_falls_weigh_nothing():
-    assert percentages(doubles([-0.5, 0.1, 0.3])).tolist() == pytest.approx([0, 25, 75])
-    assert percentages(doubles([-0.5, 0.0, -0.1, 0.0])).tolist() == [25] * 4
-
-
-def test_the_most_important_neurons_are_withheld():
-    percent = doubles([5, 80, 15])
-    order = percent.argsort()
-    held = submodels(percent, order, doubles([4, 5, 19.9, 20, 99.9, 100]))
-    assert held.tolist() == [
-        [False, False, False],
-        [True, False, False],
-        [True, False, False],
-        [True, False, True],
-        [True, False, True],
-        [True, True, True],
-    ]
-
-
 def test_rounding_takes_no_neuron_from_the_best_site():
     percent = torch.full((3,), 100 / 3 + 1e-6, dtype=torch.float64)
     assert submodels(percent, torch.arange(3), doubles([100.0])).all()
@@ -201,16 +182,6 @@ def test_what_a_site_sends_of_a_neuron_it_does_not_hold_counts_nowhere():
     (_, ours), (_, theirs) = (method.round(state, updates, reports([1, 1, 1])) for updates in (honest, spoilt))
     assert torch.equal(ours.models, theirs.models)
     assert torch.equal(ours.weights, theirs.weights)
-
-
-def test_a_neuron_that_nobody_present_holds_stays_as_it_is():
-    method = FedSAC(25.0, C)
-    state, _, held = started(method)
-    assert held.tolist() == [[False] * 3, [True] * 3, [False] * 3]
-    state, outcome = method.round(state, torch.ones(3, 7, dtype=torch.float64), reports([1, 1, 1], [True, False, True]))
-    assert state.model.tolist() == [*START[:6], START[6] + 1]
-    assert outcome.weights.tolist() == [0.5, 0, 0.5]
-    assert outcome.models[1].tolist() == state.model.tolist()
 
 
 def test_contributions_are_what_sites_reach_only_and_then_all_start_again():

@@ -91,40 +91,6 @@ def test_every_round_samples_permutations_of_its_own(monkeypatch):
     assert not torch.equal(first.contribution, second.contribution)
 
 
-def test_thirty_sites_are_sampled():
-    rounds = make_rounds(n=30, d=40, rounds=2)
-    for outcome in outcomes(CGSV(contribution="exact"), rounds):
-        assert outcome.contribution.sum().item() == pytest.approx(1, abs=1e-9)
-        assert (outcome.quantities["standard_error"] > 0).all()
-
-
-def test_by_default_the_step_has_the_size_of_the_updates_and_gamma_sets_it():
-    rounds = make_rounds(n=1, d=8).of_sites(torch.tensor([0, 0, 0]))
-    norm = rounds.updates[0, 0].norm()
-    for method, expected in ((CGSV(reward="global"), norm), (CGSV(reward="global", gamma=0.5), torch.tensor(0.5))):
-        assert torch.allclose(outcomes(method, rounds)[0].models.norm(), expected, rtol=1e-6)
-
-
-def test_reputations_do_not_depend_on_gamma_or_on_the_size_of_one_update():
-    rounds = make_rounds(dtype=torch.float64)
-    louder = Rounds(rounds.samples, rounds.updates.clone(), rounds.present, rounds.centres)
-    louder.updates[:, 1] *= 100
-    plain = outcomes(CGSV(), rounds)
-    for others in (outcomes(CGSV(gamma=0.1), rounds), outcomes(CGSV(), louder)):
-        for ours, theirs in zip(plain, others, strict=True):
-            assert torch.allclose(ours.reputation, theirs.reputation, rtol=0, atol=1e-12)
-
-
-def test_a_site_against_all_others_sinks_to_the_floor_and_downloads_next_to_nothing():
-    rounds = make_rounds(n=2, d=400, rounds=3).of_sites(torch.tensor([0, 0, 0, 0]))
-    rounds.updates[:, 3] *= -1
-    outcome = outcomes(CGSV(), rounds)[-1]
-    assert outcome.contribution.tolist() == pytest.approx([1, 1, 1, -1], abs=1e-6)
-    assert outcome.reputation[3] < 0.01
-    assert outcome.quantities["quota"][:3].tolist() == pytest.approx([1, 1, 1], abs=1e-9)
-    assert 0 < outcome.quantities["quota"][3] < 0.02
-
-
 @pytest.mark.parametrize("mask", ["global", "per_tensor"])
 def test_distances_to_the_aggregate_and_to_the_model_that_takes_it_whole(mask):
     states, before, server = [], torch.zeros(4, 12), torch.zeros(12)
@@ -172,60 +138,6 @@ def opposed(rounds=4, n=4, d=10):
     updates = common + 0.1 * made.updates
     updates[:, -1] *= -1
     return Rounds(torch.ones(n, dtype=torch.float64), updates, made.present, made.centres)
-
-
-@pytest.mark.parametrize("warmup", [0, 2])
-def test_an_opposed_site_is_removed_after_the_warmup_and_trains_on_only(warmup):
-    rounds = opposed()
-    model = torch.zeros(10, dtype=torch.float64)
-    for number, outcome in enumerate(outcomes(RFFL(warmup=warmup), rounds)):
-        removed = number >= warmup
-        assert outcome.quantities["expelled"].tolist() == [0, 0, 0, removed]
-        if removed:
-            model = model + rounds.updates[number, 3]
-            assert outcome.reputation[3] == 0
-        if number > warmup:
-            assert outcome.weights[3] == 0
-        assert outcome.quantities["quota"][3] == 0
-        assert torch.allclose(outcome.models[3], model, rtol=0, atol=1e-12)
-        assert outcome.contribution[3] < 0
-        assert outcome.reputation.sum().item() == pytest.approx(1, abs=1e-12)
-
-
-def test_the_warmup_counts_the_rounds_of_each_site():
-    """A site that comes late is not judged by its first round."""
-    rounds = opposed()
-    rounds.present[:2, 3] = False
-    rounds.updates[:2, 3] = 0
-    removed = [outcome.quantities["expelled"][3].item() for outcome in outcomes(RFFL(warmup=1), rounds)]
-    assert removed == [0, 0, 0, 1]
-
-
-def test_where_only_removed_sites_come_nobody_is_rewarded():
-    rounds = opposed()
-    rounds.present[2, :3] = False
-    rounds.updates[2, :3] = 0
-    before, outcome, after = outcomes(RFFL(warmup=0), rounds)[1:]
-    assert outcome.weights.tolist() == [0, 0, 0, 1]
-    assert torch.equal(outcome.reputation, before.reputation)
-    assert torch.equal(outcome.models[:3], before.models[:3])
-    assert torch.allclose(outcome.models[3], before.models[3] + rounds.updates[2, 3], rtol=0, atol=1e-12)
-    assert after.weights[3] == 0
-
-
-def test_one_of_the_sites_present_always_stays():
-    rounds = make_rounds(n=5, rounds=6, absences=True)
-    for outcome in outcomes(RFFL(alpha=0.0, coef=0.99, warmup=0), rounds):
-        assert (outcome.quantities["expelled"] < 1).any()
-        assert outcome.weights.sum().item() == pytest.approx(1, abs=1e-12)
-
-
-def test_rffl_clips_long_updates_only():
-    rounds = make_rounds(n=1, dtype=torch.float64)
-    update = rounds.updates[0, 0]
-    for gamma, size in ((0.5, 0.5), (1e6, update.norm())):
-        model = outcomes(RFFL(gamma=gamma), rounds)[0].models[0]
-        assert torch.allclose(model, update / update.norm() * size, rtol=0, atol=1e-12)
 
 
 def test_as_released_a_negative_reputation_is_a_negative_weight():

@@ -139,7 +139,9 @@ def test_tables_show_undefined_as_dash():
     assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points
 
 
-@pytest.mark.parametrize(("seeds", "shared"), [(3, 0.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 7.0), (3, 7.0)))])
+@pytest.mark.parametrize(
+    ("seeds", "shared"), [(3, 0.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 7.0), (3, 7.0)))]
+)
 def test_error_covariance_equals_simulated(seeds, shared):
     """Variance of the means of two methods over five patients and the seeds, and their covariance."""
     random = np.random.default_rng(seeds)
@@ -152,7 +154,9 @@ def test_error_covariance_equals_simulated(seeds, shared):
     assert found == pytest.approx(expected, rel=0.06, abs=0.06)
 
 
-@pytest.mark.parametrize(("seeds", "folds"), [(1, 0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((3, 5), (3, 0)))])
+@pytest.mark.parametrize(
+    ("seeds", "folds"), [(1, 0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((3, 5), (3, 0)))]
+)
 def test_error_covariance_clusters_images(seeds, folds):
     """Of five images of each of five patients: 25 independent images would have an error variance of 2, not 10."""
     random = np.random.default_rng(seeds)

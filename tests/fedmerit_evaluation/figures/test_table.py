@@ -38,12 +38,6 @@ def test_csv_holds_no_formula() -> None:
     assert ",-1.5" in text
 
 
-def test_cells() -> None:
-    frame = pd.DataFrame({"Method": ["a"], "Dice [%]": [87.65], "Weight": [0.12345], "Cases": [3], "Gone": [math.nan]})
-    table = Table("t", "", frame)
-    assert [table.cell(0, column) for column in range(5)] == ["a", "87.7", "0.123", "3", "\N{EN DASH}"]
-
-
 def test_headed_shows_dice_in_percent_and_bytes_in_megabytes() -> None:
     index = pd.MultiIndex.from_tuples([("a", 0, "Alder"), ("a", 0, "Birch")], names=["method", "seed", "site"])
     view = pd.DataFrame({"dice": [0.6, 0.9], "lowest": [0.5, 0.9], "cases": 2, "both_empty": [1, 2]}, index)

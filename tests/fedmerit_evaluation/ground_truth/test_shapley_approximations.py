@@ -113,20 +113,6 @@ def test_an_estimate_is_a_sum_of_utilities(truncation):
     assert np.allclose(semivalues.combine(doubled, parts)[:, 1], 2 * rules.estimate(game).values)
 
 
-def test_sampling_ends_at_the_most_permutations():
-    game = random_game("ABC", 9, shape=(2,))
-    estimate = Sampling(tuple("ABC"), truncation=0, precision=1e-9, fewest=2, most=25).estimate(game)
-    assert estimate.permutations == 25
-    assert estimate.values.shape == (3, 2)
-    assert "the most allowed" in estimate.ended
-
-
-def test_a_single_site_is_sampled_too():
-    estimate = Sampling(("A",)).estimate({EMPTY_COALITION: 0.0, frozenset("A"): 0.8})
-    assert estimate.values == pytest.approx([0.8])
-    assert estimate.standard_errors == pytest.approx([0.0], abs=1e-15)
-
-
 @pytest.mark.parametrize(
     ("change", "word"),
     [

@@ -75,16 +75,6 @@ def test_leave_one_out_explicitly():
     assert by_site.loc["C"].to_dict() == pytest.approx({"A": 10, "B": 20, "C": 30})
 
 
-def test_leave_one_out_of_two_labels():
-    """The drop of the second label is that of the first, as both Dice are higher by as much; so is their mean."""
-    table, _ = value_tables.leave_one_out_tables(results(LEAVE_ONE_OUT, labels=("disc", "cup"), plus=-0.05))
-    assert column(table, "Dice without it, disc [%]")["C"] == pytest.approx(60)
-    assert column(table, "Dice without it, cup [%]")["C"] == pytest.approx(55)
-    assert column(table, "Dice without it, cup [%]")[value_tables.ALL_SITES] == pytest.approx(75)
-    for heading in ("Drop, disc [points]", "Drop, cup [points]", "Drop [points]"):
-        assert column(table, heading).iloc[:3].to_list() == pytest.approx([0, 10, 20])
-
-
 def test_labels_that_differ_are_averaged():
     two = results(LEAVE_ONE_OUT, labels=("disc", "cup"))
     without_c = (two.rows["coalition"] == "A+B") & (two.rows["label"] == "cup")
@@ -208,17 +198,6 @@ def test_shapley_explicitly():
     assert column(coalitions, "Dice [%]").to_dict() == pytest.approx(
         {"A+B+C": 80, "A+B": 60, "A+C": 70, "B+C": 80, "A": 30, "B": 30, "C": 50}
     )
-
-
-def test_shapley_of_two_seeds():
-    """All together 3 points higher with seed 1: a point for each site."""
-    one, _ = value_tables.shapley_tables(results())
-    two, coalitions = value_tables.shapley_tables(results(seeds=(0, 1)))
-    difference = column(two, "Shapley [points]") - column(one, "Shapley [points]")
-    assert difference.to_list() == pytest.approx([0.5] * 3)
-    assert spread(two, "Shapley [points]").to_list() == pytest.approx([1 / 2**0.5] * 3)
-    assert spread(coalitions, "Dice [%]").iloc[0] == pytest.approx(3 / 2**0.5)
-    assert spread(coalitions, "Dice [%]").iloc[1:].isna().all()
 
 
 def test_sampled_values_with_their_errors():

@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from made_results import made_dice, made_rounds, made_runs
 from run_factory import SITES, make_run
@@ -16,7 +15,6 @@ from fedmerit_evaluation.report.figures import FIGURES, draw_figures
 from fedmerit_evaluation.report.model import ReportModel
 from fedmerit_evaluation.report.redaction import redact
 from fedmerit_evaluation.results.runs import open_runs
-from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import ranking
 
@@ -93,15 +91,6 @@ def test_local_training_with_other_settings_does_not_hide_that_with_the_methods(
     assert "gains" not in draw_figures(model)
 
 
-def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
-    assert "local training, 95" in draw_figures(_of_runs(*folders))["gains"].caption
-    for run in folders:
-        rows = pd.read_csv(run / "results.csv", dtype={"case": str}, keep_default_na=False)
-        rows[rows["case"].isin(["", "000"])].to_csv(run / "results.csv", index=False)
-    assert "local training; left of 0" in draw_figures(_of_runs(*folders))["gains"].caption
-
-
 @pytest.mark.slow
 def test_of_more_methods_than_colours_the_reports_is_drawn(tmp_path: Path) -> None:
     methods = ["standalone", "fedavg", "fedce", "cgsv", "cffl", "rffl", "dw", "eu", "rr", "qfedavg"]
@@ -112,11 +101,3 @@ def test_of_more_methods_than_colours_the_reports_is_drawn(tmp_path: Path) -> No
     assert "Gains: fedce from" in drawn["gains"].seen  # the first that estimates contributions
     few = draw_figures(_of_runs(*folders[:6]))  # five above local training
     assert not any("The other methods are in the tables." in one.caption for one in few.values())
-
-
-def test_site_that_was_absent_leaves_its_other_rounds(tmp_path: Path) -> None:
-    (run,) = open_runs([make_run(tmp_path / "run", rounds=4)])
-    rows = run.results.rows
-    gone = (rows["site"] == "Birch") & (rows["round"] == 3) & (rows["split"] == "")
-    results = Results(rows[~gone].assign(method="fedce"))
-    assert "contributions" in draw_figures(model_of_results([run], results, results))

@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.results import Row
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.report.assembly import build_model
-from fedmerit_evaluation.report.flags import collect_flags, is_guarded, list_flags, list_verdicts
+from fedmerit_evaluation.report.flags import collect_flags, list_flags, list_verdicts
 from fedmerit_evaluation.report.report import build_site_model
 from fedmerit_evaluation.results.runs import open_runs
 
@@ -102,13 +102,6 @@ def test_lifted_verdict_needs_no_review(tmp_path):
     assert not any(one.needs_review for one in build_model([run]).hospitals)
 
 
-def test_runs_without_a_guard_have_no_verdicts(tmp_path):
-    (run,) = open_runs([guarded_run(tmp_path / "run", {"Birch": range(4, ROUNDS)}, guard="off")])
-    assert not is_guarded(run)
-    assert collect_flags([run]).verdicts is None
-    assert not is_guarded(open_runs([make_run(tmp_path / "old")])[0])
-
-
 def test_verdicts_have_seeds_if_there_are_several(tmp_path):
     one = guarded_run(tmp_path / "one", {"Birch": range(4, ROUNDS)}, on_verdict="exclude")
     other = guarded_run(tmp_path / "other", {}, on_verdict="exclude")
@@ -131,12 +124,6 @@ def test_bounds_tell_their_rounds_and_the_own_report_no_amount(tmp_path):
     assert own[["What", "Rounds"]].values.tolist() == [row[:2] for row in rows]
     assert "Least [%]" not in own
     assert build_site_model(opened, SITES[1]).flags.bounds.empty
-
-
-def test_without_a_guard_nothing_is_bounded(tmp_path):
-    run = make_run(tmp_path / "run", rounds=4)
-    add_rows(run, _bounded("clipped", [0.5] * 4))
-    assert collect_flags(open_runs([run])).bounds.empty
 
 
 def _bounded(quantity, values):

@@ -193,14 +193,6 @@ def test_shares_are_of_the_sum_of_each_seed_and_their_mean_over_seeds() -> None:
     assert count_share_seeds(results) == {"fedce": 2}
 
 
-def test_one_seed_has_shares_without_an_interval() -> None:
-    results = made_results(made_rounds("contribution", {"fedce": [(1.0,), (2.0,), (1.0,)]}), ["fedce"])
-    shares = contribution_shares(results)["fedce"]
-    assert shares["Birch"].mean == 0.5
-    assert isnan(shares["Birch"].low)
-    assert count_share_seeds(results) == {"fedce": 1}
-
-
 def test_estimates_whose_shares_mean_nothing_are_left_out() -> None:
     said = {
         "negative": [(1.0, 1.0), (2.0, -3.0), (1.0, 1.0)],  # sums to less than 0 in the second seed
@@ -261,13 +253,6 @@ def test_one_update_that_is_taken_is_no_share_of_images() -> None:
     assert image_shares(results, "contribution").index.get_level_values("round").to_list() == [2]
 
 
-def test_image_shares_are_by_round() -> None:
-    images = [row for number in range(2) for row in _in_round(number, "num_samples", (10.0, 30.0, 60.0))]
-    rounds = [*_in_round(0, "weight", (0.1, 0.3, 0.6)), *_in_round(1, "weight", (0.2, 0.2, 0.6))]
-    results = made_results([*images, *rounds], ["fedce"])
-    assert image_shares(results, "weight").to_list() == [True, False]
-
-
 def _in_round(number: int, quantity: str, values: tuple[float, ...]) -> list[Row]:
     return [made_row("fedce", 0, number, site, quantity, value) for site, value in zip(SITES, values, strict=True)]
 
@@ -308,11 +293,6 @@ def test_payment_needs_estimate_seeds_order_and_ground_truth() -> None:
     assert _codes(made_dice(levels, seeds=1, rounds=one_seed)) == ["one_seed", "no_ground_truth"]
     tied = made_rounds("contribution", {"fedce": [(2.0, 1.0), (1.0, 2.0), (1.5, 1.4)]})
     assert _codes(made_dice(levels, seeds=2, rounds=tied)) == ["one_split", "no_ground_truth"]
-
-
-def test_no_federated_run_has_no_payment_and_no_hospitals() -> None:
-    model = _model(made_dice({"standalone": (0.6, 0.7, 0.8)}))
-    assert (model.primary, model.payment.conditions, model.hospitals) == (None, (), ())
 
 
 def test_leads_are_those_of_the_best_training_over_others_than_local() -> None:

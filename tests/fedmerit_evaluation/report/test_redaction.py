@@ -120,10 +120,6 @@ def test_dice_stands_beside_third_and_rounded_median() -> None:
     assert table.loc[("Dice [%]", "fedce"), "Others, median [%]"] == 85.0
 
 
-def test_one_seed_has_no_rank() -> None:
-    assert set(_own(seeds=1).others["third"]) == {"only one seed"}
-
-
 def test_weight_and_share_of_contribution() -> None:
     model = _own(
         weight=[(0.1,) * 3, (0.4, 0.3, 0.2), (0.2, 0.3, 0.4), (0.3,) * 3],

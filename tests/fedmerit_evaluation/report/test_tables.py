@@ -43,13 +43,6 @@ def test_methods_come_by_mean_dice_with_their_ranks(of_dice: dict[str, Table]) -
     assert gains.to_list() == pytest.approx([10, math.nan, -1], nan_ok=True)
 
 
-def test_comparison_prints_no_winner_in_bold(of_dice: dict[str, Table]) -> None:
-    table = of_dice["comparison"]
-    assert list(table.frame) == ["Method", "Alder", "Birch", "Cedar", "Mean", "Std", "Worst"]
-    assert table.frame.set_index("Method").loc["fedce"].to_list() == pytest.approx([80, 70, 90, 80, 10, 70])
-    assert not any(table.is_best(row, place) for row in range(3) for place in range(7))
-
-
 def test_differences_of_methods_have_their_own_intervals(of_dice: dict[str, Table]) -> None:
     """That of fedavg, which the page judges, and local training is its first verdict, and in no pair."""
     table = of_dice["differences"]
@@ -57,13 +50,6 @@ def test_differences_of_methods_have_their_own_intervals(of_dice: dict[str, Tabl
     assert table.frame["Difference [points]"].to_list() == pytest.approx([10, 11])
     assert table.low is not None
     assert table.frame["p"].to_list() == ["< 0.001"] * 2
-
-
-def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None:
-    one = _tables(made_dice(LEVELS, noise=0.0, seeds=1))
-    for name in ("methods", "dice", "gains"):
-        assert "; in brackets the 95 % confidence interval over cases and seeds" in of_dice[name].caption
-        assert "; in brackets the 95 % confidence interval over cases (one seed)" in one[name].caption
 
 
 def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> None:
@@ -146,14 +132,6 @@ def test_first_tables_show_hospitals_with_percentages_and_their_ends() -> None:
     assert contribution.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
     assert benefit.caption.endswith("the 95 % confidence interval (CI) over cases and seeds")
     assert contribution.caption.endswith("by the estimate of fedce; in brackets the 95 % CI over seeds")
-
-
-def test_shares_of_images_are_headed_as_such() -> None:
-    counted = [row for name in ("contribution", "num_samples")
-               for row in made_rounds(name, {"fedavg": [(1.0,), (2.0,), (3.0,)]})]  # fmt: skip
-    table = _tables(made_results(counted, ["fedavg"]))["contribution"]
-    assert list(table.frame)[1] == "Share of images [%]"
-    assert "the method makes no estimate" in table.caption
 
 
 LEVELS_OF_MODELS = {"given": 0.7, "local_only": 0.6, "selected": 0.8}

@@ -31,14 +31,6 @@ HAND = _rows(
 )  # fmt: skip
 
 
-def test_sites_dice_is_mean_over_cases_of_mean_over_labels() -> None:
-    table = Dice(HAND).sites.droplevel(["method", "seed"])
-    assert table["dice"].to_dict() == pytest.approx({"Alder": 0.6, "Birch": 0.9})
-    assert table["lowest"].to_dict() == pytest.approx({"Alder": 0.5, "Birch": 0.9})
-    assert table["cases"].to_dict() == {"Alder": 2, "Birch": 2}
-    assert table["both_empty"].to_dict() == {"Alder": 1, "Birch": 2}
-
-
 def _surface(site: str, case: str, label: str, hd95: float | None, nsd: float | None, unit: str = "") -> list[Row]:
     rows = {f"hd95{unit}": hd95, f"nsd{unit}": nsd}
     return [Row("run", "a", 0, 9, site, name, value, "testing", case, label) for name, value in rows.items()]
@@ -70,13 +62,6 @@ def test_sites_with_empty_predictions_have_nsd_without_hd95() -> None:
     table = Dice(pd.concat([HAND, _rows(rows)], ignore_index=True)).sites.droplevel(["method", "seed"])
     assert table.loc["Alder", ["nsd", "one_empty"]].to_list() == [0.0, 2]
     assert "hd95" not in table
-
-
-def test_labels_leave_out_both_empty() -> None:
-    table = Dice(HAND).labels.droplevel(["method", "seed"])
-    assert list(table) == ["disc", "cup"]  # as the results name them, not by the alphabet
-    assert table.loc["Alder"].to_dict() == pytest.approx({"disc": 0.65, "cup": 0.6})
-    assert table.loc["Birch"].to_dict() == pytest.approx({"disc": 0.95, "cup": 0.85})
 
 
 def test_summarise_sites_equals_hand_computed() -> None:

@@ -45,18 +45,6 @@ def test_dice_and_contributions_has_recorded_surfaces(tmp_path: Path) -> None:
     assert f"{table['hd95'][0]:.1f} " in printed
 
 
-def test_dice_and_contributions_of_untested_run_has_no_dice(tmp_path: Path) -> None:
-    table = combine_results(open_runs([make_run(tmp_path / "run", rounds=5, done=2)])).dice_and_contributions
-    assert table["dice"].isna().all()
-    assert table["weight"].sum() == pytest.approx(1)
-
-
-def test_dice_and_contributions_of_standalone_has_no_contributions(tmp_path: Path) -> None:
-    table = combine_results(open_runs([make_run(tmp_path / "run", method="standalone")])).dice_and_contributions
-    assert table[["weight", "mean_contribution", "share"]].isna().all(axis=None)
-    assert table["dice"].notna().all()
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_report_computes_every_view_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cases of the test Dice are the costly part: one table of them serves tables, figures and words alike."""
@@ -76,10 +64,6 @@ def test_methods_and_sites_keep_order_of_views(tmp_path: Path) -> None:
     assert results.plain.methods == ["fedavg", "fedce"]
     assert results.sites == list(SITES)
     assert combine_results(open_runs(runs), ["fedavg", "cgsv", "fedce"]).methods == ["fedavg", "fedce"]
-
-
-def test_combine_results_without_runs_is_empty() -> None:
-    assert combine_results([]).dice.rows.empty
 
 
 def test_union_keeps_other_rows(tmp_path: Path) -> None:

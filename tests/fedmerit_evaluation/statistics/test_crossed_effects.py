@@ -9,7 +9,7 @@ from scipy.stats import t, ttest_1samp
 from simulated_studies import STABLE, USUAL, coverage
 from statsmodels.regression.mixed_linear_model import MixedLM
 
-from fedmerit_evaluation.statistics.resampling import CrossedEffects, Variance
+from fedmerit_evaluation.statistics.resampling import CrossedEffects
 
 
 def effects(values):
@@ -83,11 +83,6 @@ def test_interval_union_case_is_one_patient_for_all_sites():
     dice = {f"{'A' if place < 10 else 'B'}/{place}": value for place, value in enumerate(np.linspace(0.2, 0.9, 30))}
     union = effects({("a", 0, site): dice for site in "AB"})
     assert ends(union.interval("a")) == pytest.approx(ends(union.interval("a", site="A")))
-
-
-def test_variance_of_no_parts_is_zero():
-    assert Variance.sum([]) == Variance(0, 1)
-    assert [Variance(0, 1).p(mean) for mean in (0, 0.1)] == [1, 0]
 
 
 STUDIES = {"studies": 50, "seed": 1}  # of 200 hospitals: a standard error of 1.5 points

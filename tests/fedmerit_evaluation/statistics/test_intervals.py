@@ -1,18 +1,15 @@
 """Intervals of Dice and contributions, from results made for them."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 from made_results import made_dice, made_results, made_rounds
-from run_factory import make_run
 from scipy.stats import ttest_1samp
 from simulated_studies import STABLE, USUAL, wrong_leads, wrong_shares, wrong_verdicts
 
-from fedmerit_evaluation.results.runs import combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import holm, p_values
 from fedmerit_evaluation.statistics.intervals import (
     NONE,
@@ -36,14 +33,6 @@ def test_dice_intervals_differences_are_paired_by_case() -> None:
         select_methods(found, "mean").loc["a", "high"] > select_methods(found, "mean").loc["b", "low"]
     )  # they overlap
     assert select_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
-
-
-def test_intervals_without_test_dice_are_empty(tmp_path: Path) -> None:
-    (run,) = open_runs([make_run(tmp_path / "run", rounds=4, done=2)])
-    results = combine_results([run])
-    found = results.dice.intervals
-    assert found.empty
-    assert select_sites(found, "gain").empty
 
 
 def _cases(values: dict[tuple[str, int, str], list[float]]) -> pd.Series:
@@ -78,12 +67,6 @@ def test_dice_intervals_equal_hand_computed() -> None:
             least = 0 if key[0] in ("dice", "mean") else -1
             low, high = max(least, mean - 12.7 * (mean - low)), min(1, mean + 12.7 * (high - mean))
         assert found[key].to_list() == pytest.approx([mean, low, high, 2], abs=0.1), key
-
-
-def test_dice_intervals_untested_site_is_left_out() -> None:
-    cases = _cases({("a", 0, "A"): [0.8], ("a", 0, "B"): [math.nan], ("b", 0, "A"): [0.7], ("b", 0, "B"): [0.5]})
-    means = select_methods(dice_intervals(cases, ["a", "b"], "standalone"), "mean")["mean"]
-    assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
 
 
 def test_dice_intervals_compare_over_shared_sites() -> None:

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.schema.results import COLUMNS
-from fedmerit_evaluation.figures.tables import DASH, csv_text, latex_text
+from fedmerit_evaluation.figures.tables import DASH, csv_text
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison import comparison_tables as tables
 from fedmerit_evaluation.studies.comparison import gains, transfer
@@ -56,41 +56,6 @@ def test_tables_1_and_6_explicitly():
         ["fedce", "80.00 ± 0.00", "85.00 ± 7.07", "75.00 ± 7.07", "80.00", "5.00"],
         ["fedavg", "82.00 ± 2.83", "70.00 ± 0.00", "65.00 ± 7.07", "72.33", "8.74"],
     ]
-
-
-def test_files_of_a_table():
-    _, six = tables(long(*TWO_SEEDS), ["fedce", "fedavg"], [0, 1])
-    header, _, fedavg = csv_text(six).splitlines()
-    assert header.startswith('Method,A,B,C,Avg.,Std.,"A, std over seeds"')
-    assert [float(value) for value in fedavg.split(",")[1:6]] == pytest.approx([82, 70, 65, 217 / 3, 8.736895])
-    assert float(fedavg.split(",")[6]) == pytest.approx(8**0.5)
-    assert r"fedavg & 82.00 $\pm$ 2.83 & 70.00 $\pm$ 0.00 & 65.00 $\pm$ 7.07 & 72.33 & 8.74 \\" in latex_text(six)
-
-
-def test_the_standalone_row_of_the_paper():
-    """Table 6, retinal fundus: Avg. 86.51 and Std. 3.95 follow from the sites' means."""
-    sites = zip("123456", (86.69, 85.51, 86.21, 89.91, 79.77, 90.98), strict=True)
-    one, _ = tables(
-        long(*(dice("standalone", 0, site, {"000": value / 100}) for site, value in sites)), ["standalone"], [0]
-    )
-    assert cells(one)[0][-2:] == ["86.51", "3.95"]
-
-
-def test_only_the_last_round_and_the_own_test_split_count():
-    others = (
-        dice("fedavg", 0, "A", {"000": 0.1}, number=3),
-        dice("fedavg", 0, "A", {"000": 0.2}, split="validation"),
-        dice("fedavg", 0, "A", {"A/000": 0.3}, split="union"),
-    )
-    one, *_ = tables(long(*TWO_SEEDS, *others), ["fedavg"], [0, 1])
-    assert cells(one)[0][1] == "82.00"
-
-
-def test_one_seed_has_no_deviation():
-    _, six = tables(long(*TWO_SEEDS), ["fedavg"], [0])
-    assert "±" in cells(six)[0][1]  # of both seeds that there are
-    _, six = tables(long(*TWO_SEEDS[:3]), ["fedavg"], [0])
-    assert cells(six) == [["fedavg", "80.00", "70.00", "60.00", "70.00", "10.00"]]
 
 
 def test_a_missing_run_is_counted_and_a_missing_method_empty():
@@ -148,11 +113,6 @@ def test_surfaces_follow_in_tables_of_their_own():
     assert cells(nsd) == [["fedavg", "50.00", "70.00", "60.00", "14.14"]]
 
 
-def test_no_results_no_tables():
-    assert tables(long(), ["fedavg"], [0]) == []
-    assert tables(long(dice("fedavg", 0, "A", {"000": 0.2}, split="validation")), ["fedavg"], [0]) == []
-
-
 def union(method, seed, site, values, label="prostate"):
     return dice(method, seed, site, values, split="union", label=label)
 
@@ -173,14 +133,6 @@ def test_union_explicitly():
     assert cells(table) == [["standalone", "50.00", "70.00", "60.00", "14.14"]]
 
 
-def test_union_is_the_mean_over_labels_too():
-    rows = [
-        union("standalone", 0, "A", {"A/000": 0.9, "A/001": 0.7}, label="disc"),
-        union("standalone", 0, "A", {"A/000": 0.5, "A/001": 0.3}, label="cup"),
-    ]
-    assert long(*rows).union.complete.to_list() == pytest.approx([0.6])
-
-
 def test_union_without_the_cases_of_a_site_is_none():
     rows = [
         *(dice("standalone", 0, site, {"000": 0.9}) for site in "AB"),
@@ -189,12 +141,6 @@ def test_union_without_the_cases_of_a_site_is_none():
     ]
     *_, table = tables(long(*rows), ["standalone"], [0])
     assert cells(table) == [["standalone", DASH, "70.00", DASH, DASH]]
-
-
-def test_no_union_rows_no_union():
-    results = long(*TWO_SEEDS)
-    assert results.union.complete.empty
-    assert [table.name for table in tables(results, ["fedavg"], [0, 1])] == ["table1", "table6"]
 
 
 def transferred(method, seed, site, values):
@@ -235,9 +181,3 @@ def test_gains_are_those_of_test_cases():
     assert table.name == "gains"
     assert table.headings == ["Method", "A", "B", "Mean", "Lowest", "Transfer [MB]"]
     assert cells(table) == [["fedavg", "20.00", "\N{MINUS SIGN}10.00", "5.00", "\N{MINUS SIGN}10.00", "3.0"]]
-
-
-def test_without_training_locally_there_are_no_gains():
-    results = long(*TWO_SEEDS)
-    assert gains(results, ["fedce", "fedavg"]).empty
-    assert "gains" not in [table.name for table in tables(results, ["fedce", "fedavg"], [0, 1])]

@@ -9,7 +9,7 @@ import pytest
 
 from fedmerit.contract.observers import OBSERVERS
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.valuation.estimators import DataSize, MultiRoundValues, estimators, parse, parse_all
+from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 
 
 @pytest.mark.parametrize("name", estimators())
@@ -27,13 +27,6 @@ def test_every_estimator_keeps_the_contract(name):
 
 def test_everything_observed_has_an_estimator():
     assert {kind.observes for kind in estimators().values()} >= set(OBSERVERS)
-
-
-def test_a_spec_is_a_name_and_parameters():
-    assert parse("multi_round") == MultiRoundValues()
-    assert parse("multi_round:voice=others:last=3") == MultiRoundValues(voice="others", last=3)
-    last = MultiRoundValues(last=1)
-    assert parse_all(["multi_round:last=1", "data_size"]) == {"multi_round:last=1": last, "data_size": DataSize()}
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,6 @@ def test_repetitions_are_interleaved(measured):
     assert measured[1] == ["a", "b"] * 3
 
 
-def test_medians_and_spread(measured):
-    table = measured[0].table.set_index(["case", "quantity"])
-    assert table.loc[("a", "seconds")].to_list() == [2.0, 1.0, 3.0, 3]
-    assert table.loc[("b", "seconds")].to_list() == [5.0, 4.0, 6.0, 3]
-
-
 def test_ratios_are_of_one_repetition(measured):
     table = measured[0].ratios("seconds", "a").set_index("case")
     assert table.loc["a"].to_list() == [1, 1, 1]

@@ -24,14 +24,6 @@ def test_fedci_is_the_reference(truncation, rounds):
         assert_models(outcome.models, round["w_next"])
 
 
-@pytest.mark.parametrize("method", [FedCI(), ECI()], ids=["fedci", "eci"])
-def test_the_shapley_values_of_a_round_sum_to_what_all_gain_over_nobody(method):
-    for reports, outcome in play(method, make_rounds(n=5, absences=True)):
-        gained = reports.candidates.dice[-1] - reports.candidates.dice[0]
-        assert outcome.contribution.nansum().item() == pytest.approx(gained.item(), abs=1e-12)
-        assert len(reports.candidates.dice) == 2 ** int(reports.present.sum())
-
-
 @pytest.mark.parametrize(("truncation", "unrewarded"), [(0.0, "own"), (0.01, "nothing")])
 @given(rounds=random_rounds)
 @few

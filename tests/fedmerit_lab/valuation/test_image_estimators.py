@@ -4,14 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from games_reference import shapley_by_permutations, table
 from run_factory import make_sites
 from torch import nn
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_lab.valuation import image_estimators
 from fedmerit_lab.valuation.image_estimators import (
     IntensityDistance,
@@ -19,7 +17,6 @@ from fedmerit_lab.valuation.image_estimators import (
     LabelDistance,
     LabelVolume,
     knn_shapley,
-    mask_dice,
 )
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -93,12 +90,6 @@ def test_slices_are_not_compared_by_a_network_of_volumes(run, monkeypatch):
         KNNShapley().values(run)
 
 
-def test_soft_dice_of_masks():
-    masks = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    others = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    assert mask_dice(masks, others).tolist() == [[pytest.approx(2 / 3), 0.5, 0], [0, 0, 1]]
-
-
 def test_nearest_neighbour_values_are_the_shapley_values_of_their_game():
     """Σ over the K nearest there of their use, by K: every coalition of six points, literally."""
     random = np.random.default_rng(0)
@@ -113,12 +104,3 @@ def test_nearest_neighbour_values_are_the_shapley_values_of_their_game():
 
             expected = shapley_by_permutations(table([str(point) for point in range(6)], worth), "012345")
             np.testing.assert_allclose(values[question], expected, atol=1e-12)
-
-
-def test_they_are_plugins_of_the_installed_package():
-    assert parse("knn_shapley:k=7") == KNNShapley(k=7)
-    assert [parse(name) for name in ("label_volume", "label_distance", "intensity_distance")] == [
-        LabelVolume(), LabelDistance(), IntensityDistance()
-    ]  # fmt: skip
-    with pytest.raises(BadInput, match="--estimators"):
-        parse("knn_shapley:k=0")

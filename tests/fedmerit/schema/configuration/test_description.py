@@ -93,13 +93,6 @@ def test_by_site_json():
     assert Preprocessing((64, 64)).spacing is None
 
 
-def test_there_and_back():
-    fed = Preprocessing((32, 48), None, "disc", 3.0, "photo", 0.4)
-    assert Preprocessing.from_dict(fed.to_dict()) == fed
-    with pytest.raises(ValueError, match="expected a number above 0, below 1"):
-        Preprocessing((32, 32), threshold=2.0)
-
-
 def test_sites_that_differ_have_none_in_common():
     assert common({"A": SITE, "B": SITE | {"name": "B"}}) == FED
     assert common({"A": SITE, "B": SITE | {"field_of_view": 100.0}}) is None

@@ -1,7 +1,6 @@
 """What a run is: from options and from JSON."""
 
 import json
-import re
 from dataclasses import fields
 
 import pytest
@@ -44,33 +43,6 @@ def test_no_name_stands_for_two_things():
         assert len(names) == len(set(names))
 
 
-def test_text_becomes_the_type_of_its_field():
-    made = config(combine="plus", lr="1e-3", augmentation="light", amp="false", batch_size="4", width="8", norm="group")
-    assert made.parameters == {"combine": "plus", "error": "absolute"}
-    assert made.training == Training(lr=1e-3, augmentation="light", amp=False, batch_size=4)
-    assert (made.network.width, made.network.norm) == (8, "group")
-    assert type(made.training.batch_size) is int
-    assert made.build_method().combine == "plus"
-    assert made == config(
-        combine="plus", lr=0.001, augmentation="light", amp=False, batch_size=4, width=8, norm="group"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("combine", "product", "method fedce: combine='product': expected one of times, plus"),
-        ("loss", "focal", "training: loss='focal': expected one of dice_ce, dice"),
-        ("lr", "fast", "training: lr='fast': expected a number above 0"),
-        ("width", "99999999999", "network: width=99999999999: expected a whole number from 1 to 512"),
-        ("false_alarms", "1", "guard: false_alarms=1.0: expected a number above 0, below 1"),
-    ],
-)
-def test_value_of_another_type_or_range_is_named_with_its_group(name, value, message):
-    with pytest.raises(BadInput, match=re.escape(message)):
-        config(**{name: value})
-
-
 @pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
 def test_fewer_rounds_than_the_method_needs_are_named(settings):
     least = int(settings.get("standalone_rounds", 10)) + 1
@@ -80,15 +52,6 @@ def test_fewer_rounds_than_the_method_needs_are_named(settings):
         config("fedsac", least - 1, **settings)
     assert config("fedsac", least, **settings).rounds == least
     assert config("fedsac", 1, contributions="0.5,0.25").rounds == 1
-
-
-def test_a_list_of_numbers_in_a_text():
-    made = config("fedsac", contributions="0.5,0.25,1")
-    assert made.parameters["contributions"] == (0.5, 0.25, 1.0)
-    assert RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-    assert config("fedsac", 30, contributions="").parameters["contributions"] == ()
-    with pytest.raises(BadInput, match=r"contributions\.1='high': expected a number from 0 to 1"):
-        config("fedsac", contributions="0.5,high")
 
 
 @pytest.mark.parametrize("method", METHODS)
