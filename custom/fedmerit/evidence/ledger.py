@@ -224,8 +224,7 @@ def read_verified_records(
     """
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
-    previous, records, chain = GENESIS, [], ""
-    keys = certificates or ()
+    previous, records = GENESIS, []
     *lines, rest = _lines(path)
     if rest:
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
@@ -242,16 +241,36 @@ def read_verified_records(
             raise Tampered(f"{path}, line {count}: does not follow from the line before; one was changed or removed")
         if not intact:
             raise Tampered(f"{path}, line {count}: its content does not match its hash; it was changed")
-        if certificates is not None:
-            sealed = RecordSignature.parse(closing.get("signature"))
-            while keys and not sealed.is_signed_by(keys[:1], record.get("round"), claimed):
-                keys = keys[1:]
-            if not keys:
-                how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"
-                raise Tampered(f"{path}, line {count}: {how}; it was written or changed by somebody else")
-            if chain and sealed.chain != chain:
-                raise Tampered(f"{path}, line {count}: is signed for another chain than the lines before")
-            chain = sealed.chain
         previous = claimed
         records.append(whole)
+    if certificates is not None:
+        ends = [(record.get("signature", ""), record.get("round"), record["hash"]) for record in records]
+        require_signatures(path, ends, certificates, owner)
     return records
+
+
+def require_signatures(
+    path: Path, ends: Iterable[tuple[object, object, str]], certificates: Sequence[Certificate], owner: str
+) -> None:
+    """Require that all records of a chain are signed, as `read_verified_records` has it.
+
+    Args:
+        path: the file of the chain.
+        ends: signature, round and hash of each record; of one without a signature "".
+        certificates: of the owner.
+        owner: who has to have signed.
+
+    Raises:
+        Tampered: a record is not signed so.
+    """
+    keys, chain = certificates, ""
+    for count, (signature, round, hash) in enumerate(ends, start=1):
+        sealed = RecordSignature.parse(signature)
+        while keys and not sealed.is_signed_by(keys[:1], round, hash):
+            keys = keys[1:]
+        if not keys:
+            how = f"its signature is not {owner}'s" if signature else "it is not signed"
+            raise Tampered(f"{path}, line {count}: {how}; it was written or changed by somebody else")
+        if chain and sealed.chain != chain:
+            raise Tampered(f"{path}, line {count}: is signed for another chain than the lines before")
+        chain = sealed.chain

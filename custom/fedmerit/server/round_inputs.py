@@ -155,21 +155,22 @@ class RoundInputs:
         Raises:
             ValueError: the record has a number of another site, or lacks one.
         """
-        places = {site: place for place, site in enumerate(sites)}
+        places = {*sites}
         if sorted(record.counts) != sorted(participants):
             raise ValueError(f"counts are of {', '.join(record.counts)}, the participants of the round are others")
 
+        def numbers(values: Mapping[str, float], default: float) -> list[float]:
+            if strangers := values.keys() - places:
+                raise ValueError(f"has a number of {min(strangers)}, which is no site of the run")
+            return [values.get(site, default) for site in sites]
+
         def vector(values: Mapping[str, float], default: float = torch.nan) -> Tensor:
-            found = torch.full((len(sites),), default, dtype=torch.float64)
-            for site, value in values.items():
-                if site not in places:
-                    raise ValueError(f"has a number of {site}, which is no site of the run")
-                found[places[site]] = value
-            return found
+            return torch.tensor(numbers(values, default), dtype=torch.float64)
 
         def matrix(rows: Matrix, default: float = torch.nan) -> Tensor:
-            vector(dict.fromkeys(rows, 0.0))
-            return torch.stack([vector(rows.get(site, {}), default) for site in sites])
+            numbers(dict.fromkeys(rows, 0.0), default)
+            full = [numbers(rows.get(site, {}), default) for site in sites]
+            return torch.tensor(full, dtype=torch.float64).view(len(sites), len(sites))
 
         def symmetric(rows: Matrix) -> Tensor:
             upper = matrix(rows, 0.0)

@@ -263,12 +263,8 @@ class RunGuard:
 
     @property
     def split(self) -> str:
-        """The split on which sites evaluate models without each.
-
-        The images set aside for the server, if all sites have some.
-        """
-        there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
-        return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
+        """The `rating_split` of the run."""
+        return rating_split([one.cases for one in self.enrolments.values()], len(self.sites))
 
     def _ratings(self, rated: Ratings, count: int) -> Tensor:
         """Return (n, k) mean Dice by site and model; NaN: it gave none."""
@@ -353,6 +349,15 @@ class RunGuard:
             self._counted = dict(kept["counted"])
             self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}
             self.guard = self._guard()
+
+
+def rating_split(cases: Sequence[Mapping[str, int]], num_sites: int) -> str:
+    """Return the split on which sites evaluate models without each: images set aside for the server, if all have some.
+
+    ``cases`` are those of each enrolment, by split.
+    """
+    there = [by_split.get(SERVER_SPLIT, 0) for by_split in cases]
+    return SERVER_SPLIT if len(there) == num_sites and all(there) else "validation"
 
 
 def _by_site(sites: Sequence[str], values: Tensor, chosen: Tensor) -> dict[str, float]:

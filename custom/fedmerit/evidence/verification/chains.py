@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.ledger import read_verified_records
+from fedmerit.evidence.ledger import read_verified_records, require_signatures
 from fedmerit.evidence.signatures import (
     CERTIFICATE,
     Trust,
@@ -79,6 +79,13 @@ def read_ledger(path: Path) -> list[RoundRecord]:
     return records
 
 
+def require_signed(
+    path: Path, records: Sequence[RoundRecord] | Sequence[LogEntry], certificates: Sequence[Certificate], owner: str
+) -> None:
+    """Require that the records of a chain are signed by ``owner``, as `require_signatures` has it."""
+    require_signatures(path, ((one.signature, one.round, one.hash) for one in records), certificates, owner)
+
+
 def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
     """Read a site's log.
 
@@ -108,7 +115,7 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
                 trust.require(certificate, site, str(path))
             else:
                 require_owner(certificate, site, str(path))
-        read_verified_records(path, certificates, site)
+        require_signed(path, entries, certificates, site)
     return SiteLog(path, site, entries, tuple(certificates))
 
 

@@ -16,7 +16,7 @@ from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.method import Layout, Outcome, Reports, part_products
 from fedmerit.contract.observers import RoundView
 from fedmerit.contract.vectors import gram, norms
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.ledger import texts_digest
@@ -31,9 +31,11 @@ from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.records import EVALUATE, LogEntry, RoundRecord
 from fedmerit.schema.results import NOBODY
 from fedmerit.schema.run_info import RunInfo, read_run
+from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
-from fedmerit.server.round_inputs import RoundInputs
+from fedmerit.server.round_inputs import CANDIDATES, SERVER, RoundInputs
 from fedmerit.server.round_updates import measure_updates
+from fedmerit.server.run_guard import rating_split
 from fedmerit.site.evaluation_budget import question_digest
 from fedmerit.trainers.factory import first_network, read_layout
 
@@ -41,6 +43,7 @@ SHOWN = (  # kinds of open questions that the kept updates of all rounds answer
     *("rests unproven", "scores unproven", "products unproven", "parts unproven", "rated models unproven"),
     *("values unproven", "steps unproven", "models no sums", "submodels", "verdict unsupported"),
 )
+MOST_WORDS = 300  # characters of why kept updates cannot be read
 GRAM_ROUNDING = 1e-9  # of inner products, relative to the lengths
 REST_ROUNDING = 1e-5  # likewise, of rests, which are differences in float32
 SCORE_ROUNDING = 1e-6  # of a score, in standard deviations
@@ -76,11 +79,12 @@ def compare_kept_updates(
     try:
         replay = KeptReplay(read_run(run), records, sites, run)
         values = mean_by_coalition(run / OBSERVED) if (run / OBSERVED).exists() else {}
-        for record, kept in zip(records, read_kept_rounds(run, replay.config), strict=True):
+        for record, kept in zip(records, read_kept_rounds(run, replay.plan), strict=True):
             if not _Comparison(run, record, kept, replay, logs, values, note).compare():
                 break
-    except (BadInput, ValueError) as error:  # a file is missing, or is of an older version
-        return (), [make_finding("updates unread", found=str(error))]
+    except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
+        reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+        return (), [make_finding("updates unread", found=printable(reason)[:MOST_WORDS])]
     return (SHOWN if complete else ()), []
 
 
@@ -259,7 +263,11 @@ class _Comparison:
             raise ValueError(f"round {number}: lacks the models of {what}")
         models, mixtures = kept.task["models"], kept.task["mixtures"]
         same = _are_close(models, candidates.models, scale) and _are_close(mixtures, candidates.mixtures, 1.0)
-        same = same and (kept.task["bins"], kept.task["soft"]) == (candidates.bins, candidates.soft)
+        split = self._split(what)
+        same = same and {**kept.task, "models": 0, "mixtures": 0} == {
+            **{"round": number, "split": split, "models": 0, "mixtures": 0},
+            **{"bins": candidates.bins, "soft": candidates.soft},
+        }
         place = {"round": number, "quantity": what}
         heard = False
         for log in self.logs:
@@ -282,6 +290,14 @@ class _Comparison:
             values = {"found": "others", "expected": "those that the updates give", "ledger": self._where}
             file = self.run / UPDATES / f"round_{number:05d}.pt"
             self.report(make_finding("kept", file, site="all", round=number, quantity=f"models of {what}", **values))
+
+    def _split(self, what: str) -> str:
+        """Return the split on which sites rate models: observers', the method's candidates, those without a site."""
+        if what in self.replay.observed:
+            return "validation"
+        if what == CANDIDATES or SERVER in self.record.inputs.ratings.get(what, {}):
+            return SERVER_SPLIT
+        return rating_split([one.cases for one in self.replay.enrolled.values()], len(self.replay.sites))
 
     def _counted(self, log: SiteLog) -> list[LogEntry]:
         counted = self.record.evaluated.get(log.site, ())

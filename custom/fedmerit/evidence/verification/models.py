@@ -104,13 +104,13 @@ def compare_models(
     """
     ledger, saved = at(run / "ledger.jsonl", len(records)), records[-1].saved
     files = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
+    states = {name: _load_state(run / name) for name in files if name in saved}  # mapped from their files
     with_statistics = []
     for name, digest in saved.items():
-        if name in files:
-            state = _load_state(run / name)
-            if state_digest(state) != digest:
+        if name in states:
+            if state_digest(states[name]) != digest:
                 report(make_finding("model", run / name, ledger=ledger))
-            if any(tensor.rpartition(".")[2] in STATISTICS for tensor in state):
+            if any(tensor.rpartition(".")[2] in STATISTICS for tensor in states[name]):
                 with_statistics.append(name)
         elif not name.startswith(f"{BEST}/"):  # the best round's may not have been kept
             report(make_finding("missing model", run / name, ledger=ledger))
@@ -118,7 +118,7 @@ def compare_models(
         yield make_finding("statistics unproven", found=join_names(with_statistics))
     if further := [name for name in files if name not in saved]:
         yield make_finding("models without digest", found=join_names(further))
-    models = _Models(run, list_sites(run, records), [name for name in files if name in saved], report)
+    models = _Models(run, list_sites(run, records), states, report)
     yield from models.compare_final(records, logs)
     if models.by_site(BEST):
         yield from models.compare_best(records, results)
@@ -130,7 +130,7 @@ class _Models:
 
     run: Path
     sites: Sequence[str]
-    names: Sequence[str]  # of files, relative to the run folder
+    states: Mapping[str, Mapping[str, Tensor]]  # by file, relative to the run folder
     report: Report
 
     def by_site(self, folder: str) -> dict[str, str]:
@@ -139,7 +139,7 @@ class _Models:
             site: f"{folder}/{name}.pt"
             for site in self.sites
             for name in ("global", site)
-            if f"{folder}/{name}.pt" in self.names
+            if f"{folder}/{name}.pt" in self.states
         }
         return files if len(files) == len(self.sites) else {}
 
@@ -148,7 +148,7 @@ class _Models:
         files, expected = self.by_site(MODELS), records[-1].model
         if not files:
             return
-        shared = {f"{MODELS}/global.pt"} & set(self.names)  # the model that all sites have, if there is one
+        shared = {f"{MODELS}/global.pt"} & set(self.states)  # the model that all sites have, if there is one
         digests = {name: self._digest([name]) for name in {*files.values(), *shared}}
         if expected not in {*digests.values(), self._digest([files[site] for site in self.sites])}:
             yield from self._report_mismatch(f"the model of line {len(records)}", sorted(digests), records)
@@ -196,7 +196,7 @@ class _Models:
         """Return the digest of models, one after the other, as `fedmerit.evidence.digests.digest` computes it."""
         sha = hashlib.sha256()
         for name in names:
-            for tensor in trained_tensors(_load_state(self.run / name)):
+            for tensor in trained_tensors(self.states[name]):
                 sha.update(tensor.float().contiguous().view(-1).numpy().data)
         return sha.hexdigest()
 

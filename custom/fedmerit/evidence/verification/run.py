@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
-from fedmerit.evidence.ledger import GENESIS, read_verified_records
+from fedmerit.evidence.ledger import GENESIS
 from fedmerit.evidence.repeated_work import RepeatedWork
 from fedmerit.evidence.signatures import Trust, subject
 from fedmerit.evidence.verification.attribution import Signatures
@@ -18,6 +18,7 @@ from fedmerit.evidence.verification.chains import (
     list_sites,
     read_ledger,
     read_site_logs,
+    require_signed,
     signing_certificates,
 )
 from fedmerit.evidence.verification.enrolments import compare_cases, compare_enrolments
@@ -126,7 +127,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         records = read_ledger(ledger)
         certificates = list(signing_certificates(run, records, trust))
         if certificates:
-            read_verified_records(ledger, certificates)
+            require_signed(ledger, records, certificates, "the server")
     is_usable = not faults  # nothing rests on a chain that is not whole
     for path in site_logs:
         with faults.collect():

@@ -9,7 +9,7 @@ site with the largest weight. Long runs are played only for the first rounds, un
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from pathlib import Path
 
 from fedmerit.evidence.closing_record import OBSERVED
@@ -25,6 +25,7 @@ from fedmerit.evidence.verification.replay import (
     distinct_cases,
 )
 from fedmerit.guard.enrolment import may_share
+from fedmerit.guard.work import ROUNDS
 from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.records import EnrolmentRecord, InputsRecord, RatingRecord, RoundRecord
 from fedmerit.schema.run_info import read_run
@@ -33,8 +34,8 @@ from fedmerit.server.round_inputs import SERVER
 Records = Sequence[RoundRecord]
 Weights = Sequence[Mapping[str, float]]  # by round, of each site
 WORKS = 8.0  # a score that shows work beyond doubt, in standard deviations
-BUDGET = 60  # rounds to play again, beside a quarter of those of the run: a round takes some 5 ms
-VERDICT = 20  # rounds in which invented scores give a verdict
+BUDGET = 40  # rounds to play again, beside a quarter of those of the run: a round takes some 3 ms
+VERDICT = ROUNDS + 1  # rounds in which invented scores give a verdict, and take effect
 WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, is shown
     *("logs missing", "logs unsigned", "owner of the certificate", "owners of the logs' certificates"),
     *("organisations unproven", "log ends disputed", "update discarded", "rating discarded", "absence unproven"),
@@ -192,7 +193,7 @@ class Sensitivity:
         self.heaviest = max(self.sites, key=lambda site: sum(one.get(site, 0.0) for one in self.weights), default="")
         self.limit = max(1, (BUDGET + len(records) // 4) // (len(self.sites) + 4))
 
-    def largest(self, variants: Iterable[Records], limit: int | None = None) -> Movement:
+    def largest(self, variants: Iterable[Iterable[RoundRecord]], limit: int | None = None) -> Movement:
         """Return the largest change of a weight by any of these records; `WHOLE` if one cannot be computed.
 
         ``limit`` is the number of rounds to play; None: all.
@@ -200,7 +201,7 @@ class Sensitivity:
         movements = []
         for records in variants:
             try:
-                again = self.play(records[:limit])
+                again = self.play([*islice(records, limit)])
                 movements += [
                     compare_weights(shares(self.played[: len(again)]), shares(again)) for shares in self.compared
                 ]
@@ -256,16 +257,15 @@ class Sensitivity:
         changes = (partial(_related, None, 0.0), partial(_related, None, 1.0), *of_one)
         return self.largest((self._with_inputs(change) for change in changes), self.limit)
 
-    def _with_inputs(self, change: Callable[[InputsRecord], InputsRecord]) -> Records:
-        return [record.model_copy(update={"inputs": change(record.inputs)}) for record in self.records]
+    def _with_inputs(self, change: Callable[[InputsRecord], InputsRecord]) -> Iterator[RoundRecord]:
+        for record in self.records:
+            yield record.model_copy(update={"inputs": change(record.inputs)})
 
-    def _with_enrolments(self, change: Callable[[str, EnrolmentRecord], EnrolmentRecord]) -> Records:
-        changed = []
+    def _with_enrolments(self, change: Callable[[str, EnrolmentRecord], EnrolmentRecord]) -> Iterator[RoundRecord]:
         for record in self.records:
             enrolled = {site: change(site, one) for site, one in record.guard.enrolled.items()}
             guard = record.guard.model_copy(update={"enrolled": enrolled})
-            changed.append(record.model_copy(update={"guard": guard}) if enrolled else record)
-        return changed
+            yield record.model_copy(update={"guard": guard}) if enrolled else record
 
 
 def open_pairs(records: Records, organisations: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,7 @@ def verify(fedmerit, run, kits, *more):
     [
         ("fedavg", {"values": ("multi_round",)}),
         ("fedce", RATED),
+        ("fedce", {**RATED, "aside": True}),
         ("innovation", {"aside": True}),
         ("cgsv", {}),
         pytest.param("shapfed", {}, marks=pytest.mark.slow),
@@ -238,3 +239,44 @@ def test_kept_rounds_name_the_tasks_of_raters(honest):
     rounds = list(read_kept_rounds(run, read_plan(run)))
     assert sorted(rounds[0].rated) == ["leave_one_out"]
     assert {one["round"] for one in lines_of(run / "ledger.jsonl")} == {kept.view.round for kept in rounds}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: kept.update(rated={"leave_one_out": {"task": {}, "statistics": {}}}),
+        lambda kept: kept.update(rated=[]),
+        lambda kept: kept.update(rated={}),
+        lambda kept: kept.update(sent=kept["sent"][:1]),
+        lambda kept: kept.update(sent="updates"),
+        lambda kept: kept.update(received=kept["received"].double()[None, None]),
+        lambda kept: kept.pop("after"),
+        lambda kept: kept.update(after=kept["after"].clone().fill_(float("nan"))),
+    ],
+)
+def test_damaged_kept_round_shows_nothing_and_ends_no_verification(honest, kits, tmp_path, change):
+    run = Path(shutil.copytree(honest("fedce", **RATED), tmp_path / "run"))
+    path = run / UPDATES / "round_00000.pt"
+    content = {**load_tensors(path)}
+    change(content)
+    path.unlink()  # its tensors are mapped from it
+    torch.save(content, path)
+    found = examined(run, kits)
+    assert {one.kind for one in found.faults} <= {"kept"}
+    assert found.faults or {one.kind for one in found.unproven} >= {"updates unread", "scores unproven"}
+
+
+def test_models_rated_on_another_split_are_contradicted(made, kits):
+    """The sites rate the right models, but on validation cases, which the method would not count."""
+
+    def spoil(federation):
+        evaluator = federation.evaluator
+        tasks = type(evaluator)._tasks
+
+        def on_validation(candidates, admission, split, *weights):
+            return tasks(evaluator, candidates, admission, "validation", *weights)
+
+        object.__setattr__(evaluator, "_tasks", on_validation)
+
+    kinds = {one.kind for one in examined(made("fedce", spoil, **RATED, aside=True), kits).faults}
+    assert kinds == {"other models rated"}
