@@ -6,10 +6,17 @@ Commands of the laboratory, the dossier and operations come by entry point: thos
 GROUP.NAME if others have that; all other names are of everyday commands.
 """
 
+import shutil
 from importlib.metadata import EntryPoint, distribution
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated
 
-from fedmerit_cli import methods, models, projects, results, runs, sites
-from fedmerit_cli.terminal import Commands, lazy_group, set_up
+import typer
+
+from fedmerit.errors import BadInput
+from fedmerit_cli import methods, models, results, runs, sites
+from fedmerit_cli.terminal import Commands, console, lazy_group, set_up
 
 ENTRY_POINTS = "fedmerit.commands"
 FIRST = "demo"  # of the everyday commands
@@ -24,7 +31,26 @@ GROUPS = {
 OURS = {"data": "fedmerit_cli.data:commands", "value": "fedmerit_cli.values:commands",
         "model": "fedmerit_cli.models:group"}  # fmt: skip
 
-everyday = [projects.commands, sites.commands, runs.commands, results.commands, models.commands, methods.commands]
+first = Commands()
+
+
+@first.add("new my-federation")
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder to write. It must not exist, or be empty.")],
+    script: Annotated[
+        bool, typer.Option("--script", help="A project round a training script with NVFlare's Client API.")
+    ] = False,
+) -> None:
+    """Write a project that runs unchanged: a job and a README; with --script also network, client script and data."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: exists and is not an empty folder; name a new one")
+    with as_file(files("fedmerit_cli") / "templates" / ("script" if script else "sites")) as template:
+        shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    console.print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    console.print(f"Next: cd {folder} && python job.py{' cgsv 4 5 ws' if script else ''}    (README.md has more)")
+
+
+everyday = [first, sites.commands, runs.commands, results.commands, models.commands, methods.commands]
 of_group = {name: [EntryPoint(name, OURS[name], ENTRY_POINTS)] if name in OURS else [] for name in GROUPS}
 for entry in distribution("fedmerit").entry_points.select(group=ENTRY_POINTS):
     if (group := entry.name.partition(".")[0]) in GROUPS:

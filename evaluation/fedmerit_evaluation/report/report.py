@@ -26,7 +26,6 @@ from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
 from fedmerit_evaluation.report.tables import report_tables, settings_tables
 from fedmerit_evaluation.report.verdicts import FAILURE
-from fedmerit_evaluation.report.verification import verify_runs
 from fedmerit_evaluation.report.words import join_words, p_text, say
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
@@ -61,8 +60,7 @@ def write_report(
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
         failure: the Dice of a patient below which the segmentation counts as failed.
-        verify: whether the runs are verified before, as of `fedmerit_evaluation.report.verification`, and the page
-            says so.
+        verify: whether the runs are verified before, as of `verify_runs`, and the page says so.
 
     Returns:
         The path of the HTML file.
@@ -334,3 +332,39 @@ def _needed(text: str, unmet: Sequence[Condition]) -> Needed:
 def _others(model: ReportModel) -> Answer:
     state = "shown in part" if not model.others.empty else "not shown"
     return Answer("others", "How does it compare?", "off", state, say("answer_others", model))
+
+
+WORD = "Rests on the server's word [weight]"
+
+
+def verify_runs(runs: Sequence[Run], site: str | None = None) -> pd.DataFrame:
+    """Verify runs, each with the sites' logs in its folder: `fedmerit verify` with all of them.
+
+    Args:
+        runs: opened runs.
+        site: the hospital that the report is for: no labels, which may hold names, no weights of others. None: all.
+
+    Returns:
+        A row for each run: Method, Seed, Ledger signed by, Logs of sites, and Rests on the server's word, the largest
+        change of a weight that what is not shown could have caused.
+
+    Raises:
+        Contradiction: files of a run contradict each other.
+        BadInput: a run has no ledger, or a file cannot be read.
+    """
+    from fedmerit.evidence.verification.run import verify_run  # loads PyTorch
+
+    rows = []
+    for run in runs:
+        logs = sorted((run.path / "sites").glob("*/site_log.jsonl"))
+        found = verify_run(run.path, logs)
+        rows.append(
+            {
+                "Method": run.label if site is None else run.info["method"],
+                "Seed": run.seed,
+                "Ledger signed by": found.signer or "nobody",
+                "Logs of sites": f"{len(logs)} of {len(run.sites)}",
+                WORD: found.moved.weight,
+            }
+        )
+    return pd.DataFrame(rows).drop(columns=[WORD] if site else [])

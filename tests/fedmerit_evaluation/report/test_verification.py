@@ -6,8 +6,7 @@ import pytest
 from signed_runs import closed_again, lines_of, rewritten, run_signed
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.report.report import write_report
-from fedmerit_evaluation.report.verification import WORD, verify_runs
+from fedmerit_evaluation.report.report import WORD, verify_runs, write_report
 from fedmerit_evaluation.results.runs import open_runs
 
 
