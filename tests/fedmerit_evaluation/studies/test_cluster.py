@@ -127,15 +127,17 @@ def die(folder, sites):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
-    """One of them kills the worker that executes it."""
+@pytest.mark.parametrize("beside", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, request, beside):
+    """One after the other in this process, and in two workers, of which one run kills its own."""
+    workers, after = (request.getfixturevalue("two"), die) if beside else (Workers(1), note_process)
     spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
     folders = {
         "spoiled": create(tmp_path / "spoiled-run", spoiled, 1),
         "locked": create(tmp_path / "locked", sites, 1),
         "diverged": create(tmp_path / "diverged", sites, 1, settings={"lr": "1e30"}),
         "broken": create(tmp_path / "broken", sites, 1),
-        "victim": create(tmp_path / "victim", sites, 1),
+        **({"victim": create(tmp_path / "victim", sites, 1)} if beside else {}),
         "good": create(tmp_path / "good", sites, 1),
     }
     (spoiled / "Birch/site.json").unlink()
@@ -143,14 +145,14 @@ def test_execute_all_reports_failure_and_finishes_others(sites, tmp_path, two):
     ended = {}
     with (folders["locked"] / ".lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        failed = execute_all(list(folders.values()), two, on_end=ended.__setitem__, after=die)
-    assert set(failed) == {folders[name] for name in ("spoiled", "locked", "diverged", "broken", "victim")}
+        failed = execute_all(list(folders.values()), workers, on_end=ended.__setitem__, after=after)
+    assert set(failed) == {folder for name, folder in folders.items() if name != "good"}
     assert ended == {folder: failed.get(folder) for folder in folders.values()}
     assert "Birch" in failed[folders["spoiled"]]
     assert "another process is at work" in failed[folders["locked"]]
     assert "no site sent a usable reply" in failed[folders["diverged"]]
     assert failed[folders["broken"]].startswith("IsADirectoryError")
-    assert all(words in failed[folders["victim"]] for words in ("died", "same command"))
+    assert not beside or all(words in failed[folders["victim"]] for words in ("died", "same command"))
     log = folders["broken"] / "failed.log"
     assert str(log) in failed[folders["broken"]]
     assert "Traceback" in log.read_text()
@@ -282,5 +284,5 @@ def test_workers_end_with_parent(sites, tmp_path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_execute_all_without_runs_does_nothing(two):
-    assert execute_all([], two) == {}
+def test_execute_all_without_runs_does_nothing():
+    assert execute_all([], Workers(2)) == {}
