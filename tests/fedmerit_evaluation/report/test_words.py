@@ -215,7 +215,12 @@ ATTACKED = Attacked("fedce (attacked)", {"A": "zero", "B": "noise"}, {"A": ["the
             ("failures", (replace(MODEL, all_failures=FAILURES, verdicts=verdicts),))
             for verdicts in ([], [_verdict(Question.FAILURES)], [_verdict(Question.FAILURES, TIE)])
         ),
-        ("limit_of_benefit", (replace(MODEL, mean_gain=TIE, sample_of_gain=ENOUGH),)),
+        *(
+            ("limit_of_benefit", (replace(MODEL, mean_gain=gain, sample_of_gain=ENOUGH, hospitals=hospitals),))
+            for gain in (TIE, replace(GAIN, p=0.06), GAIN)
+            for hospitals in ((), (replace(HOSPITAL, gain=replace(GAIN, p=0.06)),))
+        ),
+        ("limit", (Limit("few_patients", counts={"A": 2, "B": 1, "C": 4}),)),
         ("attacks", (ATTACKED,)),
         ("seen_dice", ([("fedce", DICE)],)),
         ("seen_gains", ([("fedce", GAINS)],)),
