@@ -100,6 +100,7 @@ def find_fault(trainer: RepeatingTrainer, start: RoundStart, commitment: Commitm
         return "the model that the site kept is not the one that it received"
     is_connected = (
         make_leaf(salt, start.end) == start.leaves[-1]
+        and start.is_complete
         and start.end["model"] == digest(start.trained)
         and digest(start.trained - received) == commitment.update
     )

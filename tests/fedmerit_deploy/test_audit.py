@@ -177,8 +177,9 @@ def skip_steps(site: Site) -> None:
             local_round = site.trainer._local_round(task)
             learned = replace(local_round, commitments=commitments).learn(received, None)
             made = commitments.trainings[0]
-            for number in (4, 6):
-                made.parts = {**made.parts, "place": f"0 {number}"}
+            made.leaves.clear()
+            for number in (2, 4, 6):
+                made.parts = {**made.parts, "place": f"0 {number} of 6"}
                 made.leaves.append(step_commitments.make_leaf(work.salt, made.parts).hex())
             made.steps = 6
             return learned
@@ -195,6 +196,31 @@ def test_audit_finds_skipped_steps_when_they_are_drawn(sites, tmp_path, monkeypa
     assert {round: repeated.leaf for round, repeated in statement.rounds.items()} == {"0": 1, "1": 2, "2": 3}
     assert set(faults(statement)) == {"1", "2"}  # the first state is true: its steps were done
     assert all("the steps before it do not lead to it" in fault for fault in faults(statement).values())
+
+
+def train_less(site: Site, says: int) -> None:
+    """Train two of six steps, commit to these only, and write into the state that the training has ``says`` steps."""
+    work, config = site.trainer.work, site.trainer.config
+
+    def commit(task, received, memory, question, samples, learn):
+        def learn_less(commitments):
+            site.trainer.config = replace(config, training=replace(config.training, steps=2))
+            learned = replace(site.trainer._local_round(task), commitments=commitments).learn(received, None)
+            made = commitments.trainings[0]
+            made.parts = {**made.parts, "place": made.parts["place"].replace("of 2", f"of {says}")}
+            made.leaves = [step_commitments.make_leaf(work.salt, made.parts).hex()]
+            return learned
+
+        return type(work).commit(work, task, received, memory, question, samples, learn_less)
+
+    work.commit = commit
+
+
+@pytest.mark.parametrize("says", [2, 6])
+def test_audit_finds_a_training_that_ended_early_whatever_is_drawn(sites, tmp_path, says):
+    """All states that are committed are true; the later ones of the plan were never made."""
+    run = execute(tmp_path / "run", sites, cheat=lambda site: train_less(site, says))
+    assert set(faults(audit(run, sites))) == {"0", "1", "2"}
 
 
 def invent_update(site: Site) -> None:

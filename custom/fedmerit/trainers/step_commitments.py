@@ -7,6 +7,7 @@ It also keeps the trained model, which connects the last leaf with the update.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -155,14 +156,19 @@ class TrainingCommitments:
         self._batches = hashlib.sha256(self._batches + digests).digest()
         self._order = state_digest(order.get_state())
 
-    def note_step(self, is_last: bool, network: nn.Module, *states: Restorable) -> None:
-        """Add a leaf if one is due after this step; ``states``: optimizer, scaler, augmenter.
+    def note_step(self, steps: int, network: nn.Module, *states: Restorable) -> None:
+        """Add a leaf if one is due after this step.
+
+        Args:
+            steps: of the whole training: every leaf names them, so that one that ended early has other leaves.
+            network: after the step.
+            *states: optimizer, scaler, augmenter.
 
         Raises:
             LeafReached: it is the leaf up to which an audit repeats the training.
         """
         self.steps += 1
-        if self.steps % self.round.every and not is_last:
+        if self.steps % self.round.every and self.steps < steps:
             return
         self.parts = {
             "model": digest(flat.get_parameters(network)),
@@ -170,7 +176,7 @@ class TrainingCommitments:
             "states": state_digest([state.state_dict() for state in states]).hex(),
             "order": self._order.hex(),
             "batches": self._batches.hex(),
-            "place": f"{self.number} {self.steps}",
+            "place": f"{self.number} {self.steps} of {steps}",
         }
         self.leaves.append(make_leaf(self.round.salt, self.parts).hex())
         if self.round.last is not None and len(self.round.leaves) >= self.round.last:
@@ -202,6 +208,11 @@ class RoundStart:
     def root(self) -> str:
         """The Merkle root over the leaves."""
         return merkle_root(self.leaves)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last leaf names itself as the end of its training."""
+        return re.fullmatch(r"\d+ (\d+) of \1", self.end.get("place", "")) is not None
 
 
 class WorkFolder:

@@ -187,7 +187,7 @@ def train(
             else:
                 step_on(images, masks, *chance)
             if commitments:
-                commitments.note_step(step == steps, network, *parts[1:])
+                commitments.note_step(steps, network, *parts[1:])
             if checkpoint:
                 checkpoint.consider(step, steps, total, *kept)
         optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
