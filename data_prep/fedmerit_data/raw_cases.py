@@ -200,17 +200,27 @@ def note_file(found: dict[str, Path], case: str, path: Path) -> None:
 
 def require_few_labels(path: Path, values: NDArray[Any]) -> None:
     """Raise `BadInput` if a mask has as many different values as an image."""
-    if values.min() >= 0 and values.max() < MAX_LABELS and np.array_equal(values, np.rint(values)):
-        return  # there are at most MAX_LABELS such numbers: no need to sort
     if np.unique(values).size > MAX_LABELS:
         raise BadInput(f"{path}: has more than {MAX_LABELS} different values, as an image has; expected a mask")
 
 
-def require_whole(path: Path, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of a mask as whole numbers; `BadInput` if one is a fraction, below 0 or not finite."""
+def require_whole(path: Path, values: NDArray[Any], few: bool = True) -> NDArray[Any]:
+    """Return the values of a mask as whole numbers.
+
+    Args:
+        path: The file of the mask.
+        values: Its values.
+        few: Whether more than `MAX_LABELS` different values are those of an image given by mistake.
+
+    Raises:
+        BadInput: there are too many values, or one is a fraction, below 0 or not finite.
+    """
     whole: NDArray[Any] = np.rint(values)
     exact = np.array_equal(whole, values)  # also says that none is NaN
-    if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= whole.min() <= whole.max() < np.inf:
+    low, high = whole.min(), whole.max()
+    if few and not (exact and low >= 0 and high < MAX_LABELS):
+        require_few_labels(path, values)
+    if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= low <= high < np.inf:
         with np.errstate(invalid="ignore"):
             odd = values[~(np.abs(values - whole) < 1e-3) | (values < 0)].ravel()[0]
         advice = "a mask; set a threshold for probabilities" if 0 < odd < 1 else "a mask"

@@ -15,6 +15,7 @@ from fedmerit_data.raw_cases import (
     require_few_labels,
     require_file,
     require_folder,
+    require_whole,
 )
 
 
@@ -60,5 +61,7 @@ def test_what_is_no_file_is_not_read(source, name):
 @pytest.mark.parametrize("values", [np.arange(128), np.arange(128) + 0.5, np.tile([-1.0, 1e6], 500)])
 def test_a_mask_tells_128_labels_apart_and_no_more(tmp_path, values):
     require_few_labels(tmp_path / "mask.png", values)
+    with pytest.raises(BadInput, match=r"mask.png: has more than 128 different values, as an image has"):
+        require_whole(tmp_path / "mask.png", np.concatenate([values, np.arange(200, 329)]))
     with pytest.raises(BadInput, match=r"mask.png: has more than 128 different values, as an image has"):
         require_few_labels(tmp_path / "mask.png", np.concatenate([values, np.arange(200, 329)]))

@@ -10,7 +10,7 @@ from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
 from fedmerit_data.readers.channel_names import Names, find_channels
 from fedmerit_data.readers.image_files import KNOWN
-from fedmerit_data.readers.inventory import ARCHIVE, OUTLINES, UNREAD, Inventory, take_inventory
+from fedmerit_data.readers.inventory import OUTLINES, UNREAD, Inventory, take_inventory
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, named_organs, require_labels
 from fedmerit_data.readers.labelled_images import Allowed, decode
@@ -25,6 +25,7 @@ from fedmerit_data.readers.lists import (
     read_pairs,
     unlisted,
 )
+from fedmerit_data.spatial.unread_forms import describe_unread
 
 EXPECTED = (
     "images and masks with names that go together (HOSPITAL/{images,masks}, a folder for each patient, pairs in one "
@@ -102,7 +103,7 @@ def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str
         first = f"{outlines[0]}: {OUTLINES}"
     elif unread := _unread(inventory, found):
         path, reason = unread
-        first = f"{path}: is {reason}" if reason == ARCHIVE else f"{path}: is {reason}; expected one of {KNOWN}"
+        first = f"{path}: is {reason}; expected one of {KNOWN}" if reason == UNREAD else f"{path}: is {reason}"
     elif not found.faults:
         first = f"{source}: no case in it; expected {EXPECTED}"
     else:
@@ -138,7 +139,11 @@ def _unread(inventory: Inventory, found: Arrangement) -> tuple[Path, str] | None
 
     With the reason why it is not read.
     """
-    unread = [one for one in inventory.others if one[1] in (UNREAD, ARCHIVE) and one[0].suffix not in DOCUMENTS]
+    unread = [
+        (path, reason)
+        for path, reason in inventory.others
+        if path.suffix not in DOCUMENTS and reason in (UNREAD, path.is_file() and describe_unread(path))
+    ]
     stems = {one.item.path.stem.partition(".")[0] for one in found.unpaired}
     named = [one for one in unread if one[0].stem.partition(".")[0] in stems]
     return next(iter(named if inventory.items else unread), None)

@@ -26,12 +26,15 @@ from fedmerit_data.spatial.heads import is_dicom_file
 from fedmerit_data.spatial.photographs import load_photograph, to_grey
 from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
 from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
+from fedmerit_data.spatial.unread_forms import describe_unread
 from fedmerit_data.spatial.volumes import (
+    COLOURS,
     ITK,
     ITK_SUFFIXES,
     NIFTI,
     Volume,
     drop_axes_of_one,
+    is_coloured,
     open_itk,
     open_nifti,
     read_volume,
@@ -87,6 +90,7 @@ def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".jfif")
 DICOM, SEGMENTATION = ".dcm", ".seg.dcm"
 READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
+KNOWN = f"{', '.join(READABLE)}, or the folder of one DICOM series"
 HEADERS = (".mhd", ".nhdr", ".hdr")  # whose voxels are in another file
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 
@@ -102,6 +106,13 @@ def is_readable(path: Path) -> bool:
     if path.is_dir():
         return any(entry.is_file() and is_dicom_file(entry) for entry in list_visible(path))
     return name_and_suffix(path)[1] in READABLE or is_dicom_file(path)
+
+
+def require_readable(path: Path, listing: str = "") -> None:
+    """Raise `BadInput` if a path is of no format that is read; it names the ``listing`` of the path, if any."""
+    if not is_readable(path):
+        form = None if path.is_dir() else describe_unread(path)
+        raise BadInput(f"{listing}{path}: is {form or f'of no format that is read; expected one of {KNOWN}'}")
 
 
 def is_detached(path: Path) -> bool:
@@ -310,14 +321,11 @@ def read_size(path: Path) -> tuple[tuple[int, ...], tuple[float, ...]]:
         if suffix not in NIFTI or not path.is_file():
             return (), ()
         file = open_nifti(path)
-        colours = file.dataobj.dtype.names or ()
-        shape = (*file.shape, *[1] * (3 - len(file.shape)), max(len(colours), 1))
+        colours = len(COLOURS) if is_coloured(file.dataobj.dtype) else 1
+        shape = (*file.shape, *[1] * (3 - len(file.shape)), colours)
         return drop_axes_of_one(shape), tuple(float(side) for side in voxel_sizes(file.affine) * unit_of(file.header))
     except Exception:  # any error over a damaged file
         return (), ()
-
-
-KNOWN = f"{', '.join(READABLE)}, or the folder of one DICOM series"
 
 
 @dataclass(frozen=True)
@@ -402,8 +410,8 @@ def read_image(
     path = parts[0].path
     if not path.exists():
         raise BadInput(f"{path}: not found; correct the path")
-    if not path.is_dir() and not is_readable(path):
-        raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
+    if not path.is_dir():
+        require_readable(path)
     image = read_channels(
         [replace(part, index=channel) for part in parts] if channel is not None else parts, channels, True, fill
     )

@@ -31,6 +31,7 @@ from fedmerit_data.raw_cases import Channel, list_visible
 from fedmerit_data.readers.image_files import READABLE, is_detached, name_and_suffix, read_size
 from fedmerit_data.spatial import heads
 from fedmerit_data.spatial.heads import MASKS, Head, read_head
+from fedmerit_data.spatial.unread_forms import describe_unread
 
 FEW_FILES = 2000  # up to which heads are read in this process
 OTHERS = (".json", ".csv", ".txt", ".md", ".xml", ".xlsx", ".pdf", ".html", ".zip", ".py", ".npy", ".raw", ".gz", ".h5")
@@ -38,7 +39,6 @@ MOST_NAMED = 6  # folders, series or patients in a line of a summary
 CACHE_VERSION = 1
 SHARED = ("patient", "study", "series", "description", "number", "modality", "frame")  # by the slices of a series
 UNREAD = "of no format that is read"
-ARCHIVE, ARCHIVES = "an archive: unpack it", (".zip", ".tar", ".tgz", ".7z", ".rar", ".gz", ".bz2", ".xz")
 OUTLINES = "polygons or boxes, which are not read; export masks as pictures"
 POLYGONS = {  # of COCO, labelme, VIA, GeoJSON; CVAT, ASAP, Pascal VOC; YOLO
     ".json": re.compile(rb'"(?:annotations|shapes|shape_attributes|geometry)"'),
@@ -231,8 +231,8 @@ def _may_be_dicom(path: Path) -> bool:
 def _reason(path: Path) -> str:
     if path.name.upper() == "DICOMDIR":
         return "the index of a medium"
-    if path.suffix.lower() in ARCHIVES:
-        return ARCHIVE
+    if path.is_file() and (form := describe_unread(path)):
+        return form
     marks = POLYGONS.get(path.suffix.lower())
     if marks and path.is_file():
         with path.open("rb") as file:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object
-from fedmerit_data.raw_cases import require_few_labels, require_whole
+from fedmerit_data.raw_cases import require_whole
 from fedmerit_data.spatial.dicom import Regions
 
 LabelMap = Mapping[str, tuple[int | str, ...]]
@@ -178,9 +178,8 @@ def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[N
         raise BadInput(f"{path}: has no {missing[0]}, which --labels names; it {known}: correct --labels or the mask")
     masks = [np.zeros(layers[0].index.shape, np.bool_) for name in labels if name != IGNORE]
     for layer in layers:
-        if not all(labels.values()):  # a parcellation has more labels than an image given by mistake may have values
-            require_few_labels(path, layer.index)
-        whole = require_whole(path, layer.index)
+        # A parcellation has more labels than an image given by mistake may have values.
+        whole = require_whole(path, layer.index, few=not all(labels.values()))
         meant = {name: _values(layer, values) for name, values in labels.items()}
         if all(labels.values()) and layer.is_numbered and OTHERS not in labels.get(IGNORE, ()):
             _require_known(path, whole, layer, {value for values in meant.values() for value in values})

@@ -9,7 +9,14 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
-from fedmerit_data.readers.image_files import is_dicom, is_photograph, read_channels, read_scan, read_shape
+from fedmerit_data.readers.image_files import (
+    is_dicom,
+    is_photograph,
+    read_channels,
+    read_scan,
+    read_shape,
+    require_readable,
+)
 from fedmerit_data.readers.inventory import stem_of
 from fedmerit_data.readers.label_map import (
     ANY,
@@ -195,6 +202,9 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
     """
     picture = is_photograph(case.label)
     if is_photograph(case.image) != picture and not (picture and is_dicom(case.image)):  # a mask drawn on an X-ray
+        for path in (case.image, case.label):
+            if not path.is_dir():
+                require_readable(path)
         raise BadInput(
             f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
             "one form"

@@ -15,7 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import Channel, Origin, RawCase, RawSite, list_files, list_visible, note_file, pair_files
 from fedmerit_data.readers.channel_names import canonical
-from fedmerit_data.readers.image_files import KNOWN, PHOTOGRAPHS, READABLE, is_detached, is_readable, name_and_suffix
+from fedmerit_data.readers.image_files import PHOTOGRAPHS, READABLE, is_detached, name_and_suffix, require_readable
 from fedmerit_data.readers.inventory import SERIES_MARK, find_series
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
 from fedmerit_data.spatial.heads import read_head
@@ -369,8 +369,7 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
         for path in (*files, *masks):
             if not _exists(path):
                 raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
-            if not is_readable(path):
-                raise BadInput(f"{listing}: names {path}, of no format that is read; expected one of {KNOWN}")
+            require_readable(path, f"{listing}: names ")
         case, within = name_and_suffix(files[0])[0], _within(root, entry.images[0])
         if entry.name:
             case = entry.name

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Channel
 from fedmerit_data.readers.channel_names import Names, canonical
-from fedmerit_data.readers.image_files import KNOWN, image_name, is_readable, read_shape
+from fedmerit_data.readers.image_files import KNOWN, image_name, read_shape, require_readable
 from fedmerit_data.readers.inventory import (
     SERIES_MARK,
     Inventory,
@@ -57,9 +57,9 @@ def find_images(paths: Sequence[Path], channels: int, series: str | None = None,
             found.append(Unlabelled(Path(folder).name, (find_series(Path(folder), uid).channel,)))
         elif path.is_dir():
             found += _in_folder(path, channels, series, names)
-        elif path.exists() and not is_readable(path):
-            raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
         else:
+            if path.exists():
+                require_readable(path)
             files.append(path)
     if channels > 1 and len(files) > 1 and not any(_holds(path, channels) for path in files):
         keys = [(path.absolute().parent / stem_of(path)).as_posix().lstrip("/") for path in files]

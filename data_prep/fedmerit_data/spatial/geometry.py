@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape, require_whole
+from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape, require_whole
 from fedmerit_data.spatial.stacks import StackHeader
 from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, corners, distance
 
@@ -181,7 +181,6 @@ def slice_volume(
             not one of the layout.
     """
     label = align_axes(case, image, label)
-    require_few_labels(label.path, label.voxels)
     whole = require_whole(label.path, label.voxels)
     highest = int(whole.max())
     if zones is not None and highest > zones:

@@ -17,12 +17,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape
 from fedmerit_data.spatial.stacks import PLAIN, TIFF
-from fedmerit_data.spatial.volumes import ITK, advise_on, report_damage
+from fedmerit_data.spatial.volumes import ITK, report_damage
 
 CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit encoder
+RINGS = [np.abs(np.arange(256) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND)]  # of each grey level
 HALF = 127  # threshold of masks that are 0 and 255, with soft edges or after JPEG
 NEAR, UNDECIDED = 32, 0.1  # grey levels around 0 and 255, and the share of such a mask that may be further away
 MAX_PIXELS = 2**26  # more than any fundus camera has; a header that promises more is damaged
@@ -48,27 +49,21 @@ def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
     Raises:
         BadInput: the file is not such an image, damaged, or larger than any photograph.
     """
-    try:
-        require_file(path, "image")
-        with Image.open(path, formats=FORMATS) as file:
-            if file.width * file.height > MAX_PIXELS:
-                raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
-            if file.mode not in modes:
-                raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
-            if file.format not in ("JPEG", "MPO") and (pictures := getattr(file, "n_frames", 1)) != 1:
-                raise BadInput(f"{path}: has {pictures} pictures; expected one: save the one to use as a file")
-            tags = file.tag_v2 if isinstance(file, TiffImageFile) else {}
-            if tags.get(PLANES) == SEPARATE and tags.get(SAMPLES, 1) > 3:
-                raise BadInput(
-                    f"{path}: its {tags[SAMPLES]} planes are colours or slices of a volume; save slices as "
-                    "pages of grey levels (tifffile: photometric='minisblack'), or one picture as PNG"
-                )
-            _require_upright(path, file.getexif().get(ExifTags.Base.Orientation))
-            yield file
-    except BadInput:
-        raise
-    except Exception as error:  # Pillow's parsers raise many types of errors over damaged files
-        raise BadInput(f"{path}: not a readable image ({error}); {advise_on(path)}") from error
+    with report_damage(path, "image"), Image.open(path, formats=FORMATS) as file:
+        if file.width * file.height > MAX_PIXELS:
+            raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
+        if file.mode not in modes:
+            raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
+        if file.format not in ("JPEG", "MPO") and (pictures := getattr(file, "n_frames", 1)) != 1:
+            raise BadInput(f"{path}: has {pictures} pictures; expected one: save the one to use as a file")
+        tags = file.tag_v2 if isinstance(file, TiffImageFile) else {}
+        if tags.get(PLANES) == SEPARATE and tags.get(SAMPLES, 1) > 3:
+            raise BadInput(
+                f"{path}: its {tags[SAMPLES]} planes are colours or slices of a volume; save slices as "
+                "pages of grey levels (tifffile: photometric='minisblack'), or one picture as PNG"
+            )
+        _require_upright(path, file.getexif().get(ExifTags.Base.Orientation))
+        yield file
 
 
 def _require_upright(path: Path, orientation: object) -> None:
@@ -86,7 +81,7 @@ def load(path: Path, mode: str) -> NDArray[np.uint8]:
         BadInput: the file is not an image of 8 bits, damaged, or larger than any photograph; or viewers turn it.
     """
     with _opened(path, MODES) as file:
-        return np.array(file.convert(mode))
+        return np.array(file if file.mode == mode else file.convert(mode))
 
 
 def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
@@ -98,7 +93,7 @@ def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
             elif _has_deep_colours(path, file.format):
                 levels = _read_deep_colours(path)
             else:
-                return np.array(file.convert(mode), dtype=np.float32)
+                return np.array(file if file.mode == mode else file.convert(mode), dtype=np.float32)
     colours = levels.astype(np.float32)
     if colours.shape[-1] > 2:
         return to_grey(colours[..., :3]) if mode == "L" else colours[..., :3]
@@ -117,7 +112,7 @@ def _read_deep_tiff(path: Path) -> NDArray[Any] | None:
             page = file.pages.first
             samples, kind = page.samplesperpixel, page.dtype
             is_plain = len(file.pages) == 1 and page.compression in PLAIN and page.photometric in (1, 2)
-            is_deep = kind is not None and kind.kind in "uif" and (kind.itemsize == 8 or kind.itemsize > 1 < samples)
+            is_deep = kind is not None and kind.kind in "uif" and kind.itemsize > 1
             is_separate = page.planarconfig == SEPARATE and samples > 1
             if not (is_plain and is_deep) or (is_separate and samples > 3) or page.size > 4 * MAX_PIXELS:
                 return None
@@ -310,7 +305,7 @@ def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def make_case(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[str, ...] = ()) -> Decoded:
     """Return a photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
-    colours = image.transpose(2, 0, 1).astype(np.float32)
+    colours = image.transpose(2, 0, 1).astype(np.float32, order="C")
     return Decoded(colours[None], np.stack(masks).astype(np.uint8)[None], remarks=remarks)
 
 
@@ -324,7 +319,7 @@ def decode_rings(case: RawCase) -> Decoded:
     """
     image = load(case.image, "RGB")
     grey = load_mask(case, case.label, image)
-    cup, rim, background = (np.abs(grey.astype(np.int16) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND))
+    cup, rim, background = (table[grey] for table in RINGS)
     stray = grey[~(cup | rim | background)]
     if stray.size:
         raise BadInput(f"{case.label}: has the value {stray[0]}; expected 0 (cup), 128 (disc rim), 255 (background)")

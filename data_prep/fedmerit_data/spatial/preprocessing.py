@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import get_track_meta, set_track_meta
-from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange, SpatialCrop
+from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange
 from numpy.typing import NDArray
 from scipy import ndimage, sparse
 from torch import Tensor
@@ -34,15 +34,14 @@ def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
     """
     voxels = np.asarray(image)
     low, high = _percentiles(voxels, CLIPPED)
-    if low == high:  # all but a small part is of one value: that part is not clipped
-        chained: Tensor = NormalizeIntensity()(image - low)
-        return chained
-    chain: Normalise = Compose([ScaleIntensityRange(low, high, 0, 1, clip=True), NormalizeIntensity()])
-    return chain(image)
+    # If all but a small part is of one value, that part is not clipped.
+    scaled = image - low if low == high else ScaleIntensityRange(low, high)(image).clamp_(0, 1)
+    normalised: Tensor = NormalizeIntensity()(scaled)
+    return normalised
 
 
 # Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
-normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
+normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255), NormalizeIntensity(channel_wise=True)])
 
 # CT has a unit, which is kept: Hounsfield units of a window (level minus and plus half the width) to [-1, 1].
 WINDOWS: Mapping[str, tuple[float, float]] = {
@@ -177,9 +176,9 @@ def preprocess(
 
     Of so many ``slices`` (None: its own): images linear between slices, labels of the nearest.
     """
-    crop, beyond = _window(case.image, box)
+    beyond = _missing(case.image, box)
     with _without_records():
-        image = normalise(crop(_planes(case.image)))
+        image = normalise(_planes(crop_to(case.image, box)))
         if any(beyond):
             image = BorderPad(beyond, value=float(image.min()))(image)
         stored = _resize(image.numpy(), size).reshape(*case.image.shape[:2], size, size)
@@ -197,7 +196,10 @@ def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
         enlarged: Tensor = Resize((size, size), mode="bilinear")(torch.from_numpy(planes))
         return enlarged.numpy()
     rows, columns = (_weights(length, size) for length in planes.shape[1:])
-    return np.stack([rows @ (columns @ plane.T).T for plane in planes])
+    count, height, width = planes.shape
+    narrow = columns @ planes.transpose(2, 0, 1).reshape(width, -1)
+    small = rows @ narrow.reshape(size, count, height).transpose(2, 1, 0).reshape(height, -1)
+    return np.ascontiguousarray(small.reshape(size, count, size).transpose(1, 0, 2))
 
 
 @lru_cache(maxsize=8)
@@ -230,14 +232,11 @@ def resize_label(label: NDArray[np.uint8], size: int, box: Box, slices: int | No
     return sampled
 
 
-def _window(stack: NDArray[Any], box: Box) -> tuple[SpatialCrop, list[int]]:
-    """Return the crop to the part of ``box`` that is within (..., height, width), and the pixels to add on each
-    side.
-    """
+def _missing(stack: NDArray[Any], box: Box) -> list[int]:
+    """Return the pixels to add to (..., height, width) on each side, as far as ``box`` is beyond it."""
     height, width = stack.shape[-2:]
-    bottom, right = box.top + box.height, box.left + box.width
-    crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
-    return crop, [max(-box.top, 0), max(bottom - height, 0), max(-box.left, 0), max(right - width, 0)]
+    beyond = box.top + box.height - height, box.left + box.width - width
+    return [max(side, 0) for side in (-box.top, beyond[0], -box.left, beyond[1])]
 
 
 def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
@@ -246,6 +245,7 @@ def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
     return stack[..., max(box.top, 0) : max(bottom, 0), max(box.left, 0) : max(right, 0)]
 
 
+@lru_cache(maxsize=8)
 def _sampled_places(box: Box, size: int) -> list[NDArray[np.intp]]:
     """Return the rows and the columns, each (size,), that a grid of ``size`` x ``size`` samples of a box.
 
@@ -274,11 +274,11 @@ def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int]
         for at, part in zip(_sampled_places(box, size), where[1:], strict=True)
     )
     pieces, count = ndimage.label(mask[where], structure=np.ones((3, 3, 3)))
-    if count == 1 and pieces[:, rows][:, :, columns].any():
+    sampled = pieces[:, rows][:, :, columns]
+    if count == 1 and sampled.any():
         return [], 1
-    kept = set(np.unique(pieces[:, rows][:, :, columns]).tolist())
-    voxels = np.bincount(pieces.ravel()).tolist()
-    return sorted(voxels[piece] for piece in range(1, count + 1) if piece not in kept), count
+    kept = np.bincount(sampled.ravel(), minlength=count + 1)
+    return np.sort(np.bincount(pieces.ravel())[1:][kept[1:] == 0]).tolist(), count
 
 
 @contextmanager

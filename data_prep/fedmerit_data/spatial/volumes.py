@@ -6,6 +6,7 @@ every file format.
 
 import re
 import struct
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,12 +24,16 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible, require_file
+from fedmerit_data.spatial.unread_forms import describe_unread
 
 NIFTI, ITK_SUFFIXES = (".nii", ".nii.gz", ".hdr", ".mgz", ".mgh"), (".mha", ".mhd", ".nrrd", ".nhdr")
 LONGEST_FIELD = 400  # bytes of a line of a header: ITK writes beyond its own memory over one of 1,000
 META_FIELD = re.compile(rb"\w+\s*=.*")  # MetaImage; ITK takes other separators, too, which then hide a field
 META_AXES = re.compile(rb"^NDims\s*=(.*)$", re.MULTILINE)  # ITK ends the process over many, or fewer than none
 ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+META_PACKED = re.compile(rb"^CompressedData\s*=\s*True", re.MULTILINE | re.IGNORECASE)
+META_SIZE = re.compile(rb"^CompressedDataSize\s*=\s*(\d{1,15})\b", re.MULTILINE)
+PART = 2**16  # bytes inflated at once
 META_PLACE = re.compile(
     rb"^(ElementSpacing|Offset|Origin|Position|TransformMatrix|Rotation|Orientation)\s*=", re.MULTILINE
 )
@@ -84,11 +89,13 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
     except MemoryError as error:
         raise BadInput(f"{path}: does not fit in the memory of this machine; use one with more") from error
     except Exception as error:
+        if form := describe_unread(path):
+            raise BadInput(f"{path}: is {form}") from error
         said = " ".join(str(error).split())  # of several lines
-        raise BadInput(f"{path}: not a readable {what} ({said}); {advise_on(path)}") from error
+        raise BadInput(f"{path}: not a readable {what} ({said}); {_advise_on(path)}") from error
 
 
-def advise_on(path: Path) -> str:
+def _advise_on(path: Path) -> str:
     """Return what to do about a file that cannot be read, by its first bytes."""
     first = b""
     with suppress(OSError), path.open("rb") as file:
@@ -159,6 +166,8 @@ def read_volume(path: Path, channel: int | None = None, colours: bool = False) -
     """Return one file by `read_nifti` or `read_itk`, by its name."""
     if path.name.lower().endswith(NIFTI):
         return read_nifti(path, channel, colours)
+    if not path.name.lower().endswith(ITK_SUFFIXES):
+        raise BadInput(f"{path}: is {describe_unread(path) or 'of no format that is read; convert it to NIfTI'}")
     return read_itk(path, channel)
 
 
@@ -192,8 +201,8 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
         stored = voxels_in.stat().st_size
-        is_coloured = colours and channel is not None and proxy.dtype.names == COLOURS
-        if proxy.dtype.kind not in "buif" and not is_coloured:
+        of_colour = colours and channel is not None and is_coloured(proxy.dtype)
+        if proxy.dtype.kind not in "buif" and not of_colour:
             what = "colours" if proxy.dtype.names else str(proxy.dtype)
             raise BadInput(
                 f"{path}: has voxels of type {what}; expected one real number per voxel: export grey levels, or a mask "
@@ -202,7 +211,7 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
         stack = np.asarray(proxy[..., channel] if chosen else proxy)
-        voxels = np.asarray(stack[COLOURS[channel or 0]] if is_coloured else stack, dtype=np.float32)
+        voxels = np.asarray(stack[COLOURS[channel or 0]] if of_colour else stack, dtype=np.float32)
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
@@ -218,6 +227,11 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
             one, other = (" x ".join(f"{size:.3g}" for size in each) for each in (stated, sizes))
             remarks.append(f"its pixdim states voxels of {one} mm, its form {other} mm: those of the form are taken")
         return place_volume(path, voxels, affine, bool(places), places=places, header=header, remarks=remarks)
+
+
+def is_coloured(kind: np.dtype[Any]) -> bool:
+    """Return whether voxels of a type are colours; an opacity beside them is no colour."""
+    return (kind.names or ())[: len(COLOURS)] == COLOURS
 
 
 def drop_axes_of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -292,6 +306,7 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
     with report_damage(path, "volume"):
         reader, head, voxels_in = open_itk(path)
         size, axes, numbers = reader.GetSize(), reader.GetDimension(), reader.GetNumberOfComponents()
+        unpacked = _require_unpacked(path, head, voxels_in)
         several = axes == 4 and (size[3] == 1 or channel is not None)
         shape = (*size, 1) if axes == 2 else size[:3] if several else size
         require_sane(path, shape, voxels_in.stat().st_size)
@@ -300,7 +315,11 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
         if several:
             reader.SetExtractIndex([0, 0, 0, (channel or 0) if numbers == 1 else 0])
             reader.SetExtractSize([*size[:3], 0])
-        image = ITK.VectorIndexSelectionCast(reader.Execute(), channel) if numbers != 1 else reader.Execute()
+        image = reader.Execute()
+        promised = int(np.prod(size)) * numbers * image.GetSizeOfPixelComponent()
+        if unpacked not in (None, promised):
+            raise ValueError(f"promises {promised} bytes of voxels, but has {unpacked}")
+        image = ITK.VectorIndexSelectionCast(image, channel) if numbers != 1 else image
         header = with_place_of(image, ITK.Image([1] * image.GetDimension(), ITK.sitkUInt8))
         image = ITK.JoinSeries(image) if axes == 2 else image
         affine = np.eye(4)
@@ -312,6 +331,29 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
         else:
             is_located = META_PLACE.search(head) is not None
         return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located, header=header)
+
+
+def _require_unpacked(path: Path, head: bytes, voxels_in: Path) -> int | None:
+    """Return the bytes of voxels that a compressed MetaImage holds, `None` of another file.
+
+    ITK goes on with whatever memory holds if it cannot unpack them.
+    """
+    if head.startswith(b"NRRD") or not META_PACKED.search(head):
+        return None
+    stated = META_SIZE.search(head)
+    if voxels_in == path and stated is None:
+        raise BadInput(f"{path}: its header states no CompressedDataSize; write the file again, such as by SimpleITK")
+    left = int(stated[1]) if stated else voxels_in.stat().st_size
+    inflating, count = zlib.decompressobj(zlib.MAX_WBITS | 32), 0
+    with voxels_in.open("rb") as file:
+        named = ITK_VOXELS.search(head)
+        file.seek(head.index(b"\n", named.end()) + 1 if named and voxels_in == path else 0)
+        while not inflating.eof and (part := file.read(min(PART, left))):
+            left -= len(part)
+            count += len(inflating.decompress(part))
+    if not inflating.eof:
+        raise ValueError("its compressed voxels end too early")
+    return count
 
 
 def open_itk(path: Path) -> tuple[Any, bytes, Path]:

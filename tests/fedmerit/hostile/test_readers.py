@@ -62,6 +62,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "data_prep/fedmerit_data/spatial/segmentations.py": "raw masks, `require_sane` first",
     "data_prep/fedmerit_data/spatial/structures.py": "raw contours, of at most `MOST_BYTES`",
     "data_prep/fedmerit_data/spatial/stacks.py": "raw images, `require_sane` first",
+    "data_prep/fedmerit_data/spatial/unread_forms.py": "heads of raw files, without pixels",
     "data_prep/fedmerit_data/spatial/volumes.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/tables.py": "the text of `read_bytes`",
     "evaluation/fedmerit_dossier/dossier.py": "a table of this package",

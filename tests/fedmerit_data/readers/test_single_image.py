@@ -80,7 +80,9 @@ def test_a_photograph_is_one_slice_and_its_mask_black_and_white(tmp_path):
 
 def test_what_is_no_image_is_reported_with_what_is(tmp_path):
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(BadInput, match=r"notes.txt: unknown image format; expected \.nii, \.nii\.gz, .*DICOM series"):
+    with pytest.raises(
+        BadInput, match=r"notes.txt: is of no format that is read; expected one of \.nii, \.nii\.gz, .*DICOM series"
+    ):
         read_image(tmp_path / "notes.txt", 1)
 
 
