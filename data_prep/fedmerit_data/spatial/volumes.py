@@ -336,7 +336,7 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
 def _require_unpacked(path: Path, head: bytes, voxels_in: Path) -> int | None:
     """Return the bytes of voxels that a compressed MetaImage holds, `None` of another file.
 
-    ITK goes on with whatever memory holds if it cannot unpack them.
+    ITK returns whatever its memory holds if it cannot unpack them.
     """
     if head.startswith(b"NRRD") or not META_PACKED.search(head):
         return None
