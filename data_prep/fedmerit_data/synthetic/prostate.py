@@ -41,9 +41,9 @@ SITES = {
     "site1": Scanner(1.4, 144, 1.30, 4.2, (0.48, 0.72), 0.06, 1.0, 0.10, 0.015, 1600, 1.00),
     "site2": Scanner(1.2, 160, 1.00, 4.6, (0.44, 0.80), 0.07, 0.9, 0.15, 0.025, 2100, 1.10),
     "site3": Scanner(1.0, 128, 1.50, 3.9, (0.52, 0.70), 0.05, 1.2, 0.20, 0.030, 600, 0.92),
-    "site4": Scanner(1.0, 136, 1.25, 4.4, (0.42, 0.66), 0.08, 1.1, 0.25, 0.035, 4000, 1.05),
+    "site4": Scanner(1.0, 136, 1.25, 4.4, (0.42, 0.66), 0.08, 1.1, 0.20, 0.035, 4000, 1.05),
     # The outlier: a small field around an endorectal coil, flooded near it, dark and noisy far from it.
-    "site5": Scanner(0.6, 140, 1.00, 4.0, (0.36, 0.50), 0.09, 1.3, 0.30, 0.030, 12000, 0.95, coil=True),
+    "site5": Scanner(0.6, 140, 1.00, 4.0, (0.36, 0.50), 0.09, 1.3, 0.25, 0.030, 12000, 0.95, coil=True),
     "site6": Scanner(0.8, 152, 1.10, 5.0, (0.50, 0.76), 0.06, 0.8, 0.12, 0.045, 900, 1.20),
 }
 SLICES = 10
@@ -69,11 +69,11 @@ def acquire(scanner: Scanner, rng: np.random.Generator) -> tuple[NDArray[np.int1
     half = scanner.pixels * scanner.spacing / 2
     line = np.linspace(-half, half, scanner.pixels)
     x, y, z = np.meshgrid(line, line, (np.arange(SLICES) - (SLICES - 1) / 2) * scanner.thickness, indexing="ij")
-    x, y = x + rng.normal(0, 5), y + rng.normal(0, 4)  # patients do not lie at the very centre
+    x, y = x + rng.normal(0, 4), y + rng.normal(0, 2)  # patients do not lie at the very centre
     signal, gland, coil = _pelvis(x, y, z, scanner, rng)
 
-    signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.5))
-    signal *= np.exp(scanner.bias * _smooth(rng, signal.shape, scanner.pixels / 5))
+    signal = signal * (1 + scanner.texture * _smooth(rng, signal.shape, 1.8 / scanner.spacing))
+    signal *= np.exp(scanner.bias * _smooth(rng, signal.shape, scanner.pixels / 5, 4))
     if scanner.coil:
         signal *= 0.35 + 2.2 * np.exp(-coil / 22)
     signal = gaussian_filter(np.clip(signal, 0, None) ** scanner.gamma, (0.6, 0.6, 0))
@@ -98,11 +98,11 @@ def _pelvis(
     # The gland: an ellipsoid, flatter behind, narrower at the apex, with a slowly wavy surface.
     taper = 1 + 0.12 * z / height
     outline = _solid(x / taper, np.where(y > 0, y * 1.1, y), z, width, depth, height)
-    outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 14))
+    outline = outline * (1 + 0.03 * _smooth(rng, x.shape, 16 / scanner.spacing))
     inside = (outline < 1) & (rectum > 1.12) & (np.abs(z) < z.max())  # the scan reaches beyond the gland
     inner = _solid(x, y + 0.28 * depth, z - 2, 0.72 * width, 0.70 * depth, 0.85 * height) < 1
     transition, peripheral = scanner.zones
-    nodules = 0.12 * _smooth(rng, x.shape, 2.2)
+    nodules = 0.12 * _smooth(rng, x.shape, 2.6 / scanner.spacing)
     _paint(signal, 1.08 - outline, 0.16)  # capsule
     _paint(signal, np.where(inside, 1.0, -1.0), np.where(inner, transition + nodules, peripheral + nodules / 3))
     _paint(signal, 1.12 - rectum, 0.3)  # wall
@@ -114,17 +114,19 @@ def _surroundings(x: Array, y: Array, z: Array, height: float, scanner: Scanner,
     """Return the brightness of body, bones, muscles, fat and bladder, bent; the gland reaches up to ``height``."""
     x, y = (axis + BENT * _smooth(rng, x.shape, BENDS / scanner.spacing)[..., :1] for axis in (x, y))
     side = np.abs(x)
-    fine, patchy = _smooth(rng, x.shape, 2), _smooth(rng, x.shape, 12)
+    fine, patchy = (_smooth(rng, x.shape, millimetres / scanner.spacing) for millimetres in (2.4, 14))
     signal = 0.28 + 0.03 * fine + 0.02 * patchy  # muscle
     fat = 0.62 + 0.04 * fine + 0.07 * patchy
-    _paint(signal, 1 - _solid(x, y - 4, 0 * z, 50, 44, 1), fat)  # fat between the organs
-    _paint(signal, 1 - _solid(side - 30, y - 50, 0 * z, 20, 24, 1), fat + 0.1)  # fat beside the anus
+    # What lies around the gland changes from feet to head, so that slices have an order.
+    _paint(signal, 1 - _solid(x, y - 4, 0 * z, 50 + 0.6 * z, 44 + 0.4 * z, 1), fat)  # fat between the organs
+    _paint(signal, 1 - _solid(side - 30, y - 50, z + 22, 22, 24, 26), fat + 0.1)  # fat beside the anus
     _paint(signal, 1 - _solid(side - 54 + 0.2 * y, y + 4, 0 * z, 11, 34, 1), 0.2 + 0.03 * fine)  # obturator muscles
-    _paint(signal, 1 - _solid(side - 32 + 0.25 * y, y - 6, 0 * z, 2.5, 30, 1), 0.16)  # levator muscles
-    _paint(signal, 1 - _solid(side - 82, y + 2, z, 24, 26, 60), 0.08)  # heads of the thigh bones: rim, marrow
-    _paint(signal, 1 - _solid(side - 82, y + 2, z, 22, 24, 58), 0.6 + 0.05 * fine)
-    _paint(signal, 1 - _solid(side - 13, y + 56, z, 10, 16, 28), 0.1)  # pubic bones
-    _paint(signal, 1 - _solid(side - 13, y + 56, z, 8.5, 14.5, 27), 0.5 + 0.05 * fine)
+    _paint(signal, 1 - _solid(side - 30 - 0.6 * z + 0.25 * y, y - 6, 0 * z, 2.5, 30, 1), 0.16)  # levator: a funnel
+    _paint(signal, 1 - _solid(side - 82, y + 2, z - 18, 24, 26, 28), 0.08)  # heads of the thigh bones: rim, marrow
+    _paint(signal, 1 - _solid(side - 82, y + 2, z - 18, 22, 24, 26), 0.6 + 0.05 * fine)
+    _paint(signal, 1 - _solid(side - 13, y + 56, z + 8, 10, 16, 20), 0.1)  # pubic bones
+    _paint(signal, 1 - _solid(side - 13, y + 56, z + 8, 8.5, 14.5, 18.5), 0.5 + 0.05 * fine)
+    _paint(signal, 1 - _solid(x, y - 78 + 0.5 * z, z - 24, 24, 9, 28), 0.35 + 0.05 * fine)  # coccyx and sacrum
     _paint(signal, 1 - _solid(x, y + 12, z - height - 12, 34, 24, 20), 0.12)  # bladder: wall and bright urine
     _paint(signal, 1 - _solid(x, y + 12, z - height - 12, 31, 21, 18), 0.98)
     body = _solid(x, y, 0 * z, rng.normal(175, 8), rng.normal(108, 5), 1)
@@ -143,16 +145,16 @@ def _paint(signal: Array, where: Array, brightness: Array | float) -> None:
     signal[:] = np.where(where > 0, brightness, signal)
 
 
-def _smooth(rng: np.random.Generator, shape: tuple[int, ...], pixels: float) -> Array:
-    """Return random field of mean 0 and deviation 1 that varies over ``pixels``, slices apart included."""
-    coarse = (*(max(4, round(n / pixels)) for n in shape[:2]), SLICES)
+def _smooth(rng: np.random.Generator, shape: tuple[int, ...], pixels: float, slices: float = 1) -> Array:
+    """Return a random field of mean 0 and deviation 1 that varies over ``pixels`` in a slice, and over ``slices``."""
+    coarse = (*(max(4, min(n, round(n / pixels))) for n in shape[:2]), SLICES)
     field = rng.normal(size=coarse)
     rows, columns = (np.linspace(0, n - 1, m) for n, m in zip(coarse[:2], shape[:2], strict=True))
     for axis, at in ((0, rows), (1, columns)):  # linear interpolation along each axis, cheap at any smoothness
         below = np.minimum(at.astype(int), field.shape[axis] - 2)
         part = (at - below).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
         field = np.take(field, below, axis) * (1 - part) + np.take(field, below + 1, axis) * part
-    field = gaussian_filter(field, (min(pixels / 3, 4), min(pixels / 3, 4), 1))
+    field = gaussian_filter(field, (min(pixels / 3, 4), min(pixels / 3, 4), slices))
     return np.asarray((field - field.mean()) / field.std())
 
 
