@@ -9,7 +9,7 @@ import typer
 from fedmerit.schema.configuration.settings import guarded
 from fedmerit_cli.terminal import Commands, console
 
-SIZE, PATIENTS, RATIOS = 48, 14, (0.15, 0.1, 0.75)  # one or two patients to train on, so that it is quick and help is needed
+SIZE, PATIENTS, RATIOS = 48, 14, (0.15, 0.1, 0.75)  # one or two patients to train on: quick, and in need of help
 SETTINGS = {"recipe": "quick", "batch_size": "4", "schedule": "cosine"}  # the last of so few rounds are no chance
 SEEDS = (1, 2)  # besides 0: two seeds say little
 ATTACKS = {"freerider": {"site4": "zero"}}  # by run: this hospital returns the model that it received
