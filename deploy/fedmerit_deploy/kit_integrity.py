@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedmerit.engines.nvflare.start_scripts import PYTHON_FOLDER
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.files import files_digest, read_bytes, write_atomically, write_json
 from fedmerit.trust import state_folder
 from fedmerit_deploy.kit_files import read_kind, read_name
@@ -100,7 +100,11 @@ def is_as_sealed(kit: Path) -> bool:
 
 
 def require_no_brought_policy(kit: Path) -> None:
-    """Raise `BadInput` naming a file in a kit, not sealed by this machine, that no coordinator's kit has."""
+    """Raise `BadInput` naming a file in a kit, not sealed by this machine, that no coordinator's kit has.
+
+    What the coordinator sent has to be regular files, sealed or not.
+    """
+    _sent_files(kit)
     if read_seal(kit) is not None:
         return
     if brought := sorted(path.relative_to(kit).as_posix() for path in _files(kit) if not _is_sent(kit, path)):
@@ -119,10 +123,12 @@ def kit_digest(kit: Path) -> str:
     those of the certificates. A shell gives the same in a new kit: ``find . -type f ! -name '*.key' | sed 's/^..//' |
     LC_ALL=C sort | xargs sha256sum | sha256sum``. NVFlare signs no kit that has no keys for encryption, and then some
     files, by a certificate in the same kit: only a digest that comes another way shows that a kit was changed.
+
+    Raises:
+        BadInput: a file is a link, is no regular file, or has a name with which a line of the digest is not its own.
     """
     read_kind(kit)
-    is_ours: Callable[[Path], bool] = (lambda path: not _is_sent(kit, path)) if read_seal(kit) else lambda path: False
-    return files_digest(kit, [path for path in _files(kit) if path.suffix != ".key" and not is_ours(path)])
+    return files_digest(kit, [path for path in _sent_files(kit) if path.suffix != ".key"])
 
 
 def require_digest(kit: Path, digest: str) -> None:
@@ -150,6 +156,25 @@ def _files(kit: Path) -> Collection[Path]:
         for place, folders, names in os.walk(kit)
         for name in (*names, *(folder for folder in folders if os.path.islink(os.path.join(place, folder))))
     ]
+
+
+def _sent_files(kit: Path) -> list[Path]:
+    """Return the files of a kit that the coordinator sent: of one that this machine did not seal, all.
+
+    Raises:
+        BadInput: one is a link, whose target can be exchanged, is no regular file, or has control characters or a
+            backslash in its name.
+    """
+    sealed = read_seal(kit) is not None
+    files = [path for path in _files(kit) if not sealed or _is_sent(kit, path)]
+    for path in files:
+        name = path.relative_to(kit).as_posix()
+        if path.is_symlink() or not path.is_file() or not name.isprintable() or "\\" in name:
+            raise BadInput(
+                f"{kit}: {printable(name)}: expected a regular file with a plain name, as `deploy init` writes; do not "
+                "start it: ask the coordinator for the kit again"
+            )
+    return files
 
 
 def _is_sent(kit: Path, path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 
@@ -186,6 +187,49 @@ def test_kit_with_further_files_is_refused(federation, sites, name):
     for prepare in (lambda: prepare_site(kit, sites / "site1"), lambda: approve(kit, []), lambda: set_rules(kit, [])):
         with pytest.raises(BadInput, match=f"holds {name}, which neither the coordinator's"):
             prepare()
+    assert not (kit / "local/resources.json").exists()
+
+
+def link_folder(kit, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/helper.py").write_text("")
+    (kit / "startup/psutil").symlink_to(tmp_path / "elsewhere")
+
+
+def link_file(kit, tmp_path):
+    """What the file holds can be changed once the digest was compared."""
+    (kit / "startup/sub_start.sh").rename(tmp_path / "sub_start.sh")
+    (kit / "startup/sub_start.sh").symlink_to(tmp_path / "sub_start.sh")
+
+
+def join_names(kit, tmp_path):
+    """A file whose name has the digest line of the next one in it stands for both: the digest of all is the same."""
+    first, second = sorted(path for path in (kit / "startup").iterdir() if path.suffix != ".key")[-2:]
+    digest = hashlib.sha256(second.read_bytes()).hexdigest()
+    second.unlink()
+    name = f"{first.name}\n{digest}  startup/{second.name}"
+    (kit / "startup" / name).parent.mkdir(parents=True, exist_ok=True)
+    first.rename(kit / "startup" / name)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        link_folder,
+        link_file,
+        join_names,
+        lambda kit, tmp_path: (kit / "startup/gone").symlink_to(tmp_path / "gone"),
+        lambda kit, tmp_path: os.mkfifo(kit / "startup/pipe"),
+        lambda kit, tmp_path: (kit / "startup/more.key").symlink_to(tmp_path),
+    ],
+)
+def test_kit_digest_is_only_of_plain_files(federation, sites, tmp_path, spoil):
+    kit = federation / "fedmerit/prod_00/site1"
+    digest = kit_digest(kit)
+    spoil(kit, tmp_path)
+    for refusing in (lambda: require_digest(kit, digest), lambda: prepare_site(kit, sites / "site1")):
+        with pytest.raises(BadInput, match="expected a regular file with a plain name"):
+            refusing()
     assert not (kit / "local/resources.json").exists()
 
 
