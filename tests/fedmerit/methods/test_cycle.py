@@ -21,7 +21,6 @@ from fedmerit.methods.cycle import (
     misalignments,
     own_loss,
 )
-from fedmerit.trainers.monai.local_training import build_loss
 
 NAN = math.nan
 
@@ -189,21 +188,6 @@ def test_it_needs_a_round_in_which_sites_learn_from_each_other():
 def test_a_site_that_nobody_shared_with_has_nothing_added_to_its_loss():
     term = VPDL(warmup=0).learn_from(view({}, round=1))
     assert float(term.loss(data()[0][0], torch.zeros(4, 1, 5, 5))) == 0.0
-
-
-def test_scoring_may_be_by_the_loss_of_training():
-    given = data(batches=1)  # soft Dice is of a batch, not of an image
-    held = view({"good": torch.nan, "bad": torch.nan}, batches=given)
-    found = CYCle(score="gradients", warmup=0, score_loss="training").learn_from(held).values["misalignment"]
-    (images, masks), weights = given[0], list(held.network.parameters())
-    own = torch.cat(
-        [part.reshape(-1) for part in torch.autograd.grad(build_loss("dice")(held.network(images), masks), weights)]
-    )
-    for peer, network in (("good", GOOD), ("bad", BAD)):
-        loss = divergence(held.network(images), network(images).detach(), CYCle().T, CYCle().kl)
-        other = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, weights)])
-        assert found[peer] == pytest.approx((1 - float(torch.cosine_similarity(own, other, dim=0))) / 2, abs=1e-5)
-    assert found != CYCle(score="gradients", warmup=0).learn_from(held).values["misalignment"]
 
 
 def test_scoring_may_be_at_the_temperature_of_distillation():

@@ -246,15 +246,6 @@ def test_measure_runs_accepts_sampled_shapley(out, tmp_path):
     assert "from 6, 6 sampled permutations, with standard errors up to" in table.caption
 
 
-def test_measure_runs_compares_ground_truth_by_seed(out, tmp_path):
-    reference = make_ground_truth(tmp_path / "reference", seeds=(1,))
-    found, notes = measure_runs([out], ground_truth=reference, draws=DRAWS)
-    row = measured(found, "shapley", "fedce", "pearson", "mean weight")
-    assert row["seeds"] == 1
-    assert row["note"] == "seed 0: Shapley value is missing"
-    assert any("leave-one-out, seed 0: no utility of" in note for note in notes)
-
-
 def test_measure_runs_chooses_standalone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
