@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import site
 import subprocess
 import sys
 import zipfile
@@ -65,7 +64,8 @@ def installed(wheel: Path, tmp_path: Path) -> Installed:
     work.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (own,) = environment.glob("lib/python*/site-packages")
-    (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()))  # their .pth files do not count here
+    installed_here = [path for path in sys.path if path.endswith("-packages")]  # their .pth files do not count there
+    (own / "dependencies.pth").write_text("\n".join(installed_here))
     target = ("--python", environment / "bin" / "python", "install")
     subprocess.run([*PIP, *target, *QUIET, "--no-index", "--no-compile", wheel], check=True)
 
