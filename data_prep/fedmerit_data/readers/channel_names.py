@@ -120,7 +120,13 @@ def arrange_channels(site: RawSite, wanted: Names, listed: Names | None, count: 
         BadInput: a channel is missing or there twice, none is known, or cases differ.
     """
     cases, left_out = [], [*site.left_out]
+    of_others = [case for case in site.cases if wanted and _only_channel(case) not in ("", *wanted)]
+    if len(of_others) == len(site.cases):  # `_arrange` says so
+        of_others = []
+    left_out += [(f"{case.image.parent.name}/{case.image.name}", NOT_NAMED) for case in of_others]
     for case in site.cases:
+        if case in of_others:
+            continue
         chosen, dropped = _arrange(case, wanted, listed)
         if dropped and not wanted and len(chosen.parts) != count:
             others = ", ".join(part.path.name for part in dropped)
@@ -141,6 +147,12 @@ def arrange_channels(site: RawSite, wanted: Names, listed: Names | None, count: 
                 "needs the same: name those to use with --channels"
             )
     return replace(site, cases=tuple(cases), left_out=tuple(left_out))
+
+
+def _only_channel(case: RawCase) -> str:
+    """Return the known name of the only channel of a case; "" if it has several, or none of a known name."""
+    name = canonical(case.parts[0].name)
+    return name if len(case.parts) == 1 and is_known(name) else ""
 
 
 def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCase, tuple[Channel, ...]]:

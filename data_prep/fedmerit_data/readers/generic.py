@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_bytes
 from fedmerit.schema.configuration.data import NORMALISATIONS
 from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
 from fedmerit_data.readers.channel_names import Names, find_channels
@@ -34,6 +35,7 @@ EXPECTED = (
 DOCUMENTS = (".txt", ".md", ".csv", ".json", ".pdf")
 MAX_ENDINGS = 8  # endings of names in a message
 MISSING = ("its image is missing", "its mask is missing")
+HEAD = 4096  # bytes of a table
 DESCRIBE = "--describe writes pairs.csv, which you can correct and give back with --pairs"
 
 
@@ -118,7 +120,26 @@ def _reasons(source: Path, inventory: Inventory, found: Arrangement) -> list[str
     nearest = f"{found.rules[0]}; {cases} cases fit" if found.rules else "none"
     if not found.rules and all(single.values()):
         nearest = f"{EQUAL_NAMES}; but no image is named as {single[True][0]}, as {single[False][0]} might be"
-    return [first, *more, *inventory.lines, f"nearest layout: {nearest}", *_endings(found), DESCRIBE]
+    return [
+        first,
+        *more,
+        *inventory.lines,
+        f"nearest layout: {nearest}",
+        *_endings(found),
+        *_tables(inventory),
+        DESCRIBE,
+    ]
+
+
+def _tables(inventory: Inventory) -> list[str]:
+    """Return a line on the tables in a folder that name one of its images or masks."""
+    names = {item.path.name for item in inventory.items}
+    return [
+        f"{path} names these files: --pairs {path} reads it, if its columns are called {', '.join(ROWS)}"
+        for path, _ in inventory.others
+        if path.suffix.lower() in (".csv", ".tsv")
+        and any(name in names for name in re.split(r"[\s,;/\\\"']", read_bytes(path)[:HEAD].decode(errors="replace")))
+    ]
 
 
 def _endings(found: Arrangement) -> list[str]:

@@ -32,7 +32,7 @@ from fedmerit_data.readers.label_map import (
 from fedmerit_data.spatial.geometry import align_axes, resample_mask
 from fedmerit_data.spatial.photographs import load_colours, load_levels
 from fedmerit_data.spatial.structures import join_regions, read_regions
-from fedmerit_data.spatial.volumes import Volume, open_itk, report_damage
+from fedmerit_data.spatial.volumes import Volume, as_real, open_itk, report_damage
 
 SLICER = ".seg.nrrd"
 Read = tuple[list[Layer], list[str]]  # layers and remarks
@@ -86,7 +86,7 @@ def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -
         return [Layer(mask.voxels, names | {name: int(name[1:], 16) for name in wanted})], []
     if is_photograph(path):
         levels, remarks = load_levels(path, named_values(labels))
-        mask = replace(image, path=path, voxels=levels.T[..., None].astype(np.float32))
+        mask = replace(image, path=path, voxels=as_real(levels.T[..., None]))
         return [Layer(align_axes(case, image, mask).voxels)], remarks
     shape = read_shape(path)
     numbers: Sequence[int | None] = range(shape[3]) if len(shape) == 4 else [None]

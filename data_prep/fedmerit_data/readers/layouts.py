@@ -452,11 +452,22 @@ def _find_patients(groups: Sequence[Group]) -> None:
             at = next((place for place in range(len(folders)) if not several[place]), None)
             group.site = folders if at is None else folders[:at]
         else:
+            if at is None and folders:
+                at = _visit_or_patient(folders, several)
             group.site = folders if at is None else folders[:at]
         if at and is_a("visit", folders[at]) and len(group.site) == at:  # anna/baseline, anna/followup
             at -= 1
             group.site = folders[:at]
         group.patient = "" if at is None else folders[at]
+
+
+def _visit_or_patient(folders: Words, several: Sequence[bool]) -> int | None:
+    """Return the place of a folder that says that it is a visit's of one case, or a patient's; None if none does."""
+    last = len(folders) - 1
+    if is_a("patient", folders[last]):
+        return last
+    is_visit = last and not several[last] and is_a("visit", folders[last]) and is_a("numbered", folders[last - 1])
+    return last if is_visit else None
 
 
 def _begins(group: Group, folder: str) -> bool:
@@ -549,8 +560,8 @@ def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:
     """
     names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
     if len(images) == 1:
-        part = images[0].part(group.name, group.patient)
-        return {part if canonical(part) in SYNONYMS else "": images[0]}
+        parts = (images[0].part(group.name, group.patient), images[0].stem)
+        return {next((part for part in parts if canonical(part) in SYNONYMS), ""): images[0]}
     above = len(_common(*(image.folders for image in images)))
 
     def described(image: Placed) -> str:
@@ -606,9 +617,9 @@ def _choose_masks(
     in_own_folder = all(mask.stem == name and mask.stem in of_one_case for name, mask in masks.items())
     if in_own_folder or all(not name or name.isdigit() for name in masks):  # parts of one mask
         return [masks[name] for name in sorted(masks)], ("",) * len(masks), []
-    few = sorted(masks)[:MAX_NAMED]
+    few = [name or masks[name].stem for name in sorted(masks, reverse="" in masks)[:MAX_NAMED]]
     more = ", ..." if len(masks) > len(few) else ""
-    example = few[0] if few[0] and not readers else "ORGAN"
+    example = few[0]
     advice = (
         "keep the masks of one reader, or list those to use in pairs.csv"
         if readers

@@ -19,9 +19,9 @@ WORDS: Mapping[str, str] = {  # in lower case and singular; digits may follow
     # what a file or folder holds
     "image": "image img imaging scan volume vol input photo picture bild bilder imagen imagene",
     "mask": "mask msk maske masken masque mascara label seg dseg segm segmentation segmask annotation annot anno gt "
-    "groundtruth ground truth manual roi contour delineation structure",
+    "groundtruth ground truth manual roi contour delineation structure rtstruct rtss",
     # what somebody marked: a mask if the rest of the name is that of an image beside it
-    "marked": "lesion tumour tumor gland organ nodule polyp",
+    "marked": "lesion tumour tumor gland organ nodule polyp gtv ctv ptv",
     # who drew a mask
     "reader": "reader rater expert annotator observer 1stho 2ndho",
     # what may follow a role in the name of a folder, and states nothing

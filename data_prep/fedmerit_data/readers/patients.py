@@ -26,6 +26,8 @@ VISIT = re.compile(  # ends of names that tell visits, sides or eyes of one pati
     r"(?:[_. -]?(?:ses|visit|timepoint|tp|scan|study|exam|baseline|followup|follow-up|pre|post|left|right|od|os)"
     r"[_. -]?\d{0,4}|[_. -][vt]\d{1,2}|[_. -][lr]|(?<=\d)[a-e]|[_. -](?:19|20)\d\d[_. -]?\d\d[_. -]?\d\d)$"
 )
+SLICE = re.compile(r"[_. -]?(?:slice|slc|sl|frame|z)[_. -]?\d+$", re.IGNORECASE)  # of a patient's scan or video
+COUNTED = re.compile(r"(.*\d)[_. -]\d{1,3}")  # a number after that of a patient: of a visit or slice
 DENSE = 0.5  # share of the numbers from the lowest to the highest above which they only count patients
 OFTEN = 0.9  # share of the beginnings of names that have the most frequent end, if ends tell visits
 MOST_VISITS = 6  # names that continue another; more are of patients whose names begin alike
@@ -159,7 +161,7 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
         cases.append(
             replace(
                 case,
-                patient=f"{site.name}-{names[origin]}" if origin else case.patient,
+                patient=f"{site.name}-{names[origin] if origin else SLICE.sub('', name) or name}",
                 patient_from=origin or case.patient_from or fallback,
                 modality=head.modality or case.modality,
                 modality_from=Origin.DICOM if head.modality else case.modality_from,
@@ -283,11 +285,12 @@ def _join(stated: Sequence[set[tuple[Origin, str]]]) -> list[set[tuple[Origin, s
 def similar_names(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Return groups of names that may be of one patient: they differ by case, zeros, or what ends them.
 
-    An end is a word for a visit or side, such as ``_v2`` or ``_L``; what follows another name (p3b after p3); or one of
-    a few digits that end most names, as in genius_0800 and genius_0801. Plain counts of patients have no such ends.
+    An end is a word for a visit or side, such as ``_v2`` or ``_L``; what follows another name (p3b after p3); a number
+    after that of a patient, as in 01-000 and 01-001; or one of a few digits that end most names, as in genius_0800 and
+    genius_0801. Plain counts of patients have no such ends.
     """
     every = sorted(set(names))
-    by: dict[str, dict[str, set[str]]] = {"plain": defaultdict(set), "visit": defaultdict(set)}
+    by: dict[str, dict[str, set[str]]] = {kind: defaultdict(set) for kind in ("plain", "visit", "counted")}
     for name in every:
         plain = _without_zeros(name)
         by["plain"][plain].add(name)
@@ -297,6 +300,11 @@ def similar_names(names: Iterable[str]) -> list[tuple[str, ...]]:
         for end in range(1, len(name)):
             if name[:end] in known and not (name[end].isdigit() and name[end - 1].isdigit()):
                 continued[name[:end]] |= {name[:end], name}
+    for name in every:  # 01-000 and 01-001, 02-000 and 02-001
+        if match := COUNTED.fullmatch(name):
+            by["counted"][match[1]].add(name)
+    if sum(len(group) > 1 for group in by["counted"].values()) < 2:
+        del by["counted"]
     by["continued"] = {name: group for name, group in continued.items() if len(group) <= MOST_VISITS}
     found = [group for groups in by.values() for group in groups.values() if len(group) > 1]
     return sorted({tuple(sorted(group)) for group in (*found, *_by_digits(every))})

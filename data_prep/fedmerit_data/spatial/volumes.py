@@ -40,6 +40,7 @@ META_PLACE = re.compile(
 MAX_PACKING = 1032  # voxels per stored byte: the highest compression of deflate
 MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damaged
 LFS_POINTER, MARK = b"version https://git-lfs", 64  # first bytes of a file that is not fetched; bytes looked at
+EXACT = 2**24  # up to which float32 has every whole number
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 BEGINS = {  # by the first bytes of NIfTI, which is not: kind and place of the number that says where voxels begin
@@ -99,7 +100,8 @@ def _advise_on(path: Path) -> str:
     """Return what to do about a file that cannot be read, by its first bytes."""
     first = b""
     with suppress(OSError), path.open("rb") as file:
-        first = file.read(MARK)
+        if not (first := file.read(MARK)):
+            return "it is empty: fetch it again"
     if first.startswith(LFS_POINTER):
         return "it is a pointer of Git LFS: fetch the file by git lfs pull"
     if first.lstrip().lower().startswith((b"<!doctype", b"<html")):
@@ -132,6 +134,13 @@ def require_sane(path: Path, shape: Collection[int], stored: int | None = None) 
         )
 
 
+def as_real(voxels: NDArray[Any]) -> NDArray[Any]:
+    """Return voxels as float32, or as float64 if they are whole numbers that only these tell apart, as of an atlas."""
+    is_wide = voxels.dtype.kind in "iuf" and voxels.dtype.itemsize > 2 and voxels.dtype != np.float32
+    exceeds = is_wide and voxels.size and max(-float(voxels.min()), float(voxels.max())) > EXACT
+    return voxels.astype(np.float64 if exceeds else np.float32, copy=False)
+
+
 def place_volume(
     path: Path, voxels: NDArray[Any], affine: NDArray[Any], is_located: bool = True, **more: Any
 ) -> Volume:
@@ -150,16 +159,7 @@ def place_volume(
         stated = " x ".join(f"{size:.3g}" for size in sizes)
         remarks.append(f"its header states voxels of {stated} mm: is the unit of length right?")
     places = more.pop("places", ()) or (affine,)
-    return Volume(
-        path,
-        voxels.astype(np.float32, copy=False),
-        affine,
-        is_located,
-        is_measured,
-        places,
-        remarks=tuple(remarks),
-        **more,
-    )
+    return Volume(path, as_real(voxels), affine, is_located, is_measured, places, remarks=tuple(remarks), **more)
 
 
 def read_volume(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
@@ -211,7 +211,7 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
         stack = np.asarray(proxy[..., channel] if chosen else proxy)
-        voxels = np.asarray(stack[COLOURS[channel or 0]] if of_colour else stack, dtype=np.float32)
+        voxels = stack[COLOURS[channel or 0]] if of_colour else stack
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from layouts import save_png
+from layouts import save_nifti, save_png
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
@@ -40,6 +40,16 @@ def test_one_organ_of_a_parcellation_of_many(tmp_path):
     assert ignored_remarks([Layer(index)], labels) == ["149 other values ignored: background"]
     with pytest.raises(BadInput, match="ignore=others ignores all of them"):
         split_masks(tmp_path, [Layer(index)], parse_labels("hippocampus=17"))
+
+
+def test_labels_of_an_atlas_that_float32_does_not_tell_apart_are_kept(tmp_path):
+    index = (312782548 + 4 * np.arange(3, dtype=np.int32)).reshape(3, 1, 1).repeat(4, 1)
+    for name, voxels in (("image", index.astype(np.float32)), ("mask", index)):
+        save_nifti(tmp_path / f"{name}.nii", voxels)
+    case = RawCase("a", "a", tmp_path / "image.nii", tmp_path / "mask.nii")
+    decoded = decode(case, parse_labels("organ=312782552,ignore=others"))
+    np.testing.assert_array_equal(decoded.label[:, 0], (index == 312782552).transpose(2, 1, 0))
+    assert decoded.image.dtype == np.float32
 
 
 def test_colours_of_a_mask_are_labels(tmp_path):

@@ -514,6 +514,48 @@ def test_find_sites_takes_folders_of_visits_for_one_patient(tmp_path):
     assert len(cases) == 6
 
 
+def test_find_sites_takes_the_folder_above_those_of_visits_for_the_patient(tmp_path):
+    people = [f"{site}/{site}_pat{number}" for site in "AB" for number in (1, 2)]
+    files(
+        tmp_path,
+        *((f"{who}/{visit}/T2.nii", f"{who}/{visit}/T2_seg.nii") for who in people for visit in ("pre", "post")),
+    )
+    assert {site: sorted(patient for patient, _ in cases.values()) for site, cases in found(tmp_path).items()} == {
+        site: [f"{site}-{site}_pat{number}" for number in (1, 1, 2, 2)] for site in "AB"
+    }
+
+
+def test_images_of_one_patient_with_a_mask_each_are_cases_of_the_channel_that_is_asked_for(tmp_path):
+    folders = ("p0", "p1")
+    files(
+        tmp_path / "raw",
+        *((f"{who}/{name}.nii", f"{who}/{name}-label.nii") for who in folders for name in ("T2", "ADC")),
+    )
+    (cases,) = found(tmp_path / "raw").values()
+    assert {name: patient for name, (patient, _) in cases.items()} == {
+        f"{who}-{name}": f"raw-{who}" for who in folders for name in ("T2", "ADC")
+    }
+    (site,) = generic.generic_kind(channels=("t2",)).find_sites(tmp_path / "raw")
+    assert [case.name for case in site.cases] == ["p0-T2", "p1-T2"]
+    assert {name for name, _ in site.left_out} == {"p0/ADC.nii", "p1/ADC.nii"}
+
+
+def test_masks_of_structures_by_their_words_are_masks(tmp_path):
+    save_nifti(tmp_path / "HCC_1" / "CT.nii", volume(0))
+    for number in (1, 2):
+        save_nifti(tmp_path / "HCC_1" / f"RTSTRUCT_GTV-{number}.nii", box())
+    with pytest.raises(BadInput, match=r"masks of 2 organs \(GTV_1, GTV_2\), .* --labels GTV_1='GTV_1'"):
+        generic.find_sites(tmp_path)
+
+
+def test_refusal_names_a_table_that_names_the_files(tmp_path):
+    files(tmp_path, ("data/x1.nii.gz", "data/y1.nii.gz"))
+    (tmp_path / "list.csv").write_text("image,label\ndata/x1.nii.gz,data/y1.nii.gz\n")
+    with pytest.raises(BadInput) as refused:
+        generic.find_sites(tmp_path)
+    assert f"list.csv names these files: --pairs {tmp_path / 'list.csv'} reads it" in str(refused.value)
+
+
 def channels_of(root, wanted):
     kind = generic.generic_kind(channels=tuple(wanted))
     return [[part.path.name for part in case.channels] for site in kind.find_sites(root) for case in site.cases]

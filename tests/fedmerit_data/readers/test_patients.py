@@ -113,6 +113,10 @@ def test_identify_patients_of_several_modalities_raise(tmp_path):
         (["anna_L", "anna_R", "eva_L"], 1),
         (["x-v1", "x-v2", "y-v1"], 1),
         (["anna_20200101", "anna_20210305", "bert_20200101"], 1),
+        ([f"BraTS-GLI-{patient:05d}-{visit:03d}" for patient in range(4) for visit in range(2)], 4),
+        ([f"case{patient:02d}_{slice_:03d}" for patient in range(3) for slice_ in range(20)], 3),
+        ([f"UPENN-GBM-{patient:05d}_11" for patient in range(9)], 0),
+        ([f"Prostate3T-01-{patient:04d}" for patient in range(9)], 0),
         ([f"Case{number:02d}" for number in range(50) if number not in (3, 17)], 0),
         ([f"p{number}" for number in range(120)], 0),
         (["01", *(str(number) for number in range(26, 38))], 0),
@@ -220,3 +224,11 @@ def test_read_lookup_case_whose_zeros_a_spreadsheet_dropped_is_named(tmp_path):
     lookup = read_lookup(f"{tmp_path / 'sheet.csv'}:patient", "patient")
     with pytest.raises(BadInput, match=r"no row names case 007.*; 7 differs only by zeros.*: write 007$"):
         lookup(case("007"))
+
+
+@pytest.mark.parametrize("end", ["_slice{:02d}", "-slice-{}", "_z{:03d}", "_frame{}"])
+def test_pictures_numbered_as_slices_or_frames_are_of_the_patient_that_their_names_begin_with(tmp_path, end):
+    names = [f"P{patient}{end.format(place)}" for patient in (1, 2) for place in (0, 11)]
+    cases = tuple(RawCase(name, f"A-{name}", tmp_path / f"{name}.png", tmp_path / name) for name in names)
+    known = identify_patients(RawSite("A", cases), {}, None, tmp_path)
+    assert [case.patient for case in known.cases] == ["A-P1", "A-P1", "A-P2", "A-P2"]
