@@ -20,7 +20,14 @@ from fedmerit_data.raw_cases import Origin, RawCase, RawSite
 from fedmerit_data.readers.channel_names import canonical, modality_of
 from fedmerit_data.readers.groups import describe_missing, read_groups
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.patients import Lookup, Patients, assign_sites, identify_patients, read_lookup
+from fedmerit_data.readers.patients import (
+    Lookup,
+    Patients,
+    assign_sites,
+    identify_patients,
+    note_shared_patients,
+    read_lookup,
+)
 from fedmerit_data.splits import Earlier, assign_folds, split_patients
 from fedmerit_data.tables import read_table
 
@@ -66,7 +73,7 @@ def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
     if table is not None:
         _require_cases(sites, listed, table)
     if asked.kind == GENERIC:
-        sites = [identify_patients(site, listed, patient_of, source) for site in sites]
+        sites = note_shared_patients([identify_patients(site, listed, patient_of, source) for site in sites])
     else:
         sites = [_of_layout(site, asked.layout, listed, patient_of) for site in sites]
     modality = asked.layout.modality

@@ -24,6 +24,7 @@ from fedmerit_data.readers.names import (
     NUMBER,
     PATTERNS,
     SEPARATOR,
+    UNMASKED,
     Placed,
     Words,
     is_a,
@@ -187,12 +188,14 @@ def by_longer_mask(mask: Placed, images: Images) -> list[Placed]:
 
 
 def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
-    """Find images likewise whatever folders they are in; those of one folder, the nearest."""
+    """Find images likewise whatever folders they are in; those of one folder, the nearest, or of one each channel."""
     found = images.by["name"][mask.name] or images.by["name continues"][mask.name] if mask.name else []
     found = found or _longest(mask.name, images.by["name"])
     common = max((len(_common(mask.folders, image.folders)) for image in found), default=0)
     near = [image for image in found if len(_common(mask.folders, image.folders)) == common]
-    return near if len({image.folders for image in near}) == 1 else []
+    channels = {canonical(image.folders[-1]) for image in near if image.folders}
+    is_each = len(channels) == len(near) and channels <= SYNONYMS.keys()  # T1/p1, T2/p1 and masks/p1
+    return near if is_each or len({image.folders for image in near}) == 1 else []
 
 
 def by_number(mask: Placed, images: Images) -> list[Placed]:
@@ -253,6 +256,12 @@ class Group:
         return _common(*(placed.folders for placed in (*self.images, *self.masks)))
 
     @property
+    def own_folders(self) -> Words:
+        """The folders that say whose it is: without masks elsewhere, unless its images are in a folder each."""
+        is_apart = len({image.folders for image in self.images}) > 1
+        return self.folder if is_apart else self.folder or self.images[0].folders
+
+    @property
     def head(self) -> Head | None:
         """The head of its first image, if it is DICOM."""
         return self.images[0].item.head
@@ -297,11 +306,14 @@ def arrange(
     """
     placed = _with_stacks(_with_masks_beside(place_items(inventory.items, organs)))
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
+    results = [one for one in masks if any(map(UNMASKED.fullmatch, one.item.key.split("/")[:-1]))]
+    results = results if len(results) < len(masks) else []
+    masks = [one for one in masks if one not in results]
     groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
     if by_name:
         _add_channels(groups, images)
     used = {id(image) for group in groups for image in (*group.images, *group.more)}
-    left_out, single = list[tuple[str, str]](), list[Placed]()
+    left_out, single = [(_relative(inventory, one.item.path), "in a folder without masks") for one in results], []
     by_reference_only = any(mask.item.is_region for mask in masks)
     patients = {group.folder for group in groups}
     for image in images:
@@ -430,12 +442,12 @@ def _find_patients(groups: Sequence[Group]) -> None:
     ids = [group.head.patient if group.head else "" for group in groups]
     known = {name: place for place, name in enumerate(sorted(set(ids)))} if len(set(ids) - {""}) > 1 else {}
     for place, (group, patient) in enumerate(zip(groups, ids, strict=True)):
-        folders = group.folder or group.images[0].folders
+        folders = group.own_folders
         for end in range(len(folders) + 1):
             by_folder[folders[:end]].add(known.get(patient, place) if patient else place)
             begins[folders[:end]].append(end > 0 and _begins(group, folders[end - 1]))
     for group in groups:
-        image, folders = group.images[0], group.folder or group.images[0].folders
+        image, folders = group.images[0], group.own_folders
         above = [folders[: place + 1] for place in range(len(folders))]
         several = [len(by_folder[folder]) > 1 for folder in above]
         at = next((place for place, folder in enumerate(above) if _is_patient(folder, begins, several[place])), None)
@@ -571,7 +583,7 @@ def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:
     ways: tuple[Callable[[Placed], str], ...] = (
         described,
         lambda image: image.entities or described(image),
-        lambda image: "_".join((*image.folders[above:], described(image))),  # pre/flair and orig/flair
+        lambda image: "_".join(filter(None, (*image.folders[above:], image.part(*names)))),  # pre/flair and orig/flair
         lambda image: image.item.key.replace("/", "_"),
     )
     found = ({way(image): image for image in images} for way in ways)

@@ -135,7 +135,7 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
         BadInput: images of the site are of several modalities.
     """
     heads = [_read_head(case) for case in site.cases]
-    own = [case.patient.removeprefix(f"{site.name}-") for case in site.cases]
+    own = [_own(site, case) for case in site.cases]
     stated: list[dict[Origin, str]] = []
     for case, head, name in zip(site.cases, heads, own, strict=True):
         relative = case.image.relative_to(source) if case.image.is_relative_to(source) else case.image
@@ -171,7 +171,7 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
     if len(modalities) > 1:
         counts = ", ".join(f"{name} of {count} cases" for name, count in modalities.most_common())
         raise BadInput(f"site {site.name}: images of several modalities ({counts}); prepare each apart")
-    patients = sorted({case.patient.removeprefix(f"{site.name}-") for case in cases})
+    patients = sorted({_own(site, case) for case in cases})
     if similar := similar_names(patients):
         few = "; ".join(", ".join(group[:4]) for group in similar[:MAX_NAMED])
         remarks.append(
@@ -179,6 +179,26 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
             f"{'; ...' if len(similar) > MAX_NAMED else ''}): name patients with --patient-table if a group is one"
         )
     return replace(site, cases=tuple(cases), remarks=(*site.remarks, *remarks))
+
+
+def note_shared_patients(sites: Sequence[RawSite]) -> list[RawSite]:
+    """Return the sites with a remark on PatientIDs of DICOM headers that several of them have."""
+    ids = {site.name: {_own(site, case) for case in site.cases if case.patient_from == Origin.DICOM} for site in sites}
+    noted = []
+    for site in sites:
+        shared = {name for other, names in ids.items() if other != site.name for name in names & ids[site.name]}
+        few = ", ".join(sorted(shared)[:MAX_NAMED])
+        others = ", ".join(other for other, names in ids.items() if other != site.name and names & shared)
+        text = (
+            f"{len(shared)} PatientID(s) are also at {others}, such as {few}: if they are the same people, keep each "
+            "at one site"
+        )
+        noted.append(replace(site, remarks=(*site.remarks, *[text] * bool(shared))))
+    return noted
+
+
+def _own(site: RawSite, case: RawCase) -> str:
+    return case.patient.removeprefix(f"{site.name}-")
 
 
 def _drop_nobody(stated: Sequence[dict[Origin, str]]) -> tuple[list[dict[Origin, str]], list[str]]:

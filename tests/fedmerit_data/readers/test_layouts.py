@@ -556,6 +556,28 @@ def test_refusal_names_a_table_that_names_the_files(tmp_path):
     assert f"list.csv names these files: --pairs {tmp_path / 'list.csv'} reads it" in str(refused.value)
 
 
+@pytest.mark.parametrize("folder", ["", "images/", "A/", "A/images/"])
+def test_find_sites_takes_a_folder_for_each_channel(tmp_path, folder):
+    masks = f"{folder.removesuffix('images/')}masks"
+    for who in ("P0", "P1", "P2"):
+        save_nifti(tmp_path / "raw" / masks / f"{who}.nii", box())
+        for number, name in enumerate(("T1", "T2w", "FLAIR")):
+            save_nifti(tmp_path / "raw" / f"{folder}{name}" / f"{who}.nii", volume(number))
+    for channels, expected in ((("t2", "t1"), ["T2w", "T1"]), (3, ["FLAIR", "T1", "T2w"])):
+        (site,) = generic.generic_kind(channels=channels).find_sites(tmp_path / "raw")
+        assert site.name == ("A" if "A" in folder else "raw")
+        assert [case.patient for case in site.cases] == [f"{site.name}-P{number}" for number in range(3)]
+        assert [[part.path.parent.name for part in case.parts] for case in site.cases] == [expected] * 3
+
+
+def test_find_sites_leaves_out_masks_of_objects_and_results_beside_those_of_a_class(tmp_path):
+    for folder in ("JPEGImages", "SegmentationClass", "SegmentationObject"):
+        save_png(tmp_path / folder / "p.png", np.eye(8, dtype=np.uint8))
+    (site,) = generic.find_sites(tmp_path)
+    assert site.left_out == (("SegmentationObject/p.png", "in a folder without masks"),)
+    assert site.cases[0].label.parent.name == "SegmentationClass"
+
+
 def channels_of(root, wanted):
     kind = generic.generic_kind(channels=tuple(wanted))
     return [[part.path.name for part in case.channels] for site in kind.find_sites(root) for case in site.cases]

@@ -13,7 +13,13 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.check import examine
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
-from fedmerit_data.readers.patients import assign_sites, identify_patients, read_lookup, similar_names
+from fedmerit_data.readers.patients import (
+    assign_sites,
+    identify_patients,
+    note_shared_patients,
+    read_lookup,
+    similar_names,
+)
 
 
 def dicom(path, patient, modality="MR"):
@@ -232,3 +238,16 @@ def test_pictures_numbered_as_slices_or_frames_are_of_the_patient_that_their_nam
     cases = tuple(RawCase(name, f"A-{name}", tmp_path / f"{name}.png", tmp_path / name) for name in names)
     known = identify_patients(RawSite("A", cases), {}, None, tmp_path)
     assert [case.patient for case in known.cases] == ["A-P1", "A-P1", "A-P2", "A-P2"]
+
+
+def test_patient_ids_of_several_sites_get_a_remark(tmp_path):
+    cases = {name: RawCase("p", f"{name}-{who}", None, None, patient_from=Origin.DICOM) for name, who in IDS.items()}
+    north, south, west = note_shared_patients([RawSite(name, (case,)) for name, case in cases.items()])
+    assert north.remarks == (
+        "1 PatientID(s) are also at south, such as 4711: if they are the same people, keep each at one site",
+    )
+    assert "also at north" in south.remarks[0]
+    assert west.remarks == ()
+
+
+IDS = {"north": "4711", "south": "4711", "west": "4712"}

@@ -149,7 +149,7 @@ def test_a_model_that_does_not_say_what_it_is_fed(own_run, sites):
     assert open_predictor(own_run, sites=sites, device="cpu").preprocessing.field_of_view == fed["field_of_view"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("scan.txt", "expected .nii"), ("none.nii", "not found")])
+@pytest.mark.parametrize(("name", "message"), [("scan.txt", "expected one of .nii"), ("none.nii", "not found")])
 def test_what_is_no_image_is_named(predictor, tmp_path, name, message):
     if name == "scan.txt":
         (tmp_path / name).write_text("no image")
