@@ -232,8 +232,8 @@ QUESTIONS: Mapping[str, str] = {
     ),
     "importance unproven": "the importance of neurons, by which submodels were allocated: only the server has it",
     "absence unproven": (
-        "why the ledger has nothing of {site} in {rounds} ({found}): its log has no task of that, and nobody signs "
-        "what does not come"
+        "why the ledger has nothing of {site}, or not all, in {rounds} ({found}): its log has no task of that, and "
+        "nobody signs what does not come"
     ),
     "organisations unproven": (
         "the organisations of {site}: the ledger has no certificates of theirs that an authority has issued"

@@ -77,9 +77,10 @@ def replay_rounds(
         if SERVER in all_raters(records) and not info["plan"].get("server_images"):
             first = next(one for one in records if any(SERVER in by for by in one.inputs.ratings.values()))
             report(make_finding("server images", at(ledger, first.round + 1), round=first.round))
-        if records[-1].of != info["plan"]["rounds"]:
-            values = {"found": records[-1].of, "expected": info["plan"]["rounds"]}
-            report(make_finding("planned rounds", at(ledger, len(records)), **values))
+        for record in records:
+            if record.of != info["plan"]["rounds"]:
+                values = {"found": record.of, "expected": info["plan"]["rounds"]}
+                report(make_finding("planned rounds", at(ledger, record.round + 1), **values))
         replay = Replay(info, records, sites)
         for record in records:
             line = at(ledger, record.round + 1)
@@ -236,8 +237,10 @@ def _remembers(before: PlayedRound, line: Line, log: SiteLog) -> bool:
 def _compare_reported(played: PlayedRound, line: Line, log: SiteLog, report: Report) -> None:
     (number, entry), site, reports = line, log.site, played.inputs.reports
     where, row = at(log.path, number), played.sites.index(site)
+    unknown = torch.full((len(played.sites),), math.nan, dtype=torch.float64)
     logged: dict[str, tuple[float | None, Tensor]] = {"images": (entry.images, reports.num_samples[row])}
-    logged |= {name: (entry.values.get(name), values[row]) for name, values in reports.values.items()}
+    for name in dict.fromkeys((*reports.values, *entry.values)):
+        logged[name] = entry.values.get(name), reports.values.get(name, unknown)[row]
     if "update" in entry.step and played.inputs.size:
         assert reports.products is not None
         logged["squared norm of the update"] = entry.step["update"], reports.products[row, row]
@@ -245,8 +248,9 @@ def _compare_reported(played: PlayedRound, line: Line, log: SiteLog, report: Rep
         report(make_finding("not encrypted", played.line, site=site, round=played.record.round, log=where))
     for quantity, (measured, recorded) in logged.items():
         _require_logged(report, played, float(recorded), measured, quantity, site, where)
-    for name, recorded_pairs in reports.pairs.items():
-        for peer, recorded_pair in zip(played.sites, recorded_pairs[row].tolist(), strict=True):
+    for name in dict.fromkeys((*reports.pairs, *entry.pairs)):
+        recorded_pairs = reports.pairs[name][row] if name in reports.pairs else unknown
+        for peer, recorded_pair in zip(played.sites, recorded_pairs.tolist(), strict=True):
             measured = entry.pairs.get(name, {}).get(peer)
             _require_logged(report, played, recorded_pair, measured, f"{name} of {peer} in the report", site, where)
 

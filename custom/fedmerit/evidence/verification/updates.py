@@ -72,7 +72,8 @@ def compare_ratings(
 ) -> Iterator[Finding]:
     """Yield the rounds in which a site rated models and the ledger has not that this counted.
 
-    If the site signs its log, that is a dispute, and reported.
+    If the site signs its log, that is a dispute, and reported. Also yielded are rounds in which the site took part, and
+    the ledger says why something of it did not count, of which its log has nothing.
 
     Raises:
         Contradiction: a record has a rating that the site did not give.
@@ -86,6 +87,9 @@ def compare_ratings(
         if any(not digests.intersection(counted) for digests in answers.values()):
             discarded.append(record)
     yield from _list_discarded("rating discarded", discarded, ledger, log, "its evaluations of that round", report)
+    refused = [record for record in records if log.site in record.rejected and log.site in record.participants]
+    for reason, rounds in _by_reason([record for record in refused if record not in discarded], log.site).items():
+        yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
 
 
 def compare_rated_models(records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop) -> None:

@@ -280,3 +280,37 @@ def test_models_rated_on_another_split_are_contradicted(made, kits):
 
     kinds = {one.kind for one in examined(made("fedce", spoil, **RATED, aside=True), kits).faults}
     assert kinds == {"other models rated"}
+
+
+def written_otherwise(change):
+    """A server that writes round 1 into its ledger otherwise than it was, from the start: all heads are of that."""
+
+    def spoil(federation):
+        append = federation.recorder.ledger.append
+
+        def write(record):
+            changed = json.loads(json.dumps(record))
+            if changed["round"] == 1:
+                change(changed)
+            return append(changed)
+
+        federation.recorder.ledger.append = write
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("change", "faults", "questions"),
+    [
+        (lambda record: record.update(of=4), {"planned rounds"}, set()),
+        (lambda record: record["inputs"]["values"].pop("cosine"), {"reported"}, set()),
+        (lambda record: record["rejected"].update(site1="late"), set(), {"absence unproven"}),
+        (lambda record: record["inputs"]["scores"]["site1"].update(site2=0.5), {"measured otherwise"}, set()),
+        (lambda record: record["inputs"].update(size=3), set(), {"updates unread"}),
+    ],
+)
+def test_record_that_the_server_writes_otherwise_never_shows_all(made, kits, change, faults, questions):
+    found = examined(made("fedce", written_otherwise(change), **RATED), kits)
+    assert {one.kind for one in found.faults} >= faults
+    assert {one.kind for one in found.unproven} >= questions
+    assert bool(found.faults) == bool(faults)

@@ -155,8 +155,8 @@ def test_what_was_trained_and_did_not_count_is_reported_with_the_ledgers_reason(
 def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
     away = own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})
     assert list(map(str, find_discarded_updates(LEDGER, TAKEN, away))) == [  # nothing shows that it was asked
-        f"why the ledger has nothing of A in round {number} ({reason}): its log has no task of that, and nobody signs "
-        "what does not come"
+        f"why the ledger has nothing of A, or not all, in round {number} ({reason}): its log has no task of that, and "
+        "nobody signs what does not come"
         for number, reason in ((2, "not finite"), (3, "no reply"), (4, "nothing of it"))
     ]
     assert not list(
