@@ -3,66 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from fedmerit.evidence.verification.findings import Finding
-
-# Contradictions within what the server signs: its ledger, and the outcome that follows from the inputs in it.
-OF_SERVER = (
-    *(
-        "round number",
-        "number of rounds",
-        "update without start",
-        "model swapped",
-        "departures",
-        "no outcome",
-        "outcome",
-    ),
-    *(
-        "organisation",
-        "impossible sharing",
-        "impossible count",
-        "impossible products",
-        "planned rounds",
-        "server images",
-        "cases",
-        "measured otherwise",
-        "model of weights",
-        "closed early",
-        "emptied ledger",
-        "missing records",
-    ),
-    "closing of another ledger",
-)
-# A site's log against the server's files.
-OF_LOG = (
-    *(
-        "update not in log",
-        "other update",
-        "enrolment",
-        "enrolment left out",
-        "rating not in log",
-        "reported",
-        "rating",
-        "unworked verdict",
-    ),
-    *("other ledger", "no head", "head signature", "unsigned other closing", "closed again", "answer left out"),
-    *("measurements", "measurements lacking", "num_samples", "other plan"),
-    *("rating details", "rated models", "projected step", "not encrypted", "values", "other models rated"),
-)
-# Files of the run folder that the closing record covers.
-OF_RESULTS = (
-    *("result", "extra result", "enrolled cases", "rows", "counts lacking", "no counts", "dice", "unknown site"),
-    *("unknown row", "matrix", "matrix sites", "no matrix", "mixed runs", "other run", "plan", "not of the plan"),
-    *("beyond the plan", "model", "missing model", "model of the round", "no network"),
-)
-CHANGED_AFTER = (
-    "changed file",
-    "missing file",
-    "added file",
-    "missing results",
-    "missing run.json",
-    "missing closing",
-    "kept",
-)
+from fedmerit.evidence.verification.findings import CHANGED_AFTER, OF_LOG, OF_RESULTS, OF_SERVER, Finding
 
 
 @dataclass(frozen=True)

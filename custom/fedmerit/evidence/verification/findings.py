@@ -18,18 +18,16 @@ ADDED = "it was put in: take the file from somebody who got it when the run ende
 WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
 TAKE = "take the file from somebody who got it when the run ended"
 
-CONTRADICTIONS: Mapping[str, str] = {
-    # the ledger
+# Contradictions by whose signatures show whom to be wrong, as `Signatures` has it.
+OF_SERVER: Mapping[
+    str, str
+] = {  # within what the server signs: its ledger, and the outcome that follows from the inputs in it
     "missing records": (
         "{where}: holds {found} records, but {checkpoint} stands at {expected} complete rounds; records were removed "
         "or put in at its end"
     ),
     "emptied ledger": "{where}: holds no record, and {found} is of a run that ended; its records were removed",
     "closed early": "{where}: holds {found} of {expected} rounds, and {closing} ends the run",
-    "missing closing": "{where}: file not found; {because}",
-    "missing results": "{where}: file not found; every run that came to its end has one",
-    "missing run.json": "{where}: file not found; {ledger}, line 1, names its plan",
-    "unsigned ledger": "{where}: it is not signed{because}",
     "round number": "{where}: is of round {found}, expected {expected}",
     "number of rounds": "{where}: is of round {round} of {found}, expected more rounds than that",
     "update without start": "{where}: began lacks {site}, which has an update; expected what it began with",
@@ -50,9 +48,6 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: the inner products of {quantity} are of no vectors: the least eigenvalue of their matrix is "
         "{found:.3g}"
     ),
-    "not encrypted": (
-        "{where}: has no updates, as if they had been encrypted; by {log}, {site} sent its update in the clear"
-    ),
     "planned rounds": (
         "{where}: is of a run of {found} rounds; the plan, whose digest every site's log has, has {expected}"
     ),
@@ -63,14 +58,8 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: has ratings by the server on images of its own; the plan, whose digest every site's log has, names "
         "none: the server invented them"
     ),
-    "chain": "{found}",
     "cases": (
         "{where}: {quantity} of {site}: {found}, expected {expected}, which follows from the cases that sites enrolled"
-    ),
-    # kept updates
-    "kept": (
-        "{where}: {quantity} of {site} in round {round} is {found}, expected {expected}, by {ledger}: the file was "
-        "changed, or is of another run"
     ),
     "measured otherwise": (
         "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, which follows from the updates "
@@ -80,19 +69,21 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: the model after round {round} is not that which the updates give by the recorded weights: it differs "
         "by {found:.3g} of its length"
     ),
+    "closing of another ledger": "{where}: is of a ledger that ended with {found}, this one ends with {expected}",
+}
+OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
+    "not encrypted": (
+        "{where}: has no updates, as if they had been encrypted; by {log}, {site} sent its update in the clear"
+    ),
     "other models rated": (
         "{where}: {site} rated other models ({quantity}) in round {round} than follow from the updates: {log} has the "
         "digest of its task"
     ),
-    # a site's log
     "answer left out": (
         "{where}: has nothing of {site} in round {round} ({found}); {log}, signed by the site, has {quantity}: the "
         "server left it out, or it came too late or unusable"
     ),
     "enrolment left out": "{where}: has no enrolment of {site}, which took part; {log} has one",
-    "second log": "{where}: is a second log of {site}; give one of each site",
-    "missing log": "{where}: file not found; expected the site_log.jsonl of a site's workspace",
-    "several sites": "{where}: holds the log of {found} sites, expected that of one",
     "update not in log": "{where}: holds an update of {site}, but {log} has none in round {round}",
     "other update": "{where}: the {quantity} of {site} is {found}, {log} says {expected}",
     "enrolment": "{where}: {site} enrolled other cases, or another number of them, than {log} has in round {round}",
@@ -114,43 +105,21 @@ CONTRADICTIONS: Mapping[str, str] = {
         "{where}: verdict against {site} from round {round} on: by its scores it did not work in {rounds}; {log} "
         "shows work there (chance without work: {found:.0e}): one is untrue"
     ),
-    "peer model": "{where}: {who} {verb} model {found}{of} in round {round}, but {log}{expected}",
-    # statements of auditors
-    "audit signature": "{where}: its signature is not that of its certificate; it was changed, or invented",
-    "audit of another run": "{where}: is of site {found} or of another plan, expected {site} and the plan of this run",
-    "audit of other steps": (
-        "{where}: round {round}: other steps than those that {log} and the ledger draw for {site}; have them repeated "
-        "again with this run folder"
-    ),
-    # heads
-    "two ledgers": (
-        "two ledger heads for round {round}: {where}, says that the ledger ended with {expected}; {other}, with "
-        "{found}; {because}"
-    ),
     "no head": "{where}: not a record of a site's log; it lacks ledger, the server's head",
     "other ledger": "{where}: the server said its ledger ended with {found}; {expected}{because}",
     "head signature": "{where}: what it has for the server's signature is none of the server's for that",
-    "invented log end": (
-        "{where}: has for the end of the log of {site} {found}, which {site} did not sign in that round of this run: "
-        "{because}; this does not accuse {site}"
-    ),
-    "cut log": (
-        "{where}: {site} signed that its log ended with {expected} ({ledger}){because}, and its log lacks that "
-        "record: it was cut, lost or rewritten at the site"
-    ),
-    # the closing record
-    "closing signature": "{where}: {found}; it was written or changed by somebody else",
-    "signatures removed": "{where}: is signed, and the ledger is not; its signatures were removed",
-    "closing of another ledger": "{where}: is of a ledger that ended with {found}, this one ends with {expected}",
-    "missing file": "{where}: is missing; {closing} lists it",
-    "changed file": "{where}: was changed after the run; {closing} has another SHA-256",
-    "added file": "{where}: was put there after the run; {closing} does not list it",
     "unsigned other closing": (
         "{where}: says that the run was closed otherwise than {closing}, and has no signature of the server's for "
         "that: the log was changed, or the server did not sign what it sent"
     ),
     "closed again": "{where}: {found}; by {log}, {site} noted another when the run ended{because}",
-    # results.csv
+    "measurements lacking": (
+        "{where}: lacks {split} measurements of {site} in round {round}; {log} has what it answered"
+    ),
+    "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
+    "other plan": "{where}: {site} trained by another plan than {run} holds",
+}
+OF_RESULTS: Mapping[str, str] = {  # files of the run folder that the closing record covers
     "mixed runs": "{where}: holds rows of {quantity} {found} and {expected}, expected those of one run",
     "other run": "{where}: is of {quantity} {found}, {run} of {expected}",
     "result": "{where}: {quantity} of {site} in round {round} is {found}, the ledger has {expected}",
@@ -171,17 +140,9 @@ CONTRADICTIONS: Mapping[str, str] = {
     "unknown row": (
         "{where}: has {quantity} of {site} in round {round}{cell}, which no run of {expected} rounds writes; " + ADDED
     ),
-    "unreadable results": "{where}: not readable as results ({found}); {expected}",
     "no matrix": "{where}: no matrix of Dice by site and model; " + TAKE,
     "matrix sites": "{where}: {site} is in it, or in the tests of {table}, and not in both; " + TAKE,
     "matrix": "{where}: Dice of {model} at {site} is {found}, {table} gives {expected}; " + TAKE,
-    "measurements lacking": (
-        "{where}: lacks {split} measurements of {site} in round {round}; {log} has what it answered"
-    ),
-    "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
-    "reported number": "{where}: {quantity} of {site} in round {round} is {found:g}, {log} has {expected:g}",
-    # plan and models
-    "other plan": "{where}: {site} trained by another plan than {run} holds",
     "plan": "{where}: its plan is not that which {ledger}, line 1, names; " + TAKE,
     "no network": "{where}: its plan has no network; " + TAKE,
     "not of the plan": "{where}: {quantity} is not what the run's plan has; " + TAKE,
@@ -190,6 +151,49 @@ CONTRADICTIONS: Mapping[str, str] = {
     "missing model": "{where}: is missing; {ledger} has a digest of it",
     "model of the round": "{where}: is not {expected} of {ledger}, whose digest is another; " + REPLACED,
 }
+CHANGED_AFTER: Mapping[str, str] = {  # files that anybody with the run folder could have changed since
+    "missing closing": "{where}: file not found; {because}",
+    "missing results": "{where}: file not found; every run that came to its end has one",
+    "missing run.json": "{where}: file not found; {ledger}, line 1, names its plan",
+    "kept": (
+        "{where}: {quantity} of {site} in round {round} is {found}, expected {expected}, by {ledger}: the file was "
+        "changed, or is of another run"
+    ),
+    "missing file": "{where}: is missing; {closing} lists it",
+    "changed file": "{where}: was changed after the run; {closing} has another SHA-256",
+    "added file": "{where}: was put there after the run; {closing} does not list it",
+}
+OTHERS: Mapping[str, str] = {  # of which the signatures say more, or nothing
+    "unsigned ledger": "{where}: it is not signed{because}",
+    "chain": "{found}",
+    "second log": "{where}: is a second log of {site}; give one of each site",
+    "missing log": "{where}: file not found; expected the site_log.jsonl of a site's workspace",
+    "several sites": "{where}: holds the log of {found} sites, expected that of one",
+    "peer model": "{where}: {who} {verb} model {found}{of} in round {round}, but {log}{expected}",
+    "audit signature": "{where}: its signature is not that of its certificate; it was changed, or invented",
+    "audit of another run": "{where}: is of site {found} or of another plan, expected {site} and the plan of this run",
+    "audit of other steps": (
+        "{where}: round {round}: other steps than those that {log} and the ledger draw for {site}; have them repeated "
+        "again with this run folder"
+    ),
+    "two ledgers": (
+        "two ledger heads for round {round}: {where}, says that the ledger ended with {expected}; {other}, with "
+        "{found}; {because}"
+    ),
+    "invented log end": (
+        "{where}: has for the end of the log of {site} {found}, which {site} did not sign in that round of this run: "
+        "{because}; this does not accuse {site}"
+    ),
+    "cut log": (
+        "{where}: {site} signed that its log ended with {expected} ({ledger}){because}, and its log lacks that "
+        "record: it was cut, lost or rewritten at the site"
+    ),
+    "closing signature": "{where}: {found}; it was written or changed by somebody else",
+    "signatures removed": "{where}: is signed, and the ledger is not; its signatures were removed",
+    "unreadable results": "{where}: not readable as results ({found}); {expected}",
+    "reported number": "{where}: {quantity} of {site} in round {round} is {found:g}, {log} has {expected:g}",
+}
+CONTRADICTIONS: Mapping[str, str] = {**OF_SERVER, **OF_LOG, **OF_RESULTS, **CHANGED_AFTER, **OTHERS}
 
 QUESTIONS: Mapping[str, str] = {
     "sharing unproven": (

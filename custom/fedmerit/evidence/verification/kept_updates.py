@@ -202,6 +202,8 @@ class _Comparison:
         shapes = kept.sent.shape, kept.received.shape[-1], kept.after.shape[-1]
         if shapes != ((n, (size := self.record.inputs.size)), size, size):
             raise ValueError(f"round {record.round}: updates of other shapes than (sites, size) = ({n}, {size})")
+        if {kept.sent.dtype, kept.received.dtype, kept.after.dtype} != {torch.float32}:  # many have one digest
+            raise ValueError(f"round {record.round}: numbers of another type than float32")
         rows = {site: row for row, site in enumerate(sites)}
         checks = [("update", site, kept.sent[rows[site]], sent) for site, sent in record.updates.items()]
         received, after = kept.received.expand(n, -1), kept.after.expand(n, -1)

@@ -249,6 +249,7 @@ def test_kept_rounds_name_the_tasks_of_raters(honest):
         lambda kept: kept.update(rated={}),
         lambda kept: kept.update(sent=kept["sent"][:1]),
         lambda kept: kept.update(sent="updates"),
+        lambda kept: kept.update(sent=kept["sent"].double() + 1e-12),
         lambda kept: kept.update(received=kept["received"].double()[None, None]),
         lambda kept: kept.pop("after"),
         lambda kept: kept.update(after=kept["after"].clone().fill_(float("nan"))),
