@@ -242,8 +242,9 @@ def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):
     steps = build().observation(ASKED, admission_of(admitted(2.0, None, 3.0)), EQUAL)
     cedar = said(20, 60)
-    found, (exchange,) = run_through(steps, {"Cedar": cedar})
+    (found, tasks), (exchange,) = run_through(steps, {"Cedar": cedar})
     assert found == [None, None, cedar]
+    assert tasks == exchange.tasks
     assert {site: task.split for site, task in exchange.tasks.items()} == dict.fromkeys(
         ("Alder", "Cedar"), "validation"
     )
