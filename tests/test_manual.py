@@ -13,9 +13,9 @@ import pytest
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TRAINS = re.compile(r"fedmerit (?:run|compare) ")
-# What a reader has and this machine has not, by a word of the block.
-ELSEWHERE = ("KIT", "make install", "scan.nii.gz")
+TRAINS = re.compile(r"fedmerit (?:run|compare|value (?:leave-one-out|shapley)|lab (?:run|attacks)) ")
+# What a reader has and this machine has not, by a word of the block; and a listing.
+ELSEWHERE = ("KIT", "make install", "scan.nii.gz", "DOWNLOAD", "HOST", "ws/", "benchmarks/", "IMAGES/Basel")
 SMALLER = {r"--size \d+": "--size 32", r"--seeds 0,1,2": "--seeds 0,1", r"--into 5": "--into 3"}
 PLACEHOLDERS = {
     "README.md": {},
@@ -23,6 +23,11 @@ PLACEHOLDERS = {
     "partitions.md": {},
     "models.md": {"RUN": "runs/fedce-0"},
     "report.md": {"RUN...": "runs/fedce-0 runs/standalone-0", "NAME": "site1"},
+    "tutorial.md": {},
+    "running.md": {"DIR": "comparison"},
+    "add_method.md": {},
+    "free_riders.md": {"site4": "site3", "from=5": "from=1"},
+    "valuation.md": {"RUN...": "run local", "RUN": "run"},
 }  # fmt: skip
 
 
@@ -74,8 +79,15 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", PLACEHOLDERS)
 def test_commands_of_a_page_run_to_their_end(page: str, hospitals: Path, tmp_path: Path) -> None:
     folder = tmp_path / "reader"
-    for part in ["IMAGES"] if page == "README.md" else ["sites", "runs"]:
+    for part in ["IMAGES"] if page in ("README.md", "tutorial.md") else ["sites", "runs"]:
         shutil.copytree(hospitals / part, folder / part)
     script = commands(page, PLACEHOLDERS[page])
+    if re.search(r"prepare synthetic-\S+ --out sites\b", script):  # the page makes its own
+        shutil.rmtree(folder / "sites")
+    if mine := re.search(r"FEDMERIT_PARTS=(\S+)", script):
+        (python,) = [
+            text for language, text in BLOCK.findall((ROOT / "docs" / page).read_text()) if language == "python"
+        ]
+        (folder / mine[1]).write_text(python)
     assert "fedmerit" in script
     run(folder, script)

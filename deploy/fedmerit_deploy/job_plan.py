@@ -230,9 +230,10 @@ def _training(config: RunConfiguration) -> str:
 
 def _images(config: RunConfiguration, images: TrainingImages | None) -> str:
     training, there = config.training, images_per_round(config, images)
-    work = f"{training.steps} steps" if training.steps else f"{training.epochs} pass(es) over all training images"
+    passes = "a pass" if training.epochs == 1 else f"{training.epochs} passes"
+    work = f"{training.steps} steps" if training.steps else f"{passes} over all training images in steps"
     behind = "all training images of the site" if there is None else f"{there} different training images"
-    return f"{work} of {training.batch_size} images a round: an update is of {behind}"
+    return f"each round {work} of {training.batch_size} images: an update is of {behind}"
 
 
 def _parts(parts: Iterator[tuple[str, str]]) -> str:

@@ -135,7 +135,7 @@ def _surroundings(x: Array, y: Array, z: Array, height: float, scanner: Scanner,
     return signal
 
 
-def _solid(x: Array, y: Array, z: Array, width: float, depth: float, height: float) -> Array:
+def _solid(x: Array, y: Array, z: Array, width: float | Array, depth: float | Array, height: float) -> Array:
     """Return below 1 inside the ellipsoid of these half axes, 1 on its surface."""
     return np.sqrt((x / width) ** 2 + (y / depth) ** 2 + (z / height) ** 2)
 

@@ -26,7 +26,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.server.models import ModelsAtSites
 from fedmerit.site.peers import find_givers, shares_with
 from fedmerit.trainers.factory import build_network
-from fedmerit.trainers.monai.local_training import ModelExchange
+from fedmerit.trainers.monai.local_round import ModelExchange
 
 # Who shares with whom
 

@@ -33,7 +33,7 @@ from fedmerit.site.site import image_site
 from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.monai.evaluation import estimate_statistics
-from fedmerit.trainers.monai.local_training import LocalRound
+from fedmerit.trainers.monai.local_round import LocalRound
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit.trainers.monai.samples import Slices

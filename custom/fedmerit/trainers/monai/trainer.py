@@ -28,7 +28,7 @@ from fedmerit.schema.site_folder import Case, SiteFolder
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
 from fedmerit.trainers.monai.evaluation import Evaluations, estimate_statistics, evaluate_models, measure_importance
 from fedmerit.trainers.monai.final_model_selection import FinalModelSelector
-from fedmerit.trainers.monai.local_training import LocalRound
+from fedmerit.trainers.monai.local_round import LocalRound
 from fedmerit.trainers.monai.network_checks import require_compatible_images
 from fedmerit.trainers.monai.networks import working_network
 from fedmerit.trainers.monai.prediction import evaluate

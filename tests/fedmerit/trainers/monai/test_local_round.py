@@ -15,7 +15,8 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.factory import initial_network
 from fedmerit.trainers.memory import Memory, MemoryFolder
-from fedmerit.trainers.monai.local_training import LocalRound, learning_rate, train
+from fedmerit.trainers.monai.local_round import LocalRound
+from fedmerit.trainers.monai.local_training import learning_rate, train
 from fedmerit.trainers.monai.neurons import count, owners
 from fedmerit.trainers.monai.samples import build_samples
 
@@ -127,7 +128,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_reported
     listening = replace(
         here, method=method, can=capabilities(method), task=replace(here.task, peers=peers), validation_dice=dice
     )
-    with TestCase().assertLogs("fedmerit.trainers.monai.local_training") as logged:
+    with TestCase().assertLogs("fedmerit.trainers.monai.local_round") as logged:
         learned = listening.learn(received, None)
     assert "round 1: site3 is not available: PeerModel.parameters: shape" in logged.output[0]
     assert (method.view.round, method.view.weights, method.training) == (1, {"site2": 0.5}, False)

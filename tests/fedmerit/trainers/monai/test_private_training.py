@@ -16,7 +16,8 @@ from fedmerit.schema.configuration.settings import Privacy
 from fedmerit.schema.messages import Task
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.factory import initial_network
-from fedmerit.trainers.monai.local_training import LocalRound, build_loss
+from fedmerit.trainers.monai.local_round import LocalRound
+from fedmerit.trainers.monai.local_training import build_loss
 from fedmerit.trainers.monai.private_training import KeyStream, PrivateTraining
 from fedmerit.trainers.monai.samples import build_samples
 from fedmerit.trainers.monai.trainer import ImageTrainer
