@@ -5,13 +5,14 @@ beyond forecasts, the models after a round, and those that sites rated, whose ta
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedmerit.contract import flat
 from fedmerit.contract.capabilities import Candidates
 from fedmerit.contract.method import Layout, Outcome, Reports, part_products
 from fedmerit.contract.observers import RoundView
@@ -102,8 +103,6 @@ class KeptReplay(Replay):
         self.observed: dict[str, tuple[Candidates, Tensor]] = {}  # likewise, by observer: models and coalitions
 
     def _first_model(self, size: int) -> Tensor:
-        from fedmerit.contract import flat
-
         return flat.get_parameters(self.network)
 
     def _layout(self, network: Network, n: int) -> Layout:
@@ -170,7 +169,6 @@ class _Comparison:
     logs: Sequence[SiteLog]
     values: Mapping[tuple[str, int, str], Mapping[str, float | None]]
     report: Report
-    names: list[str] = field(default_factory=list)
 
     def compare(self) -> bool:
         """Compare all of the round; return False if its file is not that of the ledger: later ones follow from it."""
@@ -189,6 +187,10 @@ class _Comparison:
         models = {**self.replay.candidates, **{name: one for name, (one, _) in self.replay.observed.items()}}
         for what, candidates in models.items():
             self._compare_rated(what, candidates, scale)
+        for site, number, observer in self.values:
+            if number == record.round and observer not in self.replay.observed:
+                place = {"site": site, "round": number, "quantity": observer, "found": "rows that no plan asks for"}
+                self.report(make_finding("values", self.run / OBSERVED, **place, log="the plan"))
         self.replay.models = kept.after
         return True
 
@@ -210,9 +212,9 @@ class _Comparison:
         checks += [("model before", site, received[rows[site]], began) for site, began in record.began.items()]
         checks += [("model after", site, after[rows[site]], ended) for site, ended in record.ended.items()]
         checks += [] if record.ended else [("model after", join_names(sites), kept.after, record.model)]
-        known: dict[int, str] = {}  # a common model is digested once
+        known: dict[tuple[int, int], str] = {}  # a common model is digested once
         for quantity, site, tensor, expected in checks:
-            place = tensor.data_ptr()
+            place = tensor.data_ptr(), tensor.numel()
             known[place] = found = known.get(place) or digest(tensor)
             if found != expected:
                 values = {"quantity": quantity, "found": found, "expected": expected, "ledger": self._where}
@@ -274,6 +276,8 @@ class _Comparison:
         heard = False
         for log in self.logs:
             task = kept.task_of(log.site)
+            if task is None and self._uses(what, log.site):
+                raise ValueError(f"round {number}: lacks the task of {log.site} for the models of {what}")
             if task is None:
                 continue
             question = question_digest(task, task.models)
@@ -315,12 +319,12 @@ class _Comparison:
 
     def _compare_values(self, observer: str, log: SiteLog, asked: Sequence[LogEntry]) -> None:
         """Compare the coalitions in values.csv, in order, with those of the models that the site rated."""
-        rows = self.values.get((log.site, self.record.round, observer))
-        if rows is None:
-            return
+        rows = self.values.get((log.site, self.record.round, observer), {})
+        said = [entry.rating.dice for entry in asked if entry.rating is not None]
+        if not rows and not any(dice is not None for answer in said for dice in answer):
+            return  # of no case there is no row
         _, coalitions = self.replay.observed[observer]
         texts = ["+".join(compress(self.replay.sites, row)) or NOBODY for row in coalitions.tolist()]
-        said = [entry.rating.dice for entry in asked if entry.rating is not None]
         if list(rows) != texts or not any(are_same([*rows.values()], dice) for dice in said):
             place = {"site": log.site, "round": self.record.round, "quantity": observer}
             self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows.items()), log=log.path))

@@ -16,6 +16,7 @@ import fedmerit.server.recorder as recorder
 import fedmerit.server.run_guard as run_guard
 import fedmerit.server.server as server_half
 from fedmerit.contract.vectors import gram
+from fedmerit.errors import BadInput
 from fedmerit.guard.work import Known
 from fedmerit.schema.configuration.requirements import UPDATES
 from fedmerit.schema.configuration.run import read_plan
@@ -234,6 +235,23 @@ def test_values_of_other_coalitions_are_contradicted(made, kits, monkeypatch):
     assert faults_of(run, kits) == {"values": both}
 
 
+@pytest.mark.parametrize("how", ["of an observer that no plan has", "without those of a site"])
+def test_values_that_no_answer_gives_are_contradicted(made, kits, monkeypatch, how):
+    """Rows of another observer, made of true answers, would decide a payout; so would rows that are left out."""
+    observed = recorder.observed_rows
+
+    def changed(head, observer, sites, coalitions, answers, fold=None):
+        if how == "without those of a site":
+            return observed(head, observer, sites, coalitions, {"site2": answers["site2"]}, fold)
+        more = observed(head, "one_round", sites, coalitions, answers, fold)
+        return [*observed(head, observer, sites, coalitions, answers, fold), *more]
+
+    with monkeypatch.context() as lying:
+        lying.setattr(recorder, "observed_rows", changed)
+        run = made("fedavg", **PAYING, values=("multi_round",))
+    assert {one.kind for one in examined(run, kits).faults} == {"values"}
+
+
 def test_kept_rounds_name_the_tasks_of_raters(honest):
     run = honest("fedce", **RATED)
     rounds = list(read_kept_rounds(run, read_plan(run)))
@@ -247,6 +265,7 @@ def test_kept_rounds_name_the_tasks_of_raters(honest):
         lambda kept: kept.update(rated={"leave_one_out": {"task": {}, "statistics": {}}}),
         lambda kept: kept.update(rated=[]),
         lambda kept: kept.update(rated={}),
+        lambda kept: kept["rated"]["leave_one_out"]["statistics"].pop("site2"),
         lambda kept: kept.update(sent=kept["sent"][:1]),
         lambda kept: kept.update(sent="updates"),
         lambda kept: kept.update(sent=kept["sent"].double() + 1e-12),
@@ -283,15 +302,15 @@ def test_models_rated_on_another_split_are_contradicted(made, kits):
     assert kinds == {"other models rated"}
 
 
-def written_otherwise(change):
-    """A server that writes round 1 into its ledger otherwise than it was, from the start: all heads are of that."""
+def written_otherwise(change, round=1):
+    """A server that writes a round into its ledger otherwise than it was, from the start: all heads are of that."""
 
     def spoil(federation):
         append = federation.recorder.ledger.append
 
         def write(record):
             changed = json.loads(json.dumps(record))
-            if changed["round"] == 1:
+            if changed["round"] == round:
                 change(changed)
             return append(changed)
 
@@ -315,3 +334,46 @@ def test_record_that_the_server_writes_otherwise_never_shows_all(made, kits, cha
     assert {one.kind for one in found.faults} >= faults
     assert {one.kind for one in found.unproven} >= questions
     assert bool(found.faults) == bool(faults)
+
+
+def leaves(content, path=(), kind=()):
+    """By kind of place, with all sites alike, the first number or text of a record that stands there."""
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        found = {}
+        for name, inner in items:
+            alike = "#" if isinstance(name, int) or name in KIT_SITES else name
+            found = leaves(inner, (*path, name), (*kind, alike)) | found
+        return found
+    return {} if content is None or kind[0] in ("previous", "hash", "signature") else {kind: path}
+
+
+def another(value):
+    """A value of the same type."""
+    if isinstance(value, str):
+        return ("1" if value.startswith("0") else "0") + value[1:]
+    return value + 1 if isinstance(value, int) else 1.25 * value + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "more"), [("fedce", RATED), ("innovation", {**PAYING, "aside": True})])
+@pytest.mark.parametrize("round", [0, 1])
+def test_no_number_of_a_record_can_be_written_otherwise(made, honest, kits, method, more, round):
+    """Whatever a record holds, a server that writes another value from the start is not shown to be right."""
+    record = lines_of(honest(method, **more) / "ledger.jsonl")[round]
+    shown = []
+    for path in leaves(record).values():
+
+        def change(lines, path=path):
+            *folders, name = path
+            for folder in folders:
+                lines = lines[folder]
+            lines[name] = another(lines[name])
+
+        run = made(method, written_otherwise(change, round), **more)
+        try:
+            found = examined(run, kits)
+        except BadInput:  # no record at all
+            continue
+        shown += [] if found.faults or found.unproven else [path]
+    assert shown == []
