@@ -1,7 +1,6 @@
 """DICOM images: series of single slices, enhanced multi-frame files, X-rays; masks have a module of their own."""
 
 import struct
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 from pydicom.filereader import read_file_meta_info
 from pydicom.pixels.processing import apply_color_lut
 from pydicom.pixels.utils import get_expected_length, pixel_array
-from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000TransferSyntaxes
+from pydicom.uid import JPEG2000TransferSyntaxes
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.spatial.heads import has_preamble, is_dicom_file, read_head, with_preamble
+from fedmerit_data.spatial.heads import has_preamble, is_dicom_file, read_head, require_small, with_preamble
 from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
 # Tags that every slice has, with equal values in the whole series.
@@ -36,10 +35,8 @@ PLACE_TAGS = {
     "ImagePositionPatient": (3, "the place of the slice"),
     "PixelSpacing": (2, "the size of its pixels"),
 }
-MOST_INFLATED = 2**29  # bytes of a deflated file: its readers inflate it at once, whatever its headers say
 CODESTREAM = b"\xff\x4f\xff\x51"  # begins a JPEG 2000 image; its size follows, which need not be that of the header
 MOST_DECODED = 2**27  # numbers of such an image: GDCM takes memory for all that it states
-PREAMBLE, CHUNK = 144, 1 << 20  # bytes: before the group of the file's meta information ends; at a time
 # What distinguishes slices or frames at one place, in this order: times, b-values, echoes, phases of the heart.
 VOLUME_TAGS = (
     "TemporalPositionIdentifier",
@@ -73,20 +70,11 @@ class Regions:
 
 @contextmanager
 def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
-    """Turn errors of a damaged file into `BadInput`; so is one beyond `MOST_INFLATED` or `MOST_DECODED`."""
+    """Turn errors of a damaged file into `BadInput`; so is one too large."""
     with report_damage(path, what):
         old = not has_preamble(path) and is_dicom_file(path)
         stated = pydicom.Dataset() if old else read_file_meta_info(path)
-        if stated.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
-            inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-            with path.open("rb") as file:
-                file.seek(PREAMBLE + stated.FileMetaInformationGroupLength)
-                while not inflating.eof and (part := inflating.unconsumed_tail or file.read(CHUNK)):
-                    size += len(inflating.decompress(part, CHUNK))
-                    if size > MOST_INFLATED:
-                        raise BadInput(
-                            f"{path}: inflates to more than {MOST_INFLATED} bytes; store it without deflation"
-                        )
+        require_small(path, stated)
         if stated.get("TransferSyntaxUID") in JPEG2000TransferSyntaxes:
             for part in path.read_bytes().split(CODESTREAM)[1:]:
                 width, height, channels = struct.unpack_from(">4xII24xH", part.ljust(38, b"\0"))

@@ -18,6 +18,8 @@ from pydicom.uid import (
     ImplicitVRLittleEndian,
 )
 
+from fedmerit.errors import BadInput
+
 PREAMBLE, MAGIC = 128, b"DICM"
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")  # of a file without the preamble, little endian
 PIXELS = 0x7FE00010
@@ -27,7 +29,7 @@ TAGS = [
     "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence", "StructureSetROISequence",
 ]  # fmt: skip
 MASKS = ("SEG", "RTSTRUCT")  # modalities of files that mark regions
-MOST_INFLATED = 2**29  # bytes of a deflated file, which is inflated at once
+MOST_INFLATED, CHUNK = 2**29, 1 << 20  # bytes of a deflated file, whose readers inflate it at once; at a time here
 
 
 class Head(NamedTuple):
@@ -53,6 +55,8 @@ class Head(NamedTuple):
 def is_dicom_file(path: Path) -> bool:
     """Return whether the first bytes of a file are those of DICOM, with the preamble or without."""
     try:
+        if not path.is_file():  # a pipe might never end
+            return False
         with path.open("rb") as file:
             first = file.read(PREAMBLE + len(MAGIC))
     except OSError:
@@ -108,7 +112,8 @@ def read_head(path: Path) -> Head | None:
     if not is_dicom_file(path):
         return None
     try:
-        _require_small(path)
+        if has_preamble(path):
+            require_small(path, read_file_meta_info(path))
         file = pydicom.dcmread(path, force=True, specific_tags=TAGS, stop_before_pixels=True)
         modality = str(file.get("Modality") or "")
         frame, frames = file.get("FrameOfReferenceUID"), int(file.get("NumberOfFrames") or 1)
@@ -128,19 +133,17 @@ def read_head(path: Path) -> Head | None:
         return Head()
 
 
-def _require_small(path: Path) -> None:
-    """Raise `ValueError` if a deflated file inflates beyond `MOST_INFLATED`."""
-    if not has_preamble(path):
-        return
-    stated = read_file_meta_info(path)
+def require_small(path: Path, stated: Any) -> None:
+    """Raise `BadInput` if a deflated file inflates beyond `MOST_INFLATED`, by its ``stated`` meta information."""
     if stated.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
         return
-    inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+    inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
     with path.open("rb") as file:
         file.seek(PREAMBLE + 16 + stated.FileMetaInformationGroupLength)
-        inflating.decompress(file.read(), MOST_INFLATED)
-    if not inflating.eof:
-        raise ValueError("inflates beyond any file")
+        while not inflating.eof and (part := inflating.unconsumed_tail or file.read(CHUNK)):
+            size += len(inflating.decompress(part, CHUNK))
+            if size > MOST_INFLATED:
+                raise BadInput(f"{path}: inflates to more than {MOST_INFLATED} bytes; store it without deflation")
 
 
 def _text(file: Any, tag: str) -> str:

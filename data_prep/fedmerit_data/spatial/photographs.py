@@ -105,7 +105,7 @@ def _read_deep_tiff(path: Path) -> NDArray[Any] | None:
 
     `None` of any other file, and of one that tifffile does not decompress: its reader says what is wrong with it.
     """
-    if path.suffix.lower() not in TIFF:
+    if path.suffix.lower() not in TIFF or not path.is_file():
         return None
     try:
         with tifffile.TiffFile(path) as file:

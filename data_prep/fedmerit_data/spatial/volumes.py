@@ -40,7 +40,7 @@ META_PLACE = re.compile(
 MAX_PACKING = 1032  # voxels per stored byte: the highest compression of deflate
 MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damaged
 LFS_POINTER, MARK = b"version https://git-lfs", 64  # first bytes of a file that is not fetched; bytes looked at
-EXACT = 2**24  # up to which float32 has every whole number
+EXACT, MOST_EXACT = 2**24, 2**53  # up to which float32 and float64 have every whole number
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 BEGINS = {  # by the first bytes of NIfTI, which is not: kind and place of the number that says where voxels begin
@@ -137,7 +137,7 @@ def require_sane(path: Path, shape: Collection[int], stored: int | None = None) 
 def as_real(voxels: NDArray[Any]) -> NDArray[Any]:
     """Return voxels as float32, or as float64 if they are whole numbers that only these tell apart, as of an atlas."""
     is_wide = voxels.dtype.kind in "iuf" and voxels.dtype.itemsize > 2 and voxels.dtype != np.float32
-    exceeds = is_wide and voxels.size and max(-float(voxels.min()), float(voxels.max())) > EXACT
+    exceeds = is_wide and voxels.size and EXACT < max(-float(voxels.min()), float(voxels.max())) < MOST_EXACT
     return voxels.astype(np.float64 if exceeds else np.float32, copy=False)
 
 
@@ -371,6 +371,8 @@ def open_itk(path: Path) -> tuple[Any, bytes, Path]:
 
 def _head(path: Path) -> tuple[bytes, Path]:
     """Return the first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
+    if not path.is_file():  # a pipe might never end
+        raise ValueError("not a regular file")
     with path.open("rb") as file:
         head = file.read(2**16)
     named = ITK_VOXELS.search(head)

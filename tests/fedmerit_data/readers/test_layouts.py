@@ -499,7 +499,7 @@ def test_file_that_was_not_fetched_is_named_as_such(tmp_path, first, suffix):
 
 def test_refusal_says_that_an_archive_is_to_be_unpacked(tmp_path):
     (tmp_path / "Task05.tar").write_bytes(b"x")
-    with pytest.raises(BadInput, match=r"Task05\.tar: is an archive: unpack it"):
+    with pytest.raises(BadInput, match=r"Task05\.tar: is an archive; unpack it"):
         generic.find_sites(tmp_path)
 
 

@@ -9,7 +9,7 @@ from layouts import volume
 from layouts_prostate import save_series
 
 from fedmerit.errors import BadInput
-from fedmerit_data.spatial import dicom
+from fedmerit_data.spatial import dicom, heads
 from fedmerit_data.spatial.dicom import read_dicom, read_series
 from fedmerit_data.spatial.segmentations import read_referenced_series, read_segmentation
 from fedmerit_data.spatial.structures import read_regions, read_structures
@@ -85,7 +85,7 @@ def test_a_deflated_file_is_read_up_to_a_size(tmp_path, monkeypatch):
     slice_.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
     slice_.save_as(path)
     assert np.array_equal(read_series(tmp_path / "a").voxels, plain)
-    monkeypatch.setattr(dicom, "MOST_INFLATED", 1000)
+    monkeypatch.setattr(heads, "MOST_INFLATED", 1000)
     for read, of in (
         (read_series, path.parent), (read_dicom, path), (read_regions, path), (read_segmentation, path),
         (read_referenced_series, path), (read_structures, path),

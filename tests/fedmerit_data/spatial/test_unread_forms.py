@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import os
 import zlib
 
 import numpy as np
@@ -20,27 +21,27 @@ from fedmerit_data.readers.image_files import read_image
 from fedmerit_data.readers.inventory import take_inventory
 from fedmerit_data.readers.unlabelled import find_images
 from fedmerit_data.spatial.unread_forms import describe_unread
-from fedmerit_data.spatial.volumes import read_volume
+from fedmerit_data.spatial.volumes import read_volume, voxel_file
 
 VOXELS = volume(1).astype("<i2")
 STORED = VOXELS.tobytes("F")
 SIZES = " ".join(map(str, VOXELS.shape))
 CONTENTS = {  # by name of a file: first bytes, and what the refusal says
-    "p.nii.zst": (b"\x28\xb5\x2f\xfd", "compressed by Zstandard: unpack it"),
-    "p.nii.bz2": (b"BZh9", "compressed by bzip2: unpack it"),
-    "p.nii.xz": (b"\xfd7zXZ\0", "compressed by xz: unpack it"),
-    "p.img.gz": (b"\x1f\x8b\x08", "compressed by gzip: unpack it"),
-    "p.mnc": (b"CDF\x01", "NetCDF, as MINC 1 files are: convert it to NIfTI"),
+    "p.nii.zst": (b"\x28\xb5\x2f\xfd", "compressed by Zstandard; unpack it"),
+    "p.nii.bz2": (b"BZh9", "compressed by bzip2; unpack it"),
+    "p.nii.xz": (b"\xfd7zXZ\0", "compressed by xz; unpack it"),
+    "p.img.gz": (b"\x1f\x8b\x08", "compressed by gzip; unpack it"),
+    "p.mnc": (b"CDF\x01", "NetCDF, as MINC 1 files are; convert it to NIfTI"),
     "p.h5": (b"\x89HDF\r\n\x1a\n", "HDF5, .* as NIfTI"),
     "p.npy": (b"\x93NUMPY\x01\0", "an array of NumPy, .* as NIfTI"),
-    "p.vtk": (b"# vtk DataFile Version 3.0\n", "a file of VTK: convert it"),
-    "p.jxl": (b"\xff\x0a", "JPEG XL: convert it to PNG"),
-    "p.jp2": (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000: convert it to PNG"),
-    "p.heic": (b"\0\0\0\x18ftypheic", "HEIC: convert it to PNG"),
-    "p.avif": (b"\0\0\0\x1cftypavif", "AVIF: convert it to PNG"),
-    "p.pgm": (b"P5 2 2 255\n", "PBM, PGM or PPM: convert it to PNG"),
-    "p.PAR": (b"# === DATA DESCRIPTION", "Philips PAR/REC: convert it to NIfTI"),
-    "p.zip": (b"PK\3\4", "an archive: unpack it"),
+    "p.vtk": (b"# vtk DataFile Version 3.0\n", "a file of VTK; convert it"),
+    "p.jxl": (b"\xff\x0a", "JPEG XL; convert it to PNG"),
+    "p.jp2": (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000; convert it to PNG"),
+    "p.heic": (b"\0\0\0\x18ftypheic", "HEIC; convert it to PNG"),
+    "p.avif": (b"\0\0\0\x1cftypavif", "AVIF; convert it to PNG"),
+    "p.pgm": (b"P5 2 2 255\n", "PBM, PGM or PPM; convert it to PNG"),
+    "p.PAR": (b"# === DATA DESCRIPTION", "Philips PAR/REC; convert it to NIfTI"),
+    "p.zip": (b"PK\3\4", "an archive; unpack it"),
 }
 
 
@@ -59,7 +60,7 @@ def test_refusal_names_the_form_of_a_file_that_is_not_read(tmp_path, name):
 
 def test_refusal_names_a_compression_behind_an_ending_that_is_read(tmp_path):
     (tmp_path / "p.nii.gz").write_bytes(bz2.compress(bytes(400)))
-    with pytest.raises(BadInput, match=r"p\.nii\.gz: is compressed by bzip2: unpack it"):
+    with pytest.raises(BadInput, match=r"p\.nii\.gz: is compressed by bzip2; unpack it"):
         read_volume(tmp_path / "p.nii.gz")
     (tmp_path / "p.nii.gz").write_bytes(gzip.compress(bytes(400))[:-20])
     with pytest.raises(BadInput, match=r"p\.nii\.gz: not a readable NIfTI volume .* may be damaged"):
@@ -72,7 +73,7 @@ def test_nrrd_of_an_encoding_that_is_not_read_is_named(tmp_path):
         "space directions: (1,0,0) (0,1,0) (0,0,3)\nspace origin: (0,0,0)\nencoding: "
     )
     (tmp_path / "p.nrrd").write_bytes(f"{head}bzip2\n\n".encode() + bz2.compress(STORED))
-    with pytest.raises(BadInput, match=r"p\.nrrd: is NRRD with encoding bzip2: write it again with encoding gzip"):
+    with pytest.raises(BadInput, match=r"p\.nrrd: is NRRD with encoding bzip2; write it again with encoding gzip"):
         read_volume(tmp_path / "p.nrrd")
     (tmp_path / "p.nrrd").write_bytes(f"{head}gzip\n\n".encode() + gzip.compress(STORED))
     np.testing.assert_array_equal(read_volume(tmp_path / "p.nrrd").voxels, VOXELS)
@@ -113,7 +114,7 @@ def test_tiff_of_a_compression_that_is_not_read_is_named(tmp_path, code, form):
         with tifffile.TiffFile(file, mode="r+") as written:
             for page in written.pages:
                 page.tags["Compression"].overwrite(code)
-        with pytest.raises(BadInput, match=rf"{name}\.tif: is TIFF compressed by {form}: save it without compression"):
+        with pytest.raises(BadInput, match=rf"{name}\.tif: is TIFF compressed by {form}; save it without compression"):
             read_image(file, 1)
 
 
@@ -124,7 +125,7 @@ def test_tiff_of_a_compression_that_is_not_read_is_named(tmp_path, code, form):
         (JPEG2000MC, r"DICOM compressed as JPEG 2000 Part 2"),
         (UID("1.2.840.10008.1.2.4.51"), r"DICOM compressed as JPEG Extended \(Process 2 and 4\) of 16 bits"),
         (MPEG2MPML, r"DICOM video \(MPEG2 .* save the pictures to use as PNG"),
-        (UID("1.2.840.113619.5.2"), r"DICOM of the private transfer syntax 1\.2\.840\.113619\.5\.2: export it again"),
+        (UID("1.2.840.113619.5.2"), r"DICOM of the private transfer syntax 1\.2\.840\.113619\.5\.2; export it again"),
     ],
 )
 def test_dicom_of_a_transfer_syntax_that_is_not_decoded_is_named(tmp_path, syntax, form):
@@ -139,3 +140,15 @@ def test_dicom_of_a_transfer_syntax_that_is_not_decoded_is_named(tmp_path, synta
     for path in (tmp_path / "series", tmp_path / "x.dcm"):
         with pytest.raises(BadInput, match=rf"{path.name}\S*: is {form}"):
             read_image(path, 1)
+
+
+@pytest.mark.parametrize("name", ["p.mhd", "p.nhdr", "p.dcm", "p", "p.tif", "p.nii.zst"])
+def test_pipes_among_files_are_not_waited_for(tmp_path, name):
+    (tmp_path / "images").mkdir()
+    os.mkfifo(tmp_path / "images" / name)
+    assert describe_unread(tmp_path / "images" / name) is None
+    assert voxel_file(tmp_path / "images" / name) == tmp_path / "images" / name
+    with pytest.raises(BadInput, match=r"not a readable|of no format that is read"):
+        read_image(tmp_path / "images" / name, 1)
+    with pytest.raises(BadInput):
+        find_sites(tmp_path)
