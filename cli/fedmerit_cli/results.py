@@ -122,7 +122,8 @@ def verify(
         typer.Option(formats=["%Y-%m-%d"], help="Day on which certificates have to be valid.", show_default="today"),
     ] = None,
     payout: Annotated[
-        Path | None, typer.Option(help="A payout.json to recompute from this run and the others beside it.")
+        Path | None,
+        typer.Option(help="A payout.json to recompute from this run and those beside it; give the logs of all."),
     ] = None,
 ) -> None:
     """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it.
@@ -135,14 +136,19 @@ def verify(
     if certificate is None and (server or at):
         raise BadInput("--server, --at: they belong to --certificate; give that too")
     trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
-    found = examine_run(run, site_log or (), trust)
+    logs = site_log or []
+    if payout:
+        from fedmerit_dossier.payout_statement import logs_of_run
+
+        logs = logs_of_run(run, logs)
+    found = examine_run(run, logs, trust)
     if found.faults:
         print_faults(found)
         raise typer.Exit(1)
     print_line(f"{run}: {found.records} records, the hash chain is intact")
     unsigned = "not signed: anybody with access to the run folder could have written it"
     print_line(f"signed by {found.signer}" if found.signer else unsigned)
-    for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
+    for path, (site, updates) in zip(logs, found.updates.items(), strict=True):
         agreement = f"{updates} updates in both, {found.answers.get(site, 0)} of its measurements in results.csv"
         print_line(f"{path}: the log of {site}, its hash chain intact, agrees: {agreement}")
     for given in found.peer_models:
@@ -158,9 +164,15 @@ def verify(
     if payout:
         from fedmerit_dossier.payout_statement import verify_payout
 
-        signed = verify_payout(payout, run, trust)
+        others: list[str] = []
+        signed = verify_payout(payout, run, trust, site_log or (), others.append)
         by = f"signed by {signed}" if signed else "not signed"
         print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
+        for question in others:
+            print_line(f"not shown: {question}")
+        if others and not found.unproven:
+            print_line("nothing contradicts; but other runs of the payout rest on the server's word")
+            raise typer.Exit(NOT_SHOWN)
     if found.unproven:
         print_line(f"nothing contradicts; but the outcome rests on the server's word: {rests_on(found)}")
         raise typer.Exit(NOT_SHOWN)

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.ledger import read_verified_records
 from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
+from fedmerit.evidence.verification.chains import read_site_log
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, record_hash, write_json
+from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.version import code_commit, package_version
 from fedmerit_data.pages import write_page
@@ -140,11 +142,31 @@ def write_payout(
     return paid, tables, page
 
 
-def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
-    """Recompute a payout from its runs, which lie beside ``run``, a verified one; verify the others before.
+def logs_of_run(run: Path, site_logs: Iterable[Path]) -> list[Path]:
+    """Return the sites' logs that name the plan of a run, or none."""
+    digest = record_hash(read_run(run)["plan"])
+    plans = {path: {entry.plan for entry in read_site_log(path).entries if entry.plan} for path in site_logs}
+    return [path for path, named in plans.items() if digest in named or not named]
+
+
+def verify_payout(
+    file: Path,
+    run: Path,
+    trust: Trust | None = None,
+    site_logs: Sequence[Path] = (),
+    on_question: Callable[[str], object] = lambda question: None,
+) -> str:
+    """Recompute a payout from its runs, which lie beside ``run``, a verified one; the others are verified here.
 
     Rule, estimators, draws and version are taken as stated. So are, with a warning, parts of the card that the runs do
     not tell: free text, and what only the site folders hold if these are not here.
+
+    Args:
+        file: payout.json.
+        run: a run folder that it names.
+        trust: whose signatures count.
+        site_logs: logs of sites; those that name the plan of another run are compared with that.
+        on_question: called with what is not shown of another run.
 
     Returns:
         Who signed it; "" if nobody did.
@@ -163,7 +185,9 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
     folders = [_beside(run, name, file) for name in stated.runs]
     for folder in folders:
         if folder != run.resolve():
-            verify_run(folder, (), trust)
+            found = verify_run(folder, logs_of_run(folder, site_logs), trust)
+            for question in found.unproven:
+                on_question(f"{folder.name}: {question}")
     specs = [stated.estimator, *stated.compared]
     if stated.audited and trust is None:
         raise BadInput(f"{file}: its shares rest on auditors' statements; give --certificate, whose auditors count")

@@ -21,7 +21,7 @@ from fedmerit.evidence.signatures import Trust
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_dossier.payout_statement import PAYOUT, payout_tables, verify_payout, write_payout
+from fedmerit_dossier.payout_statement import PAYOUT, logs_of_run, payout_tables, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout, valued_runs
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
@@ -309,6 +309,8 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     assert "payout.json" in (out / "payout.html").read_text()
     shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
     assert shown.exit_code == 3, shown.output
+    for other in {*finished} - {finished[1]}:  # a payout is shown if all its runs are
+        assert f"not shown: {other.name}: that the server sent all sites the same" in shown.output
     assert "the same values, amounts and card; not signed" in shown.output
 
 
@@ -396,6 +398,13 @@ def test_version_and_free_text_are_taken_as_stated(finished, written, tmp_path, 
     write_json(tmp_path / PAYOUT, _changed(written | {"version": "0.0"}, ("card", "ethics"), "approved"))
     assert verify_payout(tmp_path / PAYOUT, finished[0]) == ""
     assert "not recomputed, as stated: card: ethics" in capsys.readouterr().err
+
+
+def test_logs_of_several_runs_go_to_their_own(finished):
+    logs = {run: sorted(run.glob("sites/*/site_log.jsonl")) for run in finished}
+    assert all(logs.values())
+    for run, own in logs.items():
+        assert logs_of_run(run, [log for of_run in logs.values() for log in of_run]) == own
 
 
 def test_without_site_folders_what_only_they_hold_is_as_stated(finished, written, tmp_path, capsys):
