@@ -168,8 +168,8 @@ def verify(
         signed = verify_payout(payout, run, trust, site_log or (), others.append)
         by = f"signed by {signed}" if signed else "not signed"
         print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
-        for question in others:
-            print_line(f"not shown: {question}")
+        for other in others:
+            print_line(f"not shown: {other}")
         if others and not found.unproven:
             print_line("nothing contradicts; but other runs of the payout rest on the server's word")
             raise typer.Exit(NOT_SHOWN)

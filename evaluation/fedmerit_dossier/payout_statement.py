@@ -185,8 +185,7 @@ def verify_payout(
     folders = [_beside(run, name, file) for name in stated.runs]
     for folder in folders:
         if folder != run.resolve():
-            found = verify_run(folder, logs_of_run(folder, site_logs), trust)
-            for question in found.unproven:
+            for question in verify_run(folder, logs_of_run(folder, site_logs), trust).unproven:
                 on_question(f"{folder.name}: {question}")
     specs = [stated.estimator, *stated.compared]
     if stated.audited and trust is None:
