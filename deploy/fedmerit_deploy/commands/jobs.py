@@ -180,6 +180,8 @@ def _keep_showing(
     from fedmerit_deploy.status import read_federation
 
     problem, changes = "", Changes()
+    for path in filter(None, (html, metrics) if every else ()):
+        print_line(f"{path.resolve()}: written every {every} s, until Ctrl-C")
     while True:
         news = changes.without_answer(problem, time.time()) if problem else changes.of(state)
         for text in news if receivers else ():

@@ -100,7 +100,8 @@ def test_status_page_refreshes_itself(status, tmp_path):
     assert 'http-equiv="refresh"' not in once
     assert "&lt;i&gt;fedce" in once
     looks = iter([True, True, False])
-    status("--html", page, ends=lambda: next(looks))
+    shown = status("--html", page, ends=lambda: next(looks))
+    assert f"{page}: written every 15 s, until Ctrl-C" in shown.output.replace("\n", "")
     assert '<meta http-equiv="refresh" content="15">' in page.read_text()
     assert "gave no answer" not in page.read_text()
 
