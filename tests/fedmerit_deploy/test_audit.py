@@ -103,7 +103,8 @@ def signed(sites, keys, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(  # every other test here has FedAvg
-    "method", [*("scaffold", "ditto", "cycle", "fedprox"), pytest.param("fedbn", marks=pytest.mark.slow)]
+    "method",
+    ["ditto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("scaffold", "cycle", "fedprox", "fedbn"))],
 )
 def test_audit_repeats_every_round_of_an_honest_site(method, sites, tmp_path):
     more = {"scaffold": {"optimizer": "sgd"}, "fedprox": {"dp_noise": 1.0, "norm": "instance"}}.get(method, {})

@@ -132,6 +132,7 @@ def test_fetched_run_can_be_reported(hospitals, finished, fedmerit, tmp_path):
     assert "site2" in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_status_lists_sites_and_jobs(hospitals, refused, fedmerit, monkeypatch):
     monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
     result = fedmerit("job", "status", "--kit", hospitals.admin)
@@ -256,12 +257,14 @@ def refused(hospitals, export):
     return names
 
 
+@pytest.mark.slow
 def test_sites_refuse_job_with_foreign_class(hospitals, refused, assert_no_run):
     path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
     reported = [f"{site}: {path} is not in allow_list" for site in NAMES]
     assert_no_run(hospitals, refused["foreign"], *reported, "fedmerit job export")
 
 
+@pytest.mark.slow
 def test_sites_refuse_job_with_code(hospitals, refused, assert_no_run):
     name = refused["byoc"]
     with hospitals.session() as opened:
@@ -384,6 +387,7 @@ def test_fetch_rejects_run_without_complete_round(fetched, tmp_path, rounds, why
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "fetch", "abort"])
 def test_commands_reject_unknown_job(hospitals, fedmerit, tmp_path, command):
     out = ("--out", tmp_path / "run") if command == "fetch" else ()
@@ -421,6 +425,7 @@ def greeting(kit):
         return b""
 
 
+@pytest.mark.slow
 def test_server_rejects_foreign_certificates(hospitals, newcomers, wait_for):
     assert greeting(newcomers["late"])
     assert greeting(newcomers["expired"]) == greeting(newcomers["foreign"]) == b""

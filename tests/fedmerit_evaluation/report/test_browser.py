@@ -209,7 +209,10 @@ def test_marks_say_their_numbers_under_the_pointer(browser: Any, pages: dict[str
     assert tip.text.startswith(f"{SITES[0]}: share ")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(1280, "light"), *(pytest.param(*other, marks=pytest.mark.slow) for other in ((1280, "dark"), (390, "light")))],
+)
 def test_page_has_no_violation_of_accessibility(page: Any, width: int, scheme: str) -> None:
     assert violations(page, width, scheme) == []
 

@@ -44,6 +44,7 @@ with open(sys.argv[1], "a") as file:
 '''
 
 
+@pytest.mark.slow
 def test_processes_in_a_session_of_their_own_count_and_end(tmp_path):
     used = measure([sys.executable, "-c", PROGRAM, str(tmp_path / "ends.txt")], tmp_path / "ends.txt")
     assert used.processes == 2

@@ -44,9 +44,9 @@ def verify(fedmerit, run, kits, *more):
     [
         ("fedavg", {"values": ("multi_round",)}),
         ("fedce", RATED),
-        ("fedce", {**RATED, "aside": True}),
         ("innovation", {"aside": True}),
-        ("cgsv", {}),
+        pytest.param("fedce", {**RATED, "aside": True}, marks=pytest.mark.slow),
+        pytest.param("cgsv", {}, marks=pytest.mark.slow),
         pytest.param("shapfed", {}, marks=pytest.mark.slow),
         pytest.param("standalone", {"values": ("local_only",)}, marks=pytest.mark.slow),
     ],

@@ -202,7 +202,7 @@ def unrated(record: dict[str, Any]) -> None:
     next(iter(record["inputs"]["ratings"].values())).pop("Alder")
 
 
-FAST = ("fedce", "cgsv", "fedsac")
+FAST = ("fedce", "fedsac")
 EVERY = [
     pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
     for name in METHODS.ours
