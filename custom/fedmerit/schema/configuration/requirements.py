@@ -12,7 +12,8 @@ from fedmerit.schema.configuration.settings import Training
 from fedmerit.schema.configuration.specs import FILTERS, HE, parse_filter
 from fedmerit.schema.declarations import format_spec, join_spec, parse_spec, split_spec
 
-PEER_MODELS_UNFILTERED = "its models go from site to site, past the filters of what goes to the server"
+PEER_MODELS = "its models go from site to site"
+PEER_MODELS_UNFILTERED = f"{PEER_MODELS}, past the filters of what goes to the server"
 BESIDE = "its sites send another vector beside the update, and the filters see only the update"
 ONE_OF_THEM = "a filter acts on an update in the clear, and updates leave encrypted; take one or the other"
 SINGLE = "its server half needs single updates or the model in the clear, which a server that adds ciphertexts has not"
@@ -84,7 +85,7 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
     for spec in specs:
         require_observer(spec, name, method)
     if keep_updates and capabilities(method).exchanges_directly:
-        raise BadInput(f"--keep-updates: not with method {name}: {PEER_MODELS_UNFILTERED.split(',')[0]}")
+        raise BadInput(f"--keep-updates: not with method {name}: {PEER_MODELS}")
     kinds = [split_spec(spec)[0] for spec in specs]
     complete = tuple(join_spec(kind, parse_observer(spec)) for kind, spec in zip(kinds, specs, strict=True))
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
