@@ -30,7 +30,7 @@ class FedAVEState:
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n,) r, 0 before a site's first round
-    tensor_sizes: Tensor  # (tensors,) int64; none with mask="global"
+    tensor_sizes: Tensor  # (tensors,) int64; none unless form="released"
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,8 @@ class FedAVE(Method, EvaluatesCandidates, HasGuardedForm):
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
-    ``form="released"`` is its score, its quota and its
-    choice of entries. The first reputation is the first score, and already rewarded.
-    Sums and maxima go over the sites present; absent ones keep reputation and model.
+    ``form="released"`` is its score, its quota and its choice of entries. The first reputation is the first score, and
+    already rewarded. Sums and maxima go over the sites present; absent ones keep reputation and model.
 
     KL of two samples of one distribution is not 0, so sites of one distribution would earn differently by its ratio to
     the least (K). By default it counts as no less than its expected value; ``kl_floor`` names another bound, 0.001

@@ -121,7 +121,7 @@ class FedAdamState:
 
 @dataclass(frozen=True)
 class FedAdam(Method):
-    """An Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
+    """The Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
 
     eta: Annotated[float, Number(above=0), About("η, the server's step")] = 1e-2
     tau: Annotated[

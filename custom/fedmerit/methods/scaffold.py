@@ -30,7 +30,7 @@ class SCAFFOLDState:
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
-    """An Algorithm 1 of Karimireddy et al. 2020, option II, with η_g = 1. All sites present count alike.
+    """The Algorithm 1 of Karimireddy et al. 2020, option II, with η_g = 1. All sites present count alike.
 
     Sites send c_i⁺ itself, in the paper c_i⁺ - c_i: after a reply that did not count, the server would lack the
     difference for ever, and c would no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not

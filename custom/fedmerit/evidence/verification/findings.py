@@ -19,9 +19,8 @@ WHOLE = 1.0  # the largest change of a weight, if nothing bounds it
 TAKE = "take the file from somebody who got it when the run ended"
 
 # Contradictions by whose signatures show whom to be wrong, as `Signatures` has it.
-OF_SERVER: Mapping[
-    str, str
-] = {  # within what the server signs: its ledger, and the outcome that follows from the inputs in it
+# Of the server: within what it signs, its ledger, and the outcome that follows from the inputs in it.
+OF_SERVER: Mapping[str, str] = {
     "missing records": (
         "{where}: holds {found} records, but {checkpoint} stands at {expected} complete rounds; records were removed "
         "or put in at its end"
