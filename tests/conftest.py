@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from cryptography.hazmat.primitives import serialization
 from hypothesis import settings
 from tiny import flags
 
@@ -34,6 +35,7 @@ settings.register_profile("unhurried", deadline=None)  # no test depends on the 
 settings.load_profile("unhurried")
 gc.disable()  # a third of the time of collecting, else
 os.fsync = lambda file: None  # no test ends with the machine
+serialization.load_pem_private_key = cache(serialization.load_pem_private_key)  # a check of 38 ms, once a key
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if not IS_WORKER:
     STATE = tempfile.TemporaryDirectory()  # instead of the user's; of all processes of a session

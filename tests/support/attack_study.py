@@ -27,8 +27,12 @@ def rows_of(one: AttackedRun, sites=SITES, dice=0.8, weight=None, changed=None) 
     for round in range(ROUNDS):
         for site in sites:
             attacks = site in one.attackers and round >= one.first
-            quantities = {"weight": (weight or {}).get(site, 1 / len(sites)), "norm": 1.0, "repeated": 0.0}
-            quantities |= {"cosine_to_mean": 0.6, "cosine_to_previous": 0.1, "largest_pair_cosine": 0.2}
+            quantities = {
+                "weight": (weight or {}).get(site, 1 / len(sites)),
+                "flagged": 0.0,
+                "train_loss": 0.5,
+                "cosine_to_mean": 0.6,
+            }
             for name, value in (quantities | (changed if changed and attacks else {})).items():
                 add(round, site, name, value)
             add(round, site, "dice", 0.5, "validation", "000")
@@ -49,7 +53,7 @@ def make_study() -> tuple[list[AttackedRun], Results]:
         attacks += [honest, *zeros, twice]
         results.append(rows_of(honest, weight={"A": 0.5, "B": 0.3, "C": 0.2}))
         fewer = {"A": 0.2, "B": 0.2, "C": 0.6}
-        results += [rows_of(one, dice=0.7, weight=fewer, changed={"norm": 0.0}) for one in zeros]
+        results += [rows_of(one, dice=0.7, weight=fewer, changed={"flagged": 1.0}) for one in zeros]
         both = {"A": 0.3, "A-copy": 0.3, "B": 0.2, "C": 0.2}
-        results.append(rows_of(twice, (*SITES, "A-copy"), weight=both, changed={"largest_pair_cosine": 1.0}))
+        results.append(rows_of(twice, (*SITES, "A-copy"), weight=both, changed={"train_loss": 0.1}))
     return attacks, Results(pd.concat(results, ignore_index=True))

@@ -9,18 +9,10 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detection
 
 SITES = ("A", "B", "C", "D")
-HONEST = {
-    "weight": 0.25, "norm": 2.0, "cosine_to_mean": 0.6, "cosine_to_previous": 0.2, "largest_pair_cosine": 0.3,
-    "repeated": 0.0, "contribution": 0.25, "flagged": 0.0, "before": 0.5, "after": 0.6
-}  # fmt: skip
+HONEST = {"weight": 0.25, "cosine_to_mean": 0.6, "train_loss": 0.5, "flagged": 0.0, "before": 0.5, "after": 0.6}
 FREE_RIDER = "B"
 # By detector, the values of the free rider that only it flags.
-EVIDENCE = {
-    "free-rider value": {"after": 0.2}, "small norm": {"norm": 0.19}, "large norm": {"norm": 6.1},
-    "previous step": {"cosine_to_previous": 0.87}, "near duplicate": {"largest_pair_cosine": 0.87},
-    "repeated": {"repeated": 1.0}, "opposed": {"cosine_to_mean": -0.01}, "low contribution": {"contribution": 0.05},
-    "server": {"flagged": 1.0}
-}  # fmt: skip
+EVIDENCE = {"free-rider value": {"after": 0.2}, "training loss": {"train_loss": 0.1}, "server": {"flagged": 1.0}}
 
 
 def table(run="run", rounds=6, start=2, **evidence) -> Results:
@@ -43,7 +35,3 @@ def table(run="run", rounds=6, start=2, **evidence) -> Results:
 def flagged(results, since=None):
     found = detection.first_flags(results, since)
     return {(row.detector, row.site): row.round for row in found.itertuples()}
-
-
-def flags(detector, results):
-    return detector.see(results).flagged

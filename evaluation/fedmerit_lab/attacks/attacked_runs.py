@@ -39,8 +39,8 @@ SIMULATOR = "fedmerit_lab.attacks.simulator"
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
 COLLUSIONS = {  # attacks that need more than the site
     "twin": "needs a second site with the same images; take duplicate",
-    "near-twin": "needs a second site with the same images; take `fedmerit lab bench detection`",
-    "rigged": "needs the names of friends; take `fedmerit lab bench detection`",
+    "near-twin": "needs a second site with the same images; take `fedmerit lab run --attack`",
+    "rigged": "needs the names of friends; take `fedmerit lab run --attack`",
 }
 
 

@@ -1,4 +1,4 @@
-"""How well detectors find free riders: first flags, suspicions, AUROC and ROC, and detection rates after some rounds.
+"""How well detectors find free riders: first flags, and detection rates and AUROC after some rounds.
 
 A detector is right about a run if it flags only the attackers, wrong if it flags an honest site. Only the functions
 about scores know which sites attack.
@@ -15,8 +15,8 @@ from scipy.stats import mannwhitneyu
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detectors import DETECTORS, JointDetector, ThresholdDetector, of_rounds, participants
-from fedmerit_lab.detection.detector import Detection, Detector
+from fedmerit_lab.attacks.detectors import RULES
+from fedmerit_lab.detection.detector import Detection
 
 
 def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.DataFrame:
@@ -27,7 +27,7 @@ def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.
         since: by run, the round before which flags do not count; 0 for other runs.
     """
     found = []
-    for detector in DETECTORS:
+    for detector in RULES:
         flagged = detector.see(results).flagged
         rows, columns = flagged.to_numpy().nonzero()
         for (run, round), site in zip(flagged.index[rows], flagged.columns[columns], strict=True):
@@ -35,25 +35,6 @@ def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.
                 found.append((run, site, detector.name, round))
     rounds = pd.DataFrame(found, columns=["run", "site", "detector", "round"])
     return rounds.groupby(["run", "site", "detector"], sort=False)["round"].min().reset_index()
-
-
-def suspicions(results: Results, until: Mapping[str, int]) -> pd.DataFrame:
-    """Return every detector's suspicion of every site in a round of each run: ``(run, site)`` x detectors.
-
-    Args:
-        results: of any runs.
-        until: by run, the round.
-    """
-    columns = {}
-    for detector in DETECTORS:
-        table = detector.suspicion(results)
-        if table.empty:
-            table = participants(results) * math.nan
-        of_run = table.index.get_level_values("run").map(until)
-        chosen = table[table.index.get_level_values("round") == of_run].droplevel("round")
-        columns[detector.name] = chosen.rename_axis(columns="site").stack()
-    here = participants(results).groupby(level="run").max().stack().index
-    return pd.DataFrame(columns).rename_axis(["run", "site"]).reindex(here)
 
 
 def highest_site(values: pd.DataFrame) -> pd.Series:
@@ -74,56 +55,6 @@ def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
 
 
 RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
-WINDOW = 5  # rounds of a mean
-
-
-def cosine_drops(results: Results) -> pd.DataFrame:
-    """Drop of each site's cosine to the mean update, minus the sites' median drop: ``(run, round)`` x sites.
-
-    From the mean of the first `WINDOW` rounds to that of the last ones; 0 while they overlap. "The similarity between
-    local gradients from the free rider and global [ones] decreases" (Appendix C, Jiang et al. 2023); as training
-    converges, it decreases for all sites.
-    """
-    cosines = of_rounds(results, "cosine_to_mean")
-    if cosines.empty:
-        return cosines
-    runs = cosines.groupby(level="run")
-    early = runs.transform(lambda column: column.iloc[:WINDOW].mean())
-    recent = runs.rolling(WINDOW, min_periods=1).mean().droplevel(0).reindex(cosines.index)
-    drops = (early - recent).where(runs.cumcount() >= WINDOW, 0.0).where(cosines.notna())
-    return drops.sub(drops.median(axis=1), axis=0)
-
-
-VALUE = next(detector for detector in DETECTORS if detector.name == "free-rider value")
-DROP = ThresholdDetector(
-    "cosine drop",
-    "the cosine to the mean update dropped by 0.1 more than the sites' median, and by twice any other's drop",
-    "Figure 7, Jiang et al. 2023, which has no threshold",
-    cosine_drops,
-    threshold=0.1,
-    lead=2.0,
-)
-
-
-def low_losses(results: Results) -> pd.DataFrame:
-    """Return 1 - training loss over the median site's, means over `WINDOW` rounds: ``(run, round)`` x sites.
-
-    A site that repeats one image soon has a low loss on it. The loss is self-reported, as the error is.
-    """
-    recent = of_rounds(results, "train_loss").groupby(level="run").rolling(WINDOW, min_periods=1).mean().droplevel(0)
-    return 1 - recent.div(recent.median(axis=1), axis=0)
-
-
-LOSS = ThresholdDetector(
-    "training loss",
-    "the training loss is below 0.6 of the median site's",
-    "none of the papers; the threshold by six generated hospitals, seeds 0 to 2",
-    low_losses,
-    threshold=0.4,
-)
-
-
-RULES: tuple[Detector[Results, pd.DataFrame], ...] = (VALUE, DROP, JointDetector("both", VALUE, DROP), LOSS)
 
 
 def detection_rates(attacks: Sequence[AttackedRun], results: Results, after: Sequence[int]) -> Table:

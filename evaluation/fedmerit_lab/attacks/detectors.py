@@ -3,19 +3,16 @@
 Suspicions are tables ``(run, round)`` x sites, NaN if unknown; a higher one is more suspicious.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.detection.detector import Detection
+from fedmerit_lab.detection.detector import Detection, Detector
 
 ROUND = ["run", "round"]
-NEAR = math.cos(math.radians(30))  # 0.866; the last step with noise of half its norm is at 26.6 degrees, 0.894
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,6 @@ class ThresholdDetector:
     """
 
     name: str
-    what: str
-    source: str
     suspicion: Callable[[Results], pd.DataFrame]
     threshold: float
     lead: float = 0.0
@@ -109,21 +104,44 @@ def accumulated(values: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(means.droplevel(0))
 
 
-def _relative_norm(results: Results) -> pd.DataFrame:
-    norms = of_rounds(results, "norm")
-    return norms.div(norms.median(axis=1).replace(0, np.nan), axis=0)
+WINDOW = 5  # rounds of a mean
 
 
-def _contribution(results: Results) -> pd.DataFrame:
-    mean = accumulated(of_rounds(results, "contribution"))
-    return -mean.div(mean.mean(axis=1).where(lambda fair: fair > 0), axis=0)
+def cosine_drops(results: Results) -> pd.DataFrame:
+    """Drop of each site's cosine to the mean update, minus the sites' median drop: ``(run, round)`` x sites.
+
+    From the mean of the first `WINDOW` rounds to that of the last ones; 0 while they overlap. "The similarity between
+    local gradients from the free rider and global [ones] decreases" (Appendix C, Jiang et al. 2023); as training
+    converges, it decreases for all sites.
+    """
+    cosines = of_rounds(results, "cosine_to_mean")
+    if cosines.empty:
+        return cosines
+    runs = cosines.groupby(level="run")
+    early = runs.transform(lambda column: column.iloc[:WINDOW].mean())
+    recent = runs.rolling(WINDOW, min_periods=1).mean().droplevel(0).reindex(cosines.index)
+    drops = (early - recent).where(runs.cumcount() >= WINDOW, 0.0).where(cosines.notna())
+    return drops.sub(drops.median(axis=1), axis=0)
 
 
-def _by_server(results: Results) -> pd.DataFrame:
+def low_losses(results: Results) -> pd.DataFrame:
+    """Return 1 - training loss over the median site's, means over `WINDOW` rounds: ``(run, round)`` x sites.
+
+    A site that repeats one image soon has a low loss on it. The loss is self-reported, as the error is.
+    """
+    losses = of_rounds(results, "train_loss")
+    if losses.empty:
+        return losses
+    recent = losses.groupby(level="run").rolling(WINDOW, min_periods=1).mean().droplevel(0)
+    return 1 - recent.div(recent.median(axis=1), axis=0)
+
+
+def by_server(results: Results) -> pd.DataFrame:
+    """Return 1 for each site that the server flagged, rejected or expelled in the round: ``(run, round)`` x sites."""
     total = participants(results)
     for name in ("flagged", "rejected", "expelled"):
         total += of_rounds(results, name).reindex_like(total).fillna(0)
-    return total
+    return total.clip(upper=1)
 
 
 def participants(results: Results) -> pd.DataFrame:
@@ -132,65 +150,14 @@ def participants(results: Results) -> pd.DataFrame:
     return rows.assign(value=0.0).pivot(index=ROUND, columns="site", values="value")
 
 
-DETECTORS = (
-    ThresholdDetector(
-        "free-rider value",
-        "mean over rounds of the cosine to the mean times the growth of the own error",
-        "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, a free rider's over 5 times as high",
-        lambda results: accumulated(free_rider_values(results)),
-        threshold=0.03,
-        lead=5.0,
-    ),
-    ThresholdDetector(
-        "small norm",
-        "norm of the update under a tenth of the median",
-        "plain free riders, Fraboni et al. 2021; a tenth leaves room for sites of few images",
-        lambda results: -_relative_norm(results),
-        threshold=-0.1,
-    ),
-    ThresholdDetector(
-        "large norm",
-        "norm of the update over 3 times the median",
-        "the bound at which norms are clipped, after Sun et al. 2019",
-        _relative_norm,
-        threshold=3.0,
-    ),
-    ThresholdDetector(
-        "previous step",
-        "the update is within 30 degrees of the mean update of the round before",
-        "delta weights, Lin et al. 2019",
-        lambda results: of_rounds(results, "cosine_to_previous"),
-        threshold=NEAR,
-    ),
-    ThresholdDetector(
-        "near duplicate",
-        "the update is within 30 degrees of another site's",
-        "sybils, Fung et al. 2020",
-        lambda results: of_rounds(results, "largest_pair_cosine"),
-        threshold=NEAR,
-    ),
-    ThresholdDetector(
-        "repeated",
-        "the very update was sent before, or by another site",
-        "digests of the run's ledger",
-        lambda results: of_rounds(results, "repeated"),
-        threshold=0.5,
-    ),
-    ThresholdDetector(
-        "opposed",
-        "the mean over rounds of the cosine to the mean is negative",
-        "Figure 7, Jiang et al. 2023; the sign of Xu and Lyu 2021",
-        lambda results: -accumulated(of_rounds(results, "cosine_to_mean")),
-        threshold=0.0,
-    ),
-    ThresholdDetector(
-        "low contribution",
-        "the method's contribution, mean over rounds, is under a third of the mean over sites",
-        "the threshold of Xu and Lyu 2021",
-        _contribution,
-        threshold=-1 / 3,
-    ),
-    ThresholdDetector(
-        "server", "flagged, rejected or expelled in the round", "the method and the server's checks", _by_server, 0.5
-    ),
+# Section 4.3, Jiang et al. 2023: an honest site's value is at most 0.03, a free rider's over 5 times as high.
+VALUE = ThresholdDetector(
+    "free-rider value", lambda results: accumulated(free_rider_values(results)), threshold=0.03, lead=5.0
 )
+# Figure 7, Jiang et al. 2023, which has no threshold.
+DROP = ThresholdDetector("cosine drop", cosine_drops, threshold=0.1, lead=2.0)
+# The threshold was chosen on six generated hospitals, seeds 0 to 2.
+LOSS = ThresholdDetector("training loss", low_losses, threshold=0.4)
+SERVER = ThresholdDetector("server", by_server, threshold=0.5)  # the method's and the guard's verdicts
+
+RULES: tuple[Detector[Results, pd.DataFrame], ...] = (VALUE, DROP, JointDetector("both", VALUE, DROP), LOSS, SERVER)

@@ -9,38 +9,26 @@ from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
 from fedmerit_evaluation.results.views import SURFACES, Results
 from fedmerit_lab.attacks import detection, detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detectors import DETECTORS
+from fedmerit_lab.attacks.detectors import RULES
 
 WITHIN = 10  # rounds of the attack after which detection is scored (Jiang et al. 2023)
-DETECTOR_NAMES = [detector.name for detector in DETECTORS]
+DETECTOR_NAMES = [detector.name for detector in RULES]
 KEY = ["Method", "Attack"]
 
 
 def tables(attacks: Sequence[AttackedRun], results: Results) -> list[Table]:
-    """Return gain from attacks, their cost to the others, and detection; empty without a finished honest run.
+    """Return the table of gain from attacks and their cost to the others; none without a finished honest run.
 
-    For every method and attack, means over attackers, seeds and folds:
-
-    - ``attacks``: the attacker's weight in the last round (the sum of its names) and its reward, and those of the same
-      site in the honest run of that seed and fold; changes of the others' Dice and its own; runs in which any detector
-      flags it within `WITHIN` rounds, and in which its free-rider value is the highest after these; the detectors that
-      flag it in most runs, with the median number of rounds.
-    - ``flagged``: runs in which each detector flags it within these rounds.
-    - ``auroc``: of each detector's suspicion in the last of these rounds, attackers against honest sites of those runs.
-    - ``false-positives``: honest sites that each detector flags in any round of the honest runs.
+    For every method and attack, means over attackers, seeds and folds: the attacker's weight in the last round (the
+    sum of its names) and its reward, and those of the same site in the honest run of that seed and fold; changes of
+    the others' Dice and its own; runs in which any detector flags it within `WITHIN` rounds, and in which its
+    free-rider value is the highest after these; the detectors that flag it in most runs, with the median number of
+    rounds.
     """
     found = outcomes(attacks, results)
     if found.empty:
         return []
-    rates = 100 * found[DETECTOR_NAMES].notna().groupby([found[name] for name in KEY], sort=False).mean()
-    text = f"within {WITHIN} rounds"
-    rows = false_positives(attacks, results)
-    return [
-        Table("attacks", "Gain from attacks, compared with the honest run", _summary(found)),
-        Table("flagged", f"Runs in which the attacker is flagged {text} [%]", _percent(rates)),
-        Table("auroc", f"AUROC of attackers against honest sites, after {WITHIN} rounds", aurocs(attacks, results)),
-        Table("false-positives", "Honest sites flagged in honest runs, in any round [%]", rows),
-    ]
+    return [Table("attacks", "Gain from attacks, compared with the honest run", _summary(found))]
 
 
 def outcomes(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
@@ -102,50 +90,6 @@ def horizons(attacks: Sequence[AttackedRun], results: Results) -> dict[str, int]
     return {str(run): min(first[str(run)] + WITHIN - 1, int(round)) for run, round in last.items()}
 
 
-def aurocs(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Return method, attack x detectors; NaN if a detector has no data."""
-    rows = [
-        dict(zip(KEY, key, strict=True)) | {name: detection.auroc(*both[name]) for name in DETECTOR_NAMES}
-        for key, both in _suspicions(attacks, results).items()
-    ]
-    return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
-
-
-def _suspicions(
-    attacks: Sequence[AttackedRun], results: Results
-) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:
-    """Return by method and attack and by detector, the suspicions of attackers and of honest sites in the same runs."""
-    there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
-    if not there:
-        return {}
-    found = detection.suspicions(results, horizons(attacks, results))
-    result = {}
-    for label, kind in dict.fromkeys((attack.label, attack.kind) for attack in there):
-        own = [attack for attack in there if (attack.label, attack.kind) == (label, kind)]
-        rows = found[found.index.get_level_values("run").isin([attack.folder.name for attack in own])]
-        attacks_in = rows.index.isin([(attack.folder.name, site) for attack in own for site in attack.attackers])
-        result[label, kind] = {
-            name: (rows.loc[attacks_in, name], rows.loc[~attacks_in, name]) for name in DETECTOR_NAMES
-        }
-    return result
-
-
-def false_positives(attacks: Sequence[AttackedRun], results: Results) -> pd.DataFrame:
-    """Return method x detectors: percent of the honest runs' sites flagged in any round; ``Sites``: their number."""
-    rows = []
-    for label in dict.fromkeys(attack.label for attack in attacks):
-        names = [attack.folder.name for attack in attacks if (attack.label, attack.kind) == (label, HONEST)]
-        own = results.rows[results.rows["run"].isin(names)]
-        if own.empty:
-            continue
-        sites = len(own[["run", "site"]].drop_duplicates())
-        flagged = detection.first_flags(Results(own))["detector"].value_counts()
-        rows.append(
-            {"Method": label, "Sites": sites} | {name: 100 * flagged.get(name, 0) / sites for name in DETECTOR_NAMES}
-        )
-    return pd.DataFrame(rows).rename(columns={name: f"{name} [%]" for name in DETECTOR_NAMES})
-
-
 def compare_with_honest(attack: AttackedRun, control: AttackedRun, results: Results) -> Table:
     """Return a table of one attacked run and its honest run by site: scores, weight, contribution, detections."""
     run, honest = attack.folder.name, control.folder.name
@@ -198,10 +142,6 @@ def _flagged_by(rows: pd.DataFrame) -> str:
     usual = [name for name in DETECTOR_NAMES if rows[name].notna().mean() > 0.5]
     medians = {name: float(rows[name].median()) for name in usual}
     return ", ".join(f"{name} ({medians[name]:g})" for name in sorted(usual, key=lambda name: medians[name]))
-
-
-def _percent(table: pd.DataFrame) -> pd.DataFrame:
-    return table.rename(columns={name: f"{name} [%]" for name in DETECTOR_NAMES}).reset_index()
 
 
 def _last(rounds: pd.DataFrame) -> pd.DataFrame:

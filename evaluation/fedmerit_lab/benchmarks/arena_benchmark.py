@@ -19,7 +19,7 @@ from fedmerit_evaluation.statistics.resampling import LEVEL
 from fedmerit_evaluation.studies.study import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.arena import Case, play
-from fedmerit_lab.detection.detectors import others_detectors
+from fedmerit_lab.detection.detector import DETECTORS
 from fedmerit_lab.detection.scenarios import ATTACKS, SCENARIOS, Scenario, attacked
 
 USUAL = "usual"  # the scenario of attacks
@@ -96,7 +96,7 @@ def play_all(bench: ArenaBench, out: Path, on_case: Callable[[str, int, int], No
 
 
 def _play(case: Case) -> list[Row]:
-    detectors = others_detectors()
+    detectors = {name: make() for name, make in DETECTORS.items()}
     flagged: dict[str, list[torch.Tensor]] = {name: [] for name in detectors}
 
     def see(round: Any) -> None:

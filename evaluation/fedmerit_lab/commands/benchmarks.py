@@ -279,67 +279,35 @@ def values(
 def detection(
     asked: RunOptions,
     out: OutFolder,
-    sites: Annotated[
-        Path | None,
-        typer.Option(help="Train networks on these site folders.", show_default="small trainings on images in memory"),
-    ] = None,
-    generated: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Train networks on six generated sites of this size.")
-    ] = None,
     methods: Methods = "fedavg,fedce,cgsv",
     attacks: Annotated[
-        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: ten of the attacks on networks.")
+        str, typer.Option(metavar="all|NAME;NAME", help="Attacks by name, or specs of attacks.")
     ] = "all",
     seeds: Seeds = "0,1,2",
     sizes: Annotated[str, typer.Option(help="Numbers of sites of small trainings.")] = "3,4,6,10,20",
     rounds: Annotated[int, typer.Option(min=4, help="Rounds of every federation.")] = ROUNDS_SMALL,
-    after: Annotated[int, typer.Option(min=1, help="Rounds of an attack after which detection is scored.")] = 10,
-    attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
-    outlier: Annotated[str | None, typer.Option(help="Honest site with images unlike the others'.")] = None,
 ) -> None:
-    """Measure false alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
+    """Measure false alarms of the guard, its power by attack, and the gain from attacks, in small trainings.
 
-    Small trainings have 20 honest scenarios and 47 attacks; detectors of other packages see them, too. On networks
-    detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
+    There are 20 honest scenarios and 47 attacks; detectors of other packages see them, too. docs/guard.md describes
+    the guard. On site folders `fedmerit lab attacks` measures attacks. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
-    from fedmerit_lab.benchmarks import arena_benchmark as arena
-    from fedmerit_lab.benchmarks import detection_benchmark as bench
-    from fedmerit_lab.benchmarks.generated_sites import generated_sites
-    from fedmerit_lab.detection.scenarios import ATTACKS, SITE_ATTACKS, WORST
+    from fedmerit_lab.benchmarks.arena_benchmark import ArenaBench, arena_tables, play_all
+    from fedmerit_lab.detection.scenarios import ATTACKS
 
-    if sites and generated:
-        raise BadInput("--sites, --generated: give only one of them")
-    folder = generated_sites(out, generated) if generated else sites
+    names = list(ATTACKS) if attacks == "all" else [name.strip() for name in attacks.split(";") if name.strip()]
+    guard = read(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings", texts=True)
     chosen, numbers = parse_methods(methods, attacked=True), parse_seeds(seeds)
-    settings = {"guard": "on", **asked.all_settings}
-
-    def on_case(case: str, done: int, of: int) -> None:
-        console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
-
-    if folder is None:
-        named = {"all": tuple(ATTACKS)}.get(attacks, tuple(attacks.split(";")))
-        guard = read(GuardSettings, settings, "settings of small trainings", texts=True)
-        small = arena.ArenaBench(
-            chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
-        )
-        show(arena.arena_tables(arena.play_all(small, out, on_case)), out)
-    else:
-        named = {"all": tuple(SITE_ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
-        wanted = bench.DetectionBench(
-            folder,
-            chosen,
-            [name.strip() for name in named],
-            numbers,
-            after,
-            attacker,
-            outlier or ("site5" if generated else None),
-            rounds,
-            settings,
-        )
-        show(bench.detection_tables(wanted, bench.federations(wanted, out, on_case)), out)
+    bench = ArenaBench(chosen, names, parse_counts(sizes), numbers, rounds, guard)
+    show(arena_tables(play_all(bench, out, _on_federation)), out)
     console.print(f"all measurements: {out}", soft_wrap=True)
+
+
+def _on_federation(case: str, done: int, total: int) -> None:
+    """Print which federation is played next."""
+    console.print(f"{done + 1} of {total}: {case}", soft_wrap=True)
 
 
 @commands.add("lab bench pay --out pay --seeds 0,1 --sizes 4,6")
@@ -362,11 +330,7 @@ def pay(
     from fedmerit_lab.benchmarks.pay_benchmark import PayBench, pay_tables, play_all
 
     bench = PayBench(parse_counts(sizes), parse_seeds(seeds), rounds, images, retrained)
-
-    def on_case(case: str, done: int, of: int) -> None:
-        console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
-
-    show(pay_tables(play_all(bench, out, on_case)), out)
+    show(pay_tables(play_all(bench, out, _on_federation)), out)
     console.print(f"all measurements: {out}", soft_wrap=True)
 
 

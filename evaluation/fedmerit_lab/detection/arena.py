@@ -194,9 +194,7 @@ class Federation:
             self.guard.take_leave_one_out(admission, self._rate(asked))
         separate = admission.withheld
         self.admission = admission
-        self.last = MonitoredRound(
-            number, sent, updates, present, counts, step, torch.zeros_like(present), separate, None
-        )
+        self.last = MonitoredRound(number, sent, updates, present, counts, step, separate)
         equal = admission.answered
         self.mean, _ = measure_updates(admission.own, admission.own_products, outcome.weights, equal, self.mean)
         self.past.append(sent)

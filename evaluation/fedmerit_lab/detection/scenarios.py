@@ -1,21 +1,17 @@
 """Scenarios of the arena: honest ones, in which nobody may be flagged, and attacks of the last sites.
 
-Attacks are those of `fedmerit_lab.attacks.attack.ATTACKS`, which attack site folders, too; a function of the small
-data changes the data of an attacker.
+Attacks are those of `fedmerit_lab.attacks.attack.ATTACKS`, which `fedmerit lab attacks` simulates on site folders; a
+function of the small data changes the data of an attacker.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from fedmerit.errors import BadInput
-from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.attacks.attack import Attack, parse_attack
-from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.detection.small_trainings import CLASSES, PIXELS, SiteData
 
 Change = Callable[[SiteData, Generator], SiteData]
@@ -59,23 +55,6 @@ class Scenario:
     filter_noise: float = 0.0  # of the first site's own privacy filter, in norms of its update; it declares the filter
     twins: bool = False  # whether the first two sites have the same public images, and no others
     is_copy: bool = False  # whether all attackers have the images of the first
-    on_sites: str = ""  # spec of the attack on site folders, with {attacker}, {partner} and {middle} of the rounds
-    sybil: str = ""  # a key of `fedmerit_lab.attacks.sybils.SYBILS`, by which site folders change
-
-    def first_on_sites(self, rounds: int) -> int:
-        """Return the first round that is not honest on site folders."""
-        return rounds // 2 if "{middle}" in self.on_sites else 0
-
-    def specs_on_sites(self, roles: "Roles", rounds: int) -> dict[str, str]:
-        """Return by site the spec of its attack on site folders."""
-        if not self.on_sites:
-            return {}
-        spec = self.on_sites.format(attacker=roles.attacker, partner=roles.partner, middle=rounds // 2)
-        if self.sybil:
-            return {f"{roles.attacker}-copy": spec}
-        return dict.fromkeys(
-            (roles.attacker, roles.partner) if "{partner}" in self.on_sites else (roles.attacker,), spec
-        )
 
 
 def _noisy(level: float) -> Change:
@@ -169,23 +148,15 @@ def attacked(card: str, spec: str = "", attackers: int = 1, **more: Any) -> Scen
 
 
 ATTACKS: Mapping[str, Scenario] = {
-    "zero update": attacked("sends back the model", "zero", on_sites="zero"),
-    "zero update, every other round": attacked(
-        "rests every other round", "rests:every=2:from=1", on_sites="rests:every=2"
-    ),
-    "zero update, one round of three": attacked(
-        "rests in one round of three", "rests:works=2:from=2", on_sites="rests:works=2"
-    ),
+    "zero update": attacked("sends back the model", "zero"),
+    "zero update, every other round": attacked("rests every other round", "rests:every=2:from=1"),
+    "zero update, one round of three": attacked("rests in one round of three", "rests:works=2:from=2"),
     "zeros, then work": attacked("zeros for three rounds, work for three", "rests:every=6:works=3:after=3"),
-    "noise of an honest norm": attacked("noise of an honest norm", "noise", on_sites="noise"),
-    "last step": attacked("the step that the model took last", "delta", on_sites="delta"),
-    "last step and noise, cosine .83": attacked(
-        "that step under noise", "delta:noise=0.67", on_sites="delta:noise=0.67"
-    ),
-    "replay": attacked("its first update again and again", "replay", on_sites="replay"),
-    "knows the rules": attacked(
-        "its first update again, under noise of 3/4 of its length", "adaptive", on_sites="adaptive"
-    ),
+    "noise of an honest norm": attacked("noise of an honest norm", "noise"),
+    "last step": attacked("the step that the model took last", "delta"),
+    "last step and noise, cosine .83": attacked("that step under noise", "delta:noise=0.67"),
+    "replay": attacked("its first update again and again", "replay"),
+    "knows the rules": attacked("its first update again, under noise of 3/4 of its length", "adaptive"),
     "old steps": attacked("a mixture of old steps of the model, under noise", "delta:old=8:noise=0.3:from=2"),
     "trains one round in five": attacked(
         "trains one round in five, else its last update under noise", "rests:every=5:sends=last:from=1"
@@ -195,28 +166,19 @@ ATTACKS: Mapping[str, Scenario] = {
     ),
     "works when rated": attacked("noise except in rounds in which it is rated", "rests:every=5:sends=noise:from=1"),
     "two share a direction": attacked("two send one secret vector of each round, under noise", "noise:shared=0.8", 2),
-    "one image, repeated": attacked("trains on one image", data=(_few_images(1),), on_sites="repeat"),
+    "one image, repeated": attacked("trains on one image", data=(_few_images(1),)),
     "a tenth of the images": attacked("trains on eight images", data=(_few_images(8),)),
     "drawn labels": attacked("trains on labels in another order", data=(_drawn_labels,)),
-    "11 % of the honest update": attacked("a ninth of its update", "scaled:by=0.11:from=1", on_sites="scaled:by=0.11"),
-    "10,000 times the honest update": attacked("a huge update", "scaled:by=10000", on_sites="scaled:by=10000"),
-    "signs reversed": attacked("its update reversed", "sign-flip", on_sites="sign-flip"),
-    "half the signs reversed": attacked("every other entry reversed", "half-flip", on_sites="half-flip"),
+    "11 % of the honest update": attacked("a ninth of its update", "scaled:by=0.11:from=1"),
+    "10,000 times the honest update": attacked("a huge update", "scaled:by=10000"),
+    "signs reversed": attacked("its update reversed", "sign-flip"),
+    "half the signs reversed": attacked("every other entry reversed", "half-flip"),
     "slow drift to reversed": attacked("from its update to the reversed one in ten rounds", "drift"),
-    "claims 1,000 times its images": attacked(
-        "commits to a thousand times its images", claims=1000, on_sites="inflated:what=num_samples:by=1000"
-    ),
+    "claims 1,000 times its images": attacked("commits to a thousand times its images", claims=1000),
     "two claim three times their images": attacked("two that commit to three times theirs", attackers=2, claims=3),
-    "two exact copies": attacked(
-        "one site under two names", attackers=2, is_copy=True, on_sites="twin:of={attacker}", sybil="duplicate"
-    ),
+    "two exact copies": attacked("one site under two names", attackers=2, is_copy=True),
     "two copies, cosine .77": attacked(
-        "one site under two names, each under noise",
-        "near-twin:of=the-other",
-        2,
-        is_copy=True,
-        on_sites="near-twin:of={attacker}:noise=0.83",
-        sybil="duplicate",
+        "one site under two names, each under noise", "near-twin:of=the-other", 2, is_copy=True
     ),
     "last step, blocks times factors": attacked("that step, its blocks times fixed factors", "reweighted"),
     "last step, blocks of 24 times factors": attacked("likewise, of small blocks", "reweighted:block=24"),
@@ -244,64 +206,6 @@ ATTACKS: Mapping[str, Scenario] = {
     "one step on public images": attacked("likewise, one step in place of ten", work=Work(1, is_public=True)),
     "predicted labels": attacked("trains with the model's predictions as labels", work=Work(is_predicted=True)),
     "a site split in two": attacked(
-        "two names, half of the images each", attackers=2, is_copy=True, data=(_half(0), _half(1)), sybil="split"
+        "two names, half of the images each", attackers=2, is_copy=True, data=(_half(0), _half(1))
     ),
 }
-
-
-def _on_sites(card: str, spec: str = "") -> Scenario:
-    """Return a scenario whose attack needs site folders."""
-    return Scenario(card, on_sites=spec)
-
-
-SITE_ATTACKS: Mapping[str, Scenario] = {
-    HONEST: _on_sites("nobody attacks"),
-    **{name: scenario for name, scenario in ATTACKS.items() if scenario.on_sites or scenario.sybil},
-    "zero update from the middle on": _on_sites("sends back the model from the middle on", "zero:from={middle}"),
-    "zero update, two rounds of three": _on_sites("rests in two rounds of three", "rests"),
-    "a part of the images": _on_sites("trains on a tenth of its images", "partial"),
-    "shifted masks": _on_sites("trains on shifted masks", "shifted"),
-    "claims the best of itself": _on_sites("reports the best minus error", "inflated:what=minus_error"),
-    "zero update and claims": _on_sites("sends back the model and reports the best", "zero-inflated"),
-    "rigs the evaluation": _on_sites("rates its own models as perfect", "rigged:friends={attacker}"),
-    "two rig the evaluation": _on_sites("two rate theirs as perfect", "rigged:friends={attacker}+{partner}"),
-}
-WORST = (  # those with the largest gain in docs/guard.md, and those that are hardest to detect
-    "a site split in two",
-    "claims 1,000 times its images",
-    "signs reversed",
-    "half the signs reversed",
-    "knows the rules",
-    "last step and noise, cosine .83",
-    "noise of an honest norm",
-    "zero update and claims",
-    "two rig the evaluation",
-    "two copies, cosine .77",
-)
-
-
-@dataclass(frozen=True)
-class Roles:
-    """A division of roles among the sites."""
-
-    attacker: str
-    partner: str  # of two that collude
-    trusted: str  # known to be honest
-    outlier: str = ""  # honest, with images unlike the others'; "": none is known
-
-
-def assign_roles(sites: Path, attacker: str | None = None, outlier: str | None = None) -> Roles:
-    """Return roles by name: the last site except the outlier attacks; the first others are partner and trusted.
-
-    Raises:
-        BadInput: a named site is not there, or fewer than three sites are left.
-    """
-    names = [folder.name for folder in open_sites(sites)]
-    for name in (attacker, outlier):
-        if name is not None and name not in names:
-            raise BadInput(f"{sites}: holds no site {name}; there are {', '.join(names)}")
-    chosen = attacker or [name for name in names if name != outlier][-1]
-    others = [name for name in names if name not in (chosen, outlier)]
-    if len(others) < 2:
-        raise BadInput(f"{sites}: has {len(names)} sites; an attacker, a partner and a trusted site are needed")
-    return Roles(chosen, others[0], others[1], outlier or "")

@@ -9,16 +9,8 @@ from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detection import (
-    FALSELY,
-    RIGHTLY,
-    WINDOW,
-    _Detected,
-    _summary,
-    cosine_drops,
-    detection_rates,
-    low_losses,
-)
+from fedmerit_lab.attacks.detection import FALSELY, RIGHTLY, _Detected, _summary, detection_rates
+from fedmerit_lab.attacks.detectors import WINDOW, cosine_drops, low_losses
 from fedmerit_lab.attacks.figures import figures
 
 SITES = ("A", "B", "C", "D")
@@ -73,12 +65,12 @@ def test_each_rule_flags_by_its_evidence_and_both_by_both():
     assert sorted(set(table["After rounds"])) == [5, 30]
     found, names = (
         table.set_index(["After rounds", "Rule"]),
-        ("free-rider value", "cosine drop", "both", "training loss"),
+        ("free-rider value", "cosine drop", "both", "training loss", "server"),
     )
     for after, column, expected in (
-        (30, RIGHTLY, (200 / 3, 200 / 3, 100 / 3, 100)),
-        (5, RIGHTLY, (200 / 3, 0, 0, 0)),
-        (30, "AUROC", (1, (1 + 1 + 0.5) / 3, (1 + 0.5 + 0.5) / 3, 1)),  # 1/2 in a run without evidence
+        (30, RIGHTLY, (200 / 3, 200 / 3, 100 / 3, 100, 0)),
+        (5, RIGHTLY, (200 / 3, 0, 0, 0, 0)),
+        (30, "AUROC", (1, (1 + 1 + 0.5) / 3, (1 + 0.5 + 0.5) / 3, 1, 0.5)),  # 1/2 in a run without evidence
     ):
         assert found.loc[after, column].to_dict() == pytest.approx(dict(zip(names, expected, strict=True)))
     assert (table[FALSELY] == 0).all()

@@ -5,29 +5,25 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from detector_rows import EVIDENCE, FREE_RIDER, SITES, flagged, flags, table
+from detector_rows import EVIDENCE, FREE_RIDER, SITES, flagged, table
 from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detectors
-from fedmerit_lab.attacks.detection import auroc, highest_site, suspicions
-from fedmerit_lab.attacks.detectors import DETECTORS, of_rounds
+from fedmerit_lab.attacks.detection import auroc, highest_site
+from fedmerit_lab.attacks.detectors import SERVER, VALUE, of_rounds
 
 
 def test_no_honest_site_is_flagged():
     assert flagged(table()) == {}
 
 
-@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
-def test_each_detector_flags_the_free_rider_of_its_evidence(detector):
-    assert EVIDENCE.keys() == {one.name for one in DETECTORS}
-    assert flagged(table(start=0, **EVIDENCE[detector.name])) == {(detector.name, FREE_RIDER): 0}
-    assert detector.what
-    assert detector.source
-    later = flagged(table(start=4, **EVIDENCE[detector.name]))
-    is_mean = detector.name in ("free-rider value", "opposed", "low contribution")
-    assert later.get((detector.name, FREE_RIDER)) == (None if is_mean else 4)
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_each_detector_flags_the_free_rider_of_its_evidence(name):
+    assert flagged(table(start=0, **EVIDENCE[name])) == {(name, FREE_RIDER): 0}
+    later = flagged(table(start=4, **EVIDENCE[name]))
+    assert later.get((name, FREE_RIDER)) == (4 if name == "server" else None)  # the others are means over rounds
 
 
 def test_the_free_rider_value_is_the_cosine_times_the_growth_of_the_error():
@@ -48,7 +44,7 @@ def test_the_free_rider_value_has_to_lead_five_times():
     for growth, leads in ((0.05, True), (0.07, False)):  # 0.03 and 0.042: a fifth of 0.18 is 0.036
         both = Results(results.rows.copy())
         both.rows.loc[worse, "value"] = np.array([0.4, 0.6, math.nan]) - growth
-        assert flags(DETECTORS[0], both).loc[("run", 0), [FREE_RIDER, "C"]].to_list() == [leads, False]
+        assert VALUE.see(both).flagged.loc[("run", 0), [FREE_RIDER, "C"]].to_list() == [leads, False]
 
 
 def test_results_without_trained_models_say_what_to_do():
@@ -58,30 +54,22 @@ def test_results_without_trained_models_say_what_to_do():
 
 
 def test_missing_values_are_unknown():
-    rows = table(start=0, **EVIDENCE["small norm"]).rows
+    rows = table(start=0, **EVIDENCE["training loss"]).rows
     absent = (rows["site"] == FREE_RIDER) & (rows["round"] == 3) & (rows["quantity"] != "weight")
-    assert math.isnan(of_rounds(Results(rows[~absent]), "norm").loc[("run", 3), FREE_RIDER])
-    assert not flags(DETECTORS[1], Results(rows[~absent])).loc[("run", 3), FREE_RIDER]
-    rows = table().rows
-    without = Results(rows[rows["quantity"] != "contribution"])
-    assert suspicions(without, {"run": 5})["low contribution"].isna().all()
-    assert flagged(without) == {}
+    assert math.isnan(of_rounds(Results(rows[~absent]), "train_loss").loc[("run", 3), FREE_RIDER])
+    assert flagged(Results(rows[rows["quantity"] != "train_loss"])) == {}
 
 
 def test_flags_before_a_round_do_not_count():
-    results = table(start=1, **EVIDENCE["small norm"])
-    assert flagged(results, {"run": 3}) == {("small norm", FREE_RIDER): 3}
-    assert flagged(results, {"another": 3}) == {("small norm", FREE_RIDER): 1}
+    results = table(start=1, **EVIDENCE["server"])
+    assert flagged(results, {"run": 3}) == {("server", FREE_RIDER): 3}
+    assert flagged(results, {"another": 3}) == {("server", FREE_RIDER): 1}
 
 
 def test_runs_are_separate():
-    results = Results(pd.concat([table("one", start=1, **EVIDENCE["opposed"]).rows, table("other").rows]))
-    found = suspicions(results, {"one": 5, "other": 0})
-    assert found.index.names == ["run", "site"]
-    assert list(found.columns) == [detector.name for detector in DETECTORS]
-    assert found.loc[("one", FREE_RIDER), "opposed"] == pytest.approx(-(0.6 + 5 * -0.01) / 6)
-    assert found.loc[("other", FREE_RIDER), "opposed"] == pytest.approx(-0.6)
-    assert len(found) == 2 * len(SITES)
+    results = Results(pd.concat([table("one", start=1, **EVIDENCE["server"]).rows, table("other").rows]))
+    suspicion = SERVER.see(results).suspicion
+    assert suspicion[FREE_RIDER].groupby(level="run").sum().to_dict() == {"one": 5, "other": 0}
 
 
 def test_auroc_counts_pairs():

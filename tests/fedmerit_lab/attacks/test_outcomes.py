@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.outcomes import WITHIN, compare_with_honest, false_positives, outcomes, tables
+from fedmerit_lab.attacks.outcomes import WITHIN, compare_with_honest, outcomes, tables
 
 
 def test_outcomes_are_relative_to_the_honest_run_of_the_seed(study):
@@ -17,13 +17,13 @@ def test_outcomes_are_relative_to_the_honest_run_of_the_seed(study):
     assert (zero["Weight"], zero["Weight, honest"]) == pytest.approx((0.2, 0.3))
     assert (zero["Others"], zero["Own"]) == pytest.approx((-0.1, -0.1))
     assert zero["Highest value"] == 1
-    assert zero["small norm"] == 1  # in the first round of the attack
+    assert zero["server"] == 1  # in the first round of the attack
     assert zero["free-rider value"] == 2  # the mean over rounds is below 0.03 before
-    assert math.isnan(zero["repeated"])
+    assert math.isnan(zero["training loss"])
     twice = found.loc[("duplicate", "A", 0)]
     assert (twice["Weight"], twice["Weight, honest"]) == pytest.approx((0.6, 0.5))
     assert twice["Others"] == pytest.approx(0)
-    assert twice["near duplicate"] == 1
+    assert twice["training loss"] == 1
     assert math.isnan(twice["Reward"])
 
 
@@ -47,33 +47,24 @@ def test_changes_of_the_others_are_over_sites_tested_in_both_runs(study):
     assert found.loc[("zero", "B", 1), "Others"] == pytest.approx(-0.1)
 
 
-def test_the_tables(study):
-    summary, flagged, auroc, honest = (table.frame for table in tables(*study))
-    summary, flagged, auroc = (frame.set_index("Attack") for frame in (summary, flagged, auroc))
+def test_the_table(study):
+    (table,) = tables(*study)
+    summary = table.frame.set_index("Attack")
     row = summary.loc["zero"]
     assert row["Runs"] == 4
     assert row[["Weight [%]", "Weight, honest [%]"]].to_list() == pytest.approx([20, 40])
     assert row["Others' Dice, change [points]"] == pytest.approx(-10)
     assert row[["Highest free-rider value [%]", "Flagged by any detector [%]"]].to_list() == [100, 100]
-    assert row["Flagged by (after rounds)"] == "small norm (1), free-rider value (2)"
+    assert row["Flagged by (after rounds)"] == "server (1), free-rider value (2)"
     assert summary.loc["duplicate", "Flagged by any detector [%]"] == 100  # without a highest value
     assert "Reward [%]" not in summary
-    assert flagged["small norm [%]"].to_dict() == {"zero": 100, "duplicate": 0}
-    assert auroc["small norm"].to_dict() == {"zero": 1, "duplicate": 0.5}
-    assert auroc.loc["duplicate", "near duplicate"] == 1
-    assert math.isnan(auroc.loc["zero", "low contribution"])  # not recorded
-    assert honest["Sites"].to_list() == [6]
-    assert (honest.drop(columns=["Method", "Sites"]) == 0).all(axis=None)
 
 
-def test_false_positives_and_late_detections(study):
+def test_late_detections_do_not_count(study):
     attacks, results = study
     rows = results.rows
-    odd = (rows["run"] == "honest_0") & (rows["site"] == "C") & (rows["quantity"] == "norm")
-    rows.loc[odd & (rows["round"] == 7), "value"] = 5.0
-    assert false_positives(attacks, results)["large norm [%]"].to_list() == pytest.approx([100 / 6])
-    rows.loc[(rows["quantity"] == "norm") & (rows["round"] < 2 + WITHIN), "value"] = 1.0
-    assert outcomes(attacks, results).set_index("Attack").loc["zero", "small norm"].isna().all()
+    rows.loc[(rows["quantity"] == "flagged") & (rows["round"] < 2 + WITHIN), "value"] = 0.0
+    assert outcomes(attacks, results).set_index("Attack").loc["zero", "server"].isna().all()
 
 
 def test_runs_without_their_honest_one_are_left_out(study):
@@ -88,7 +79,7 @@ def test_one_run_and_its_honest_one(study):
     table = compare_with_honest(attacks[1], attacks[0], results).frame.set_index("Site")
     assert table["Attack"].to_list() == ["zero", "honest", "honest"]
     flagged = table["Flagged by (after rounds)"]
-    assert flagged[["A", "B"]].to_list() == ["small norm (1), free-rider value (2)", ""]
+    assert flagged[["A", "B"]].to_list() == ["server (1), free-rider value (2)", ""]
     assert table.loc["A", ["Weight [%]", "Weight, honest run [%]"]].to_list() == pytest.approx([20, 50])
     assert table.loc["B", ["Dice [%]", "HD95 [mm]", "NSD at 2 mm [%]"]].to_list() == pytest.approx([70, 7, 35])
     assert table.loc["B", ["Dice, honest run [%]", "HD95, honest run [mm]"]].to_list() == pytest.approx([80, 8])

@@ -7,8 +7,7 @@ from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_evaluation.studies.study import parse_methods
 from fedmerit_lab.benchmarks import arena_benchmark as module
 from fedmerit_lab.benchmarks.arena_benchmark import ArenaBench, arena_tables, clopper_pearson, play_all
-from fedmerit_lab.detection.detector import Detection
-from fedmerit_lab.detection.detectors import DETECTORS
+from fedmerit_lab.detection.detector import DETECTORS, Detection
 from fedmerit_lab.detection.scenarios import SCENARIOS
 
 
@@ -16,7 +15,7 @@ class Suspicious:
     name = "suspicious"
 
     def see(self, round):
-        return Detection.above(round.images, 100.0)
+        return Detection(round.images, round.images > 100)
 
 
 def bench(**changes):

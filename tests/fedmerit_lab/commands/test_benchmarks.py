@@ -176,7 +176,6 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
         (("values", "--scenarios", "noisy:sites=4"), "noisy"),
         (("detection", "--attacks", "sleep"), "--attacks sleep: unknown; there are zero update"),
         (("detection", "--sizes", "2,many"), "--sizes 2,many: expected whole numbers"),
-        (("detection", "--sites", "S", "--generated", 16), "--sites, --generated: give only one of them"),
     ],
 )
 def test_bad_input_before_anything_is_measured(fedmerit, out, asked, arguments, message):
