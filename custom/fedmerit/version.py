@@ -11,6 +11,7 @@ NOT_INSTALLED = "not installed"
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")  # that results depend on
 
 
+@cache
 def package_version(package: str = "fedmerit") -> str:
     """Return the version of an installed package; `NOT_INSTALLED` if there is none, as when a job brings its code."""
     try:

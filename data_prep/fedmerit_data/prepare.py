@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
+from fedmerit.files import flush_files
 from fedmerit_data.folders import OVERVIEW, is_occupied, new_folder, partial_folder, partial_path, require_free
 from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
@@ -59,6 +60,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
                 for site in sites:
                     require_site_name(site.name, raw)
                 _write_sites(asked, sites, earlier, raw, folder, jobs, progress)
+            flush_files(path for path in (folder / "sites").rglob("*") if path.is_file())
             (folder / "sites").replace(out)
         shutil.rmtree(folder)
     return sorted(file.parent for file in out.glob("*/site.json"))

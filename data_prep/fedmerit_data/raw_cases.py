@@ -219,7 +219,9 @@ def require_whole(path: Path, values: NDArray[Any], few: bool = True) -> NDArray
     exact = np.array_equal(whole, values)  # also says that none is NaN
     low, high = whole.min(), whole.max()
     if few and not (exact and low >= 0 and high < MAX_LABELS):
-        require_few_labels(path, values)
+        levels = exact and low >= 0 and high < 256
+        if not levels or np.count_nonzero(np.bincount(whole.ravel().astype(np.uint8))) > MAX_LABELS:
+            require_few_labels(path, values)
     if not (exact or np.abs(values - whole).max(initial=0) < 1e-3) or not 0 <= low <= high < np.inf:
         with np.errstate(invalid="ignore"):
             odd = values[~(np.abs(values - whole) < 1e-3) | (values < 0)].ravel()[0]

@@ -84,9 +84,10 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
     """Store a case, unless that was done before from the same files, read in the same way, and arrays are unchanged."""
     case, source = task.case, describe_source(task.case, task.source)
     try:
-        for path in raw_files(task):
+        files = raw_files(task)
+        for path in files:
             require_file(task.source / path)
-        raw = {path.as_posix(): sha256(task.source / path) for path in raw_files(task)}
+        raw = {path.as_posix(): sha256(task.source / path) for path in files}
         if (before := _read_prepared(task)) and (before.source, before.raw) == (source, raw):
             return before
         decoded = task.kind.decode(case)
@@ -112,7 +113,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
     checksums = {}
     for key, array in (("image", image), ("label", label)):
         name = task.arrays[key]
-        write_atomically(task.array(name), partial(np.save, arr=array))
+        write_atomically(task.array(name), partial(np.save, arr=array), flush=False)
         checksums[name] = sha256(task.array(name))
     reading, lost = read_case(case.name, task.kind.labels, decoded, label, box, task.kind.normalisation)
     finished = PreparedCase(
@@ -133,7 +134,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         ],
         reading=reading.model_dump(mode="json"),
     )
-    write_text(task.done_file, json.dumps(vars(finished)))  # read by `_read_prepared` only: not indented
+    write_text(task.done_file, json.dumps(vars(finished)), flush=False)  # read by `_read_prepared` only: not indented
     return finished
 
 

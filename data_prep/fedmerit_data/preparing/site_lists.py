@@ -184,8 +184,8 @@ def write_lists(
         reasons = _list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))
         raise BadInput(*str(error).split("\n\t"), *reasons) from error
     folder = outcomes[0][0].array("")
-    write_json(folder / "datalist.json", entries)
-    write_sources(folder, {task.case.name: {"case": one.source, "files": one.raw} for task, one in usable})
+    write_json(folder / "datalist.json", entries, flush=False)
+    write_sources(folder, {task.case.name: {"case": one.source, "files": one.raw} for task, one in usable}, flush=False)
     left_out = [*site.left_out]
     for task, outcome in unusable:
         reason = outcome.reason.replace(f"{task.source}/", "")
@@ -214,6 +214,7 @@ def write_lists(
             "checksums": {name: known for _, finished in usable for name, known in finished.checksums.items()},
             "fedmerit_version": package_version(),
         },
+        flush=False,
     )
 
 

@@ -3,6 +3,7 @@
 `fedmerit evaluate --source` reads cases by it as `fedmerit prepare` did, whatever lists, tables or names chose them.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_json
+from fedmerit.files import read_json, sha256, write_text
 from fedmerit.schema.declarations import read
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit_data.raw_cases import Channel, RawCase
@@ -72,9 +73,10 @@ def _with_paths(case: RawCase, change: Any) -> RawCase:
     )
 
 
-def write_sources(folder: Path, sources: Mapping[str, Any]) -> None:
-    """Write the sources of a site's cases, by case, into its folder."""
-    write_json(folder / FILE, sources)
+def write_sources(folder: Path, sources: Mapping[str, Any], flush: bool = True) -> None:
+    """Write the sources of a site's cases, by case, into its folder: a line each."""
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(source)}" for name, source in sources.items())
+    write_text(folder / FILE, f"{{\n{lines}\n}}\n", flush)
 
 
 def read_sources(site: SiteFolder) -> dict[str, CaseSource]:

@@ -57,6 +57,7 @@ class Images:
     def __init__(self, images: Sequence[Placed], masks: Sequence[Placed], inventory: Inventory) -> None:
         self.inventory = inventory
         self.groups: dict[frozenset[int], Group] = {}  # of the masks that have images so far, by these
+        self.keys_of: dict[int, list[frozenset[int]]] = defaultdict(list)  # of the groups that an image is in
         self.by_number: dict[int, tuple[list[Placed], str]] = {}  # of the other masks, with the name of the case
         self.by: dict[str, dict[object, list[Placed]]] = defaultdict(lambda: defaultdict(list))
         paths, names = ({getattr(mask, kind) for mask in masks} for kind in ("path", "name"))
@@ -81,13 +82,22 @@ class Images:
     def pair(self, mask: Placed, images: list[Placed], rule: str) -> None:
         """Add a mask to the group of its images, or to one that has them, too."""
         key = frozenset(map(id, images))
-        key = next((known for known in self.groups if key < known), key)
-        named = self.by_number[id(mask)][1] if rule == NUMBER_RULE else ""
-        self.groups.setdefault(key, Group(images, rule, named=named)).masks.append(mask)
+        if (larger := self.larger(key)) is not None:
+            key = larger
+        elif key not in self.groups:
+            self.groups[key] = Group(images, rule, named=self.by_number[id(mask)][1] if rule == NUMBER_RULE else "")
+            for image in key:
+                self.keys_of[image].append(key)
+        self.groups[key].masks.append(mask)
+
+    def larger(self, key: frozenset[int]) -> frozenset[int] | None:
+        """Return the key of the largest group that has these images and more, `None` if there is none."""
+        return max((known for known in self.keys_of[next(iter(key))] if key < known), key=len, default=None)
 
     def number(self, masks: Sequence[Placed]) -> None:
         """Find the images of ``masks`` by number, if in one way of `_ways` every mask finds its own images."""
-        self.by_number = {}
+        if not masks:
+            return
         used = frozenset().union(*self.groups)
         free = [image for images in self.by["folders"].values() for image in images if id(image) not in used]
         for of_mask, of_image, name in _ways({without_zeros(mask.path) for mask in masks}):
@@ -412,7 +422,8 @@ def _pair(masks: Sequence[Placed], images: Images) -> tuple[list[Group], list[st
     """Return the groups, why DICOM masks have none, and the masks without images."""
     unpaired = [*masks]
     for rule, find in RULES.items():
-        images.number([mask for mask in unpaired if not mask.item.is_region])
+        if rule == NUMBER_RULE:
+            images.number([mask for mask in unpaired if not mask.item.is_region])
         unpaired, of_rule = [], unpaired
         for mask in of_rule:
             found = find(mask, images)
@@ -421,8 +432,7 @@ def _pair(masks: Sequence[Placed], images: Images) -> tuple[list[Group], list[st
             else:
                 unpaired.append(mask)
     groups = images.groups
-    for key in [key for key in groups if any(key < other for other in groups)]:
-        larger = next(other for other in groups if key < other)
+    for key, larger in [(key, larger) for key in groups if (larger := images.larger(key)) is not None]:
         groups[larger].masks += groups.pop(key).masks
     return list(groups.values()), [_unreferred(mask, images) for mask in unpaired if mask.item.is_region], unpaired
 

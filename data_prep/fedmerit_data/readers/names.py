@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from fedmerit_data.readers.inventory import Item
@@ -107,6 +107,7 @@ def without_zeros(words: Words) -> Words:
     return tuple(NUMBER.sub(lambda number: str(int(number[0])), word) for word in words)
 
 
+@lru_cache(maxsize=1024)
 def read_folder(name: str, by_last_word: bool = False) -> tuple[Role, str]:
     """Return the role that the name of a folder states, and what else it names, "" if nothing.
 

@@ -262,6 +262,11 @@ def _require_two_levels(path: Path, levels: Levels, wanted: Collection[int], sto
 
 def _has_areas(levels: Levels, tolerance: int) -> bool:
     """Return whether 3 x 3 pixels together have one level between black and white, as those of an edge do not."""
+    between = (levels > NEAR) & (levels < 255 - NEAR)
+    if not between.any():
+        return False
+    rows, columns = (np.flatnonzero(between.any(axis=axis)) for axis in (1, 0))
+    levels = levels[max(rows[0] - 1, 0) : rows[-1] + 2, max(columns[0] - 1, 0) : columns[-1] + 2]
     lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
     even = highest.astype(np.int64) - lowest <= tolerance
     return bool((even & (lowest > NEAR) & (highest < 255 - NEAR)).any())
@@ -271,15 +276,17 @@ def _has_soft_edges(levels: Levels) -> bool:
     """Return whether a mask is black and white, with levels in between that are only those of edges."""
     if levels.dtype != np.uint8 or levels.min() > NEAR:
         return False
-    if (levels > 255 - NEAR).sum() <= ((levels > 0) & (levels < NEAR)).sum():
+    counts = np.bincount(levels.ravel(), minlength=256)
+    between, kinds = counts[NEAR + 1 : 255 - NEAR].any(), np.count_nonzero(counts)
+    if not ((between or kinds > FEW) and kinds > 2):
+        return False
+    if counts[255 - NEAR + 1 :].sum() <= counts[1:NEAR].sum():
         return False  # labels 1, 2, ...
     lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
     rough = (lowest > 0) & (highest < 255) & (highest - lowest > STEEP)
     if 2 * rough.sum() > ((levels > 0) & (levels < 255)).sum():
         return False  # noise
-    there = np.unique(levels)
-    between = ((there > NEAR) & (there < 255 - NEAR)).any()
-    return bool((between or there.size > FEW) and there.size > 2 and not _has_areas(levels, tolerance=0))
+    return not _has_areas(levels, tolerance=0)
 
 
 def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import get_track_meta, set_track_meta
-from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange
+from monai.transforms import Compose, NormalizeIntensity, Resize, ScaleIntensityRange
 from numpy.typing import NDArray
 from scipy import ndimage, sparse
 from torch import Tensor
@@ -178,10 +178,10 @@ def preprocess(
     """
     beyond = _missing(case.image, box)
     with _without_records():
-        image = normalise(_planes(crop_to(case.image, box)))
+        image = normalise(_planes(crop_to(case.image, box))).numpy()
         if any(beyond):
-            image = BorderPad(beyond, value=float(image.min()))(image)
-        stored = _resize(image.numpy(), size).reshape(*case.image.shape[:2], size, size)
+            image = np.pad(image, ((0, 0), beyond[:2], beyond[2:]), constant_values=image.min())
+        stored = _resize(image, size).reshape(*case.image.shape[:2], size, size)
     return resample_slices(stored, slices), resize_label(case.label, size, box, slices)
 
 
@@ -196,10 +196,10 @@ def _resize(planes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
         enlarged: Tensor = Resize((size, size), mode="bilinear")(torch.from_numpy(planes))
         return enlarged.numpy()
     rows, columns = (_weights(length, size) for length in planes.shape[1:])
-    count, height, width = planes.shape
-    narrow = columns @ planes.transpose(2, 0, 1).reshape(width, -1)
-    small = rows @ narrow.reshape(size, count, height).transpose(2, 1, 0).reshape(height, -1)
-    return np.ascontiguousarray(small.reshape(size, count, size).transpose(1, 0, 2))
+    reduced = np.empty((len(planes), size, size), np.float32)
+    for place, plane in enumerate(planes):
+        reduced[place] = rows @ np.ascontiguousarray((columns @ np.ascontiguousarray(plane.T)).T)
+    return reduced
 
 
 @lru_cache(maxsize=8)

@@ -82,6 +82,13 @@ def test_what_changed_since_is_done_again(source, tmp_path, decoded):
     assert snapshot(out) == snapshot(tmp_path / "undisturbed")
 
 
+def test_prepare_flushes_all_files_before_it_publishes_them(source, tmp_path, monkeypatch):
+    flushed, out = set(), tmp_path / "sites"
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.add((os.fstat(file).st_ino, out.exists())))
+    prepare(KIND, out, source=source, **FIELD)
+    assert {(path.stat().st_ino, False) for path in out.rglob("*") if path.is_file()} <= flushed
+
+
 def test_a_finished_case_that_is_no_longer_in_the_source_goes(source, tmp_path):
     prostate_site(source / "ISBI", cases=4, seed=2)
     out = tmp_path / "sites"
