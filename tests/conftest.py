@@ -15,13 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
 from tiny import flags
 
@@ -36,6 +38,8 @@ settings.load_profile("unhurried")
 gc.disable()  # a third of the time of collecting, else
 os.fsync = lambda file: None  # no test ends with the machine
 serialization.load_pem_private_key = cache(serialization.load_pem_private_key)  # a check of 38 ms, once a key
+KEYS = cycle([cache(partial(rsa.generate_private_key, 65537, 2048)) for _ in range(24)])  # no test has more of its own
+rsa.generate_private_key = lambda public_exponent, key_size, backend=None: next(KEYS)()
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if not IS_WORKER:
     STATE = tempfile.TemporaryDirectory()  # instead of the user's; of all processes of a session

@@ -147,7 +147,7 @@ def test_commands_of_others_come_only_by_entry_point(room, owner):
     assert named(others, lambda file: {module for module in imports(file) if within(module, {room})}) == {}
 
 
-PEER = {"nvflare_peer.py", "nvflare_client.py", "client.py"}  # the benchmarks' peer; calls of a script of NVFlare's
+PEER = {"nvflare_peer.py", "client.py"}  # the benchmarks' peer; calls of a script of NVFlare's
 
 
 def test_only_the_nvflare_engine_and_operations_import_nvflare():

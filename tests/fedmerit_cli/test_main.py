@@ -16,7 +16,7 @@ TOP = [
     "methods", "dossier",
 ]  # fmt: skip
 GROUPS = {
-    "data": ["survey", "plan", "partition", "shrink"],
+    "data": ["survey", "plan", "partition"],
     "value": ["leave-one-out", "shapley", "estimate", "replay", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
     "deploy": [

@@ -152,7 +152,7 @@ def make_entries(result: ScenarioResult) -> list[Entry]:
 
 
 def _version(spec: str) -> str:
-    """Return the package and version of an estimator: a method's contribution and a proxy are FedMerit's."""
+    """Return the package and version of an estimator: a method's contribution is FedMerit's."""
     found = estimators().get(split_spec(spec)[0])
     module = found.__module__.partition(".")[0] if found else "fedmerit"
     package = packages_distributions().get(module, ["fedmerit"])[0]

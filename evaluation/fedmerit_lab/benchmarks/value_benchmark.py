@@ -1,14 +1,13 @@
 """Estimators of values against retraining, by scenario; docs/studies/estimator-protocol.md has the protocol.
 
 ``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition and seed), ``observed`` runs of
-FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed. ``game.csv``
-is the ground truth to publish.
+FedAvg by seed, ``local_only`` runs, and runs of other ``methods``. All are resumed. ``game.csv`` is the ground truth
+to publish.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,13 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.contract.semivalues import LEAVE_ONE_OUT, SHAPLEY, FloatArray
-from fedmerit.errors import BadInput
-from fedmerit.files import write_text
+from fedmerit.engines import resumption, runs
+from fedmerit.engines.image_sites import require_same_images
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import read_json, write_text
 from fedmerit.methods.registry import estimates_contributions
 from fedmerit.schema.configuration.settings import ROUNDS
-from fedmerit.schema.declarations import parse_spec, split_spec
+from fedmerit.schema.declarations import split_spec
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.server.checkpoint import is_finished
 from fedmerit_evaluation.fairness.measures import pearson, spearman
@@ -34,23 +35,28 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.resampling import DRAWS, corrected_correlation, draw_over_seeds, error_variance
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.execution import OnEnd, Workers
+from fedmerit_evaluation.studies.execution import OnEnd, Workers, execute_all
 from fedmerit_evaluation.studies.study import MethodSpec, in_folds
 from fedmerit_evaluation.valuation.estimators import parse
+from fedmerit_evaluation.valuation.observed_run import DRAWS as VALUE_DRAWS
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import rank_flip_table, value_runs
-from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.budget_allocation import Outcome, budget_table
-from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY, Proxy, train_proxy
 from fedmerit_lab.benchmarks.scenarios import make
 from fedmerit_lab.benchmarks.scenarios import parse as parse_scenario
 
-PROXY, OWN = "proxy", "contribution"  # estimators: a proxy; what the run's own method says
+OWN = "contribution"  # an estimator: what the run's own method says
 GAME = "game.csv"
 MOST = 256  # coalitions: all of 8 sites
 UNCHANGED = "asis"  # scenario: the pool's sites
 Progress = Callable[[str, int], OnEnd]  # of a description, and how many trainings there are to do
-ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
+FEDERATED, LOCAL_ONLY = "fedavg", "standalone"  # methods of the trainings
+ESTIMATORS = (
+    "multi_round", "multi_round:voice=others", "multi_round:kind=leave_one_out", "multi_round:weigh=progress",
+    "one_round", "one_round:kind=leave_one_out", "leave_one_out_loss", "local_only", "local_only:voice=others",
+    "coverage", "coverage:kind=leave_one_out", "safe", "innovation", "contribution", "data_size",
+    "label_volume", "knn_shapley", "label_distance", "intensity_distance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Bench:
         out: the benchmark's folder.
         pool: folder of prepared sites whose patients scenarios partition.
         scenarios: specs of `fedmerit_lab.benchmarks.scenarios`; ``asis``: the pool's sites unchanged.
-        estimators: specs of `fedmerit_evaluation.valuation.estimators`, or of a `Proxy`.
+        estimators: specs of `fedmerit_evaluation.valuation.estimators`.
         methods: whose own contributions are judged too, each in its own runs.
         seeds: of training.
         rounds: of training.
@@ -86,11 +92,6 @@ class Bench:
     most: int = MOST
     folds: Sequence[int] = ()
     other: Path | None = None
-
-    @property
-    def run_estimators(self) -> list[str]:
-        """The estimators that observe a run; a proxy has its own trainings."""
-        return [spec for spec in self.estimators if split_spec(spec)[0] != PROXY]
 
     @property
     def local_only_seeds(self) -> list[int]:
@@ -125,29 +126,20 @@ def judge(
     else:
         sites = folder / "sites"
         expected = make(scenario, bench.pool, sites, other=bench.other, folds=bool(bench.folds))
-    observed_trainings.require_few_sites(bench.run_estimators, sites)  # refused before hours of training, as all that
+    require_few_sites(bench.estimators, sites)  # refused before hours of training, as all that
     planned = _plan(bench, sites, folder / "methods")  # is wrong with options
     references, local_only = _references(bench, sites, folder / "ground_truth", progress)
     observed = {FEDERATED: _observed(bench, sites, folder / "observed", FEDERATED, progress)}
-    if observed_trainings.by_method(bench.run_estimators)[LOCAL_ONLY]:
+    if by_method(bench.estimators)[LOCAL_ONLY]:
         observed[LOCAL_ONLY] = _observed(bench, sites, folder / "local_only", LOCAL_ONLY, progress)
-    found = observed_trainings.run_estimators(observed, bench.run_estimators, bench.draws)
+    found = run_estimators(observed, bench.estimators, bench.draws)
     values, costs = dict(found.values), dict(found.costs)
     training = float(np.mean([run.seconds["training"] for run in found.federated]))
-    for spec in bench.estimators:
-        if spec not in values:
-            proxy: Proxy = parse_spec(spec, {PROXY: Proxy}, "--estimators")
-            out = folder / spec.replace(":", "-").replace("=", "")
-            begin = partial(progress, f"{scenario}: {spec}")
-            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, begin, bench.folds)
-            values[spec] = result.values
-            costs[spec] = result.seconds / len(found.federated) / training
-    values = {spec: values[spec] for spec in bench.estimators}
     outcomes = dict.fromkeys(values, Outcome(_site_dice(found.federated), local_only))
     failed = comparison.execute_runs(
         planned, bench.workers, progress(f"{folder.name}: methods", sum(not run.finished for run in planned))
     )
-    observed_trainings.require_success(failed)
+    require_success(failed)
     for label in (item.label for item in bench.methods):
         valued = value_runs([run.folder for run in planned if run.label == label], [OWN], bench.draws)
         values[label], own = valued.values(OWN), valued.runs
@@ -186,7 +178,7 @@ def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tup
     on_end = progress(f"{out.parent.name}: ground truth", sum(not training.finished for training in trainings))
     failed = coalitions.execute_trainings(trainings, bench.workers, on_end)
     coalitions.write_results(out)
-    observed_trainings.require_success(failed)
+    require_success(failed)
     results = coalitions.collect_results(trainings)
     write_text(out.parent / GAME, game_table(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     own = results.coalition_results.dice.by_site
@@ -211,19 +203,110 @@ def game_table(results: Results) -> pd.DataFrame:
 
 
 def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progress) -> list[Path]:
-    estimators = observed_trainings.by_method(bench.run_estimators)[method]
+    estimators = by_method(bench.estimators)[method]
     seeds = bench.seeds if method == FEDERATED else bench.local_only_seeds
     folders = []
     for seed, (suffix, of_fold) in product(seeds, in_folds({}, bench.folds)):
         folders.append(folder := out / f"seed{seed}{suffix}")
         options = sites, seed, bench.rounds, bench.settings, estimators, method
-        observed_trainings.create_run(folder, *options, **of_fold)
+        create_run(folder, *options, **of_fold)
     on_end = progress(
         f"{out.parent.name}: observed runs of {method}",
         sum(not is_finished(folder, bench.rounds) for folder in folders),
     )
-    observed_trainings.execute_runs(folders, bench.rounds, bench.workers, on_end)
+    execute_runs(folders, bench.rounds, bench.workers, on_end)
     return folders
+
+
+def by_method(estimators: Sequence[str]) -> dict[str, list[str]]:
+    """Return the specs by the method of the trainings that they observe, `FEDERATED` or `LOCAL_ONLY`."""
+    chosen: dict[str, list[str]] = {FEDERATED: [], LOCAL_ONLY: []}
+    for spec in estimators:
+        chosen[LOCAL_ONLY if parse(spec).needs_standalone else FEDERATED].append(spec)
+    return chosen
+
+
+def require_few_sites(estimators: Sequence[str], sites: Path) -> None:
+    """Raise `BadInput` naming an estimator for which the prepared sites in a folder are too many."""
+    for spec in estimators:
+        parse(spec).require_few(len(open_sites(sites)), sites)
+
+
+def create_run(
+    folder: Path,
+    sites: Path,
+    seed: int,
+    rounds: int,
+    settings: Mapping[str, str],
+    estimators: Sequence[str],
+    method: str = FEDERATED,
+    fold: int | None = None,
+) -> None:
+    """Create a run folder that observes what ``estimators`` need; an existing one may observe more.
+
+    Raises:
+        BadInput: an existing one has other options, or observes less.
+    """
+    observed = list(dict.fromkeys(name for spec in estimators if (name := parse(spec).observes)))
+    asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
+                             "settings": dict(settings), "values": observed, "fold": fold}  # fmt: skip
+    if (folder / "run.json").exists():
+        info = read_json(folder / "run.json")
+        before = info["plan"].get("values", [])  # absent if the plan observes nothing
+        has_all = set(observed) <= {spec.partition(":")[0] for spec in before}
+        resumption.require_same(folder, asked | ({"values": before} if has_all else {}))
+        require_same_images(folder, info, open_sites(sites, info["sites"]))
+    else:
+        runs.create(folder, **asked)
+
+
+def execute_runs(
+    folders: Sequence[Path], rounds: int, workers: Workers, on_end: Callable[[Path, str | None], None]
+) -> None:
+    """Execute unfinished runs; `RunFailed` if one fails, and the same call resumes."""
+    require_success(execute_all([folder for folder in folders if not is_finished(folder, rounds)], workers, on_end))
+
+
+def require_success(failed: Mapping[Path, str]) -> None:
+    """Raise `RunFailed` with the reasons by folder, if there are any."""
+    if failed:
+        raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorResults:
+    """A record of the values by all estimators of finished trainings."""
+
+    federated: Sequence[ObservedRun]  # the s runs of FedAvg
+    values: Mapping[str, FloatArray]  # by spec: (s, n, D), or of folds (F, n, 1)
+    costs: Mapping[str, float]  # by spec: of `relative_cost`
+
+
+def run_estimators(
+    folders: Mapping[str, Sequence[Path]], estimators: Sequence[str], draws: int = VALUE_DRAWS
+) -> EstimatorResults:
+    """Run the estimators on finished trainings, ``folders`` by method, as many of each."""
+    chosen = {method: specs for method, specs in by_method(estimators).items() if specs or method == FEDERATED}
+    valued = {method: value_runs(folders[method], specs, draws) for method, specs in chosen.items()}
+    federated = valued[FEDERATED].runs
+    values = {spec: one.values(spec) for one in valued.values() for spec in one.of_each}
+    costs = {spec: relative_cost(one.runs, spec, federated) for one in valued.values() for spec in one.of_each}
+    return EstimatorResults(federated, {spec: values[spec] for spec in estimators}, costs)
+
+
+def relative_cost(observed: Sequence[ObservedRun], spec: str, federated: Sequence[ObservedRun]) -> float:
+    """Return seconds of an estimator beyond FedAvg, relative to a training of FedAvg.
+
+    Args:
+        observed: the trainings that it observes.
+        spec: of it.
+        federated: those of FedAvg; if ``observed`` are others, their training counts too.
+    """
+    observer, parts = parse(spec).observes, []
+    for one, base in zip(observed, federated, strict=True):
+        training = 0.0 if one is base else one.seconds["training"]
+        parts.append((training + one.seconds.get(observer, 0.0)) / base.seconds["training"])
+    return float(np.mean(parts))
 
 
 def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[str, float]:
@@ -338,9 +421,6 @@ def require_scenarios(
         if spec != UNCHANGED:
             parse_scenario(spec)
     for spec in estimators:
-        if split_spec(spec)[0] == PROXY:
-            parse_spec(spec, {PROXY: Proxy}, "--estimators")
-        else:
-            parse(spec)
+        parse(spec)
     if len(set(specs)) < len(specs) or len(set(estimators)) < len(estimators):
         raise BadInput("--scenarios, --estimators: name each once")

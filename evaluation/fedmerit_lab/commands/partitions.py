@@ -1,4 +1,4 @@
-"""``fedmerit data partition`` and ``shrink``: new site folders from prepared ones, for studies."""
+"""``fedmerit data partition``: new site folders from prepared ones, for studies."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -65,9 +65,6 @@ def partition(
     duplicate: Annotated[
         list[str] | None, option_in(VARIANTS, "New site to add a twin of; may be repeated.", metavar="SITE")
     ] = None,
-    split_site: Annotated[
-        list[str] | None, option_in(VARIANTS, "New site to split in two; may be repeated.", metavar="SITE")
-    ] = None,
     inverted: Annotated[
         list[str] | None,
         option_in(VARIANTS, "Prepared site whose images are inverted; may be repeated.", metavar="SITE"),
@@ -88,24 +85,9 @@ def partition(
         label_noise=_levels(label_noise),
         noise_rule=noise_rule or "shift",
         duplicate=duplicate or (),
-        split_site=split_site or (),
         inverted=inverted or (),
         folds=folds,
     )
-    print_sites(out, len(folders))
-
-
-@commands.add("data shrink sites --out small --by 2")
-def shrink(
-    sites: PreparedSites,
-    out: Annotated[Path, typer.Option(help="Folder to write the smaller site folders into.")],
-    by: Annotated[int, typer.Option(min=2, help="Downsampling factor; a divisor of height and width.")] = 2,
-) -> None:
-    """Copy prepared sites at a lower resolution, such as for cheap trainings of many coalitions."""
-    from fedmerit_cli.printing import print_sites
-    from fedmerit_lab.partitioning.downsampling import shrink as shrink_sites
-
-    folders = shrink_sites(sites, out, by)
     print_sites(out, len(folders))
 
 

@@ -22,13 +22,11 @@ from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import STANDALONE, Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed, read_paper
-from fedmerit_lab.papers.figures import over_parameters
 from fedmerit_lab.papers.partitioned_sites import (
     artefact_methods,
     bars,
     local_only_and_final,
     needs,
-    parameters_of,
     partitioned_needs,
     require_partition,
     scatter,
@@ -91,9 +89,6 @@ def _turn_if_long(panel: Axes, names: Sequence[str]) -> None:
         panel.tick_params(axis="x", labelrotation=20)
 
 
-TAUS = ("tau_opt", "tau_max")  # of Eq. 5, Tastan et al. 2025
-
-
 def gains(study: Study, artefact: Artefact) -> Made:
     """Return mean Dice, mean gain over local-only training and its spread, by method and partition."""
     columns = _measured(study, artefact)
@@ -122,23 +117,6 @@ def gain_and_spread(study: Study, artefact: Artefact) -> Made:
         ("MCG", "Mean gain over local-only training (MCG) [points]"),
         ("CGS", "Its spread over sites (CGS) [points]"),
     )
-
-
-def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
-    """Return `gains` of one partition, as two maps over `TAUS`, for the labels that set both."""
-    made = gains(study, artefact)
-    frame = made.tables[0].frame
-    set_by = pd.DataFrame([parameters_of(label) for label in frame["Method"]], frame.index, list(TAUS)).dropna()
-    frame = frame.loc[set_by.index]
-    if frame.empty:
-        raise BadInput("no training of cycle is finished; run the same command again")
-    (need,) = partitioned_needs(artefact)
-    measured = {
-        what: frame[f"{what}, {require_partition(need).heading}"].to_list() for what in ("MCG [points]", "CGS [points]")
-    }
-    numbers = set_by.astype(float).assign(**measured).reset_index(drop=True)
-    figure = over_parameters(numbers, TAUS)
-    return Made(made.tables, [Drawn(artefact.name, artefact.what, figure, numbers)])
 
 
 def gains_by_site(study: Study, artefact: Artefact) -> Made:
@@ -288,8 +266,6 @@ TWO_WRONG = tuple(
 )
 WITH_ONE_MODEL = (STANDALONE, "fedavg", "vpdl", "cycle")
 IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
-TAU_PAIRS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
-BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAU_PAIRS))
 
 
 PAPER = read_paper(
@@ -306,7 +282,6 @@ PAPER = read_paper(
         "figure12": (reputation_heat_maps, needs(("cycle",), TWO_WRONG)),
         "figure11": (bars, needs(WITH_ONE_MODEL, OTHERS)),
         "figure13": (gain_and_spread, needs(IN_PLOT, (*PARTITIONS, *OTHERS))),
-        "figure14": (gain_by_parameters, needs(BY_TAU, (UNI,))),
         "table9": (gains_by_site, ALL),
         "figure2": (bars, needs(WITH_ONE_MODEL, PARTITIONS)),
         "figure3": (bars, needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS)),

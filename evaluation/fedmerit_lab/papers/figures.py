@@ -1,8 +1,7 @@
-"""Figures of any quantity for papers' artefacts: lines over rounds, marks by site, maps over two parameters."""
+"""Figures of any quantity for papers' artefacts: lines over rounds, marks by site."""
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
@@ -65,25 +64,4 @@ def site_marks(table: pd.DataFrame, title: str) -> Figure:
         label_rows(panel, sites)
         panel.set_xlabel(title)
         legend(figure, method_bars(methods))
-    return figure
-
-
-def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
-    """Draw a map for each other column of ``numbers`` over two columns of parameters, the first of them upwards."""
-    up, across = parameters
-    shown = [str(name) for name in numbers if name not in parameters]
-    with style.context(STYLE):
-        figure, axes = panels(len(shown))
-        for panel, what in zip(axes, shown, strict=True):
-            table = numbers.pivot(index=up, columns=across, values=what)
-            panel.imshow(table.to_numpy(float), cmap="viridis", origin="lower", aspect="auto")
-            panel.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns])
-            panel.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index])
-            panel.grid(visible=False)
-            for (row, column), value in np.ndenumerate(table.to_numpy(float)):
-                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5}
-                panel.text(column, row, f"{value:.2f}", ha="center", va="center", bbox=box)
-            panel.set_title(what)
-            panel.set_xlabel(across)
-            panel.set_ylabel(up)
     return figure

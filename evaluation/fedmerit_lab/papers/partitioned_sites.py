@@ -47,11 +47,6 @@ def artefact_methods(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | M
     return [label for label in labels if any(label in column.index for column in columns.values())]
 
 
-def parameters_of(label: str) -> dict[str, str]:
-    """Return the parameters in a method's label: ``cgsv:beta=2`` sets beta to 2."""
-    return dict(part.split("=") for part in label.split(":")[1:])
-
-
 def site_dice(results: Results) -> pd.DataFrame:
     """Test Dice of each site's final model on the cases of all sites, 0 to 1: ``(method, seed)`` x sites."""
     return results.plain.union.complete.unstack("site")

@@ -156,23 +156,21 @@ def assign_sites(classes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDA
 
 @dataclass(frozen=True)
 class Share:
-    """The patients of a site of the partition, and the site that it is a twin or a half of."""
+    """The patients of a site of the partition, and the site that it is a twin of."""
 
     patients: list[Patient] = field(default_factory=list)
     copy_of: str | None = None
-    half_of: str | None = None
 
 
 def assign_patients(
-    sites: Path, patients: Sequence[Patient], scheme: Scheme, duplicate: Sequence[str], split_site: Sequence[str]
+    sites: Path, patients: Sequence[Patient], scheme: Scheme, duplicate: Sequence[str]
 ) -> dict[str, Share]:
     """Return the patients of every site, by its name; patients with a fold by the scheme, fold by fold."""
     folds = sorted({patient.group for patient in patients if patient.fold is not None})
     local, common = (folds, []) if folds else (LOCAL_SPLITS, COMMON_SPLITS)
     names = [f"site-{number:0{len(str(scheme.into))}d}" for number in range(1, scheme.into + 1)]
     require_sites("duplicate", duplicate, names)
-    require_sites("split site", split_site, names)
-    number = scheme.into + len(duplicate) + len(split_site)
+    number = scheme.into + len(duplicate)
     _require_enough(sites, patients, dict.fromkeys(local, scheme.into) | dict.fromkeys(common, number))
     classes = sorted({patient.patient_class for patient in patients})
     if scheme.by not in ("banded", "variety"):  # their classes are in an order that counts
@@ -200,16 +198,6 @@ def assign_patients(
             assigned[site].patients.append(patient)
     for site in duplicate:
         assigned[f"{site}-copy"] = Share([*assigned[site].patients], copy_of=site)
-    for site in split_site:
-        whole = assigned.pop(site)
-        halves = [f"{site}-a", f"{site}-b"]
-        assigned |= {half: Share(half_of=site) for half in halves}
-        for split in local:
-            own = [patient for patient in whole.patients if patient.group == split]
-            if len(own) < 2:
-                raise BadInput(f"split site {site}: {len(own)} {split} patient, but its halves need 2; choose another")
-            for patient, half in _assign(own, dict.fromkeys(classes, np.full(2, 0.5)), halves):
-                assigned[half].patients.append(patient)
     everyone = sorted(assigned)
     for split in common:
         if tested := patients_in(split):

@@ -31,7 +31,6 @@ def partition(
     label_noise: Mapping[str, float] | None = None,
     noise_rule: str = "shift",
     duplicate: Sequence[str] = (),
-    split_site: Sequence[str] = (),
     inverted: Sequence[str] = (),
     trained_on: Mapping[str, Path] | None = None,
     folds: bool = False,
@@ -54,7 +53,6 @@ def partition(
         label_noise: By site, above 0 to 1: the share of its labelled training slices that get a wrong mask.
         noise_rule: A key of `fedmerit_lab.partitioning.label_noise.RULES`.
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
-        split_site: Sites to replace by ``<site>-a`` and ``<site>-b``, each with half of its patients.
         inverted: Source sites in all of whose images bright and dark are exchanged.
         trained_on: By site, another folder of site folders of the same cases: the site trains on its cases as they are
             there, such as with the masks by one expert; without those that are missing there.
@@ -78,7 +76,7 @@ def partition(
     require_sites("inverted", inverted, [source.name for source in sources])
     classes = scheme.classes or _usual_classes(scheme.by, sources)
     patients = pool_patients(sources, classes, folds)
-    shares = assign_patients(sites, patients, scheme, duplicate, split_site)
+    shares = assign_patients(sites, patients, scheme, duplicate)
     others = dict(trained_on or {})
     require_sites("trained on", list(others), shares)
     shares |= {site: _training_on(open_sites(other), site, shares[site]) for site, other in others.items()}
@@ -105,7 +103,7 @@ def partition(
         with new_folder(out, "partition") as folder:
             for site, own in shares.items():
                 disturbed = wrong.get(site, {})
-                about = record | {"copy_of": own.copy_of, "half_of": own.half_of, "label_noise": None}
+                about = record | {"copy_of": own.copy_of, "label_noise": None}
                 if site in noise:
                     slices = {name: list(case.positions) for name, case in disturbed.items()}
                     about["label_noise"] = {"rule": noise_rule, "share": noise[site], "slices": slices}

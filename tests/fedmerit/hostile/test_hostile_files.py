@@ -6,7 +6,6 @@ import shutil
 import zipfile
 from collections import OrderedDict
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,6 @@ from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import BESIDE, parse_json, read_bytes, require_inside, write_text
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.tensor_files import load_tensors
-from fedmerit_lab.partitioning.downsampling import shrink
 
 ALLOWED = 256e6  # bytes beside four times the file
 
@@ -158,23 +156,6 @@ def test_no_file_is_written_through_a_link_that_lies_in_its_place(tmp_path):
     write_text(tmp_path / "file", "new")
     assert (tmp_path / "outside").read_text() == "mine"
     assert not (tmp_path / "file").is_symlink()
-
-
-def test_shrink_writes_nothing_but_its_own_sites(own_sites, tmp_path):
-    """A list "notes" with an absolute path had a file of the user's overwritten."""
-    mine = tmp_path / "mine.npy"
-    np.save(mine, np.ones((1, 1, 32, 32), np.float32))
-    content = mine.read_bytes()
-    file = own_sites / "site1" / "datalist.json"
-    lists = json.loads(file.read_text())
-    entry = {**lists["training"][0], "image": str(mine), "label": str(mine)}
-    file.write_text(json.dumps(lists | {"notes": [entry]}))
-    shrink(own_sites, tmp_path / "small", 2)
-    assert mine.read_bytes() == content
-    assert "notes" not in json.loads((tmp_path / "small" / "site1" / "datalist.json").read_text())
-    file.write_text(json.dumps(lists | {"training": [entry]}))
-    with pytest.raises(BadInput, match="which lies outside the site folder"):
-        shrink(own_sites, tmp_path / "other", 2)
 
 
 @pytest.mark.parametrize("name", ["site.json", "datalist.json"])

@@ -18,7 +18,7 @@ from fedmerit_evaluation.valuation.estimators import estimators
 from fedmerit_evaluation.valuation.payout import EQUAL
 from fedmerit_lab.benchmarks import leaderboard as module
 from fedmerit_lab.benchmarks.leaderboard import RETRAINING, add_entries, make_entries, misallocation, render
-from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, run_estimators
+from fedmerit_lab.benchmarks.value_benchmark import FEDERATED, run_estimators
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = {"half": "choice", "data_set": "made", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}

@@ -12,7 +12,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.valuation.estimators import parse
-from fedmerit_lab.benchmarks.observed_trainings import (
+from fedmerit_lab.benchmarks.value_benchmark import (
     ESTIMATORS,
     FEDERATED,
     LOCAL_ONLY,
@@ -79,9 +79,9 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
 
 def test_finished_runs_are_not_executed_and_failures_are_raised(tmp_path, monkeypatch):
     done, left, given = tmp_path / "done", tmp_path / "left", []
-    monkeypatch.setattr("fedmerit_lab.benchmarks.observed_trainings.is_finished", lambda run, rounds: run == done)
+    monkeypatch.setattr("fedmerit_lab.benchmarks.value_benchmark.is_finished", lambda run, rounds: run == done)
     monkeypatch.setattr(
-        "fedmerit_lab.benchmarks.observed_trainings.execute_all",
+        "fedmerit_lab.benchmarks.value_benchmark.execute_all",
         lambda folders, workers, on_end: given.append(folders) or {},
     )
     execute_runs([done, left], 2, Workers(1), lambda folder, error: None)

@@ -21,9 +21,9 @@ from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
-from fedmerit_lab.benchmarks import bare_steps, nvflare_client, nvflare_peer, one_run
+from fedmerit_lab.benchmarks import bare_steps, nvflare_peer, one_run
 from fedmerit_lab.benchmarks.measured_command import measure
-from fedmerit_lab.benchmarks.nvflare_client import PeerNetwork, in_memory, validate
+from fedmerit_lab.benchmarks.nvflare_peer import PeerNetwork, in_memory, validate
 
 PROGRAM = '''
 import subprocess, sys, time
@@ -168,7 +168,7 @@ def test_the_job_is_of_the_runs_network_sites_and_rounds(tmp_path, monkeypatch):
     description = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]["network"]
     assert json.loads(asked["model"].description) == description
     assert (asked["min_clients"], asked["num_rounds"], asked["fedce_mode"]) == (2, 3, "times")
-    assert asked["train_script"] == nvflare_client.__file__
+    assert asked["train_script"] == nvflare_peer.__file__
     expected = ["--run", str(tmp_path / "run"), "--ends", str(Path("ends.txt").resolve()), "--threads", "2"]
     assert asked["train_args"].split() == expected
     workspace = str(tmp_path / "workspace")

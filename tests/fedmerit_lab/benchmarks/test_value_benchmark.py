@@ -175,7 +175,7 @@ def test_options_are_checked_before_anything_is_trained(tmp_path):
     for scenarios, estimators, words in (
         (["moon"], ["multi_round"], "--scenarios"),
         (["asis"], ["shap"], "--estimators"),
-        (["asis"], ["proxy:rounds=0"], "--estimators"),
+        (["asis"], ["proxy"], "--estimators"),
         (["asis", "asis"], ["multi_round"], "name each once"),
         (["asis"], ["multi_round", "multi_round"], "name each once"),
     ):
@@ -213,7 +213,7 @@ def test_a_sample_of_coalitions_has_each_site_and_all_without_it(tmp_path, monke
 def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     options = ("--out", tmp_path / "out", "--pool", sites, "--scenarios", "asis", "--seeds", "0", "--rounds", 1,
                "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5, "--methods", "cgsv",
-               "--estimators", "multi_round,data_size,proxy:rounds=1:width=2:depth=2:shrink=2")  # fmt: skip
+               "--estimators", "multi_round,data_size")  # fmt: skip
     found = fedmerit("lab", "bench", "values", *options)
     assert found.exit_code == 0, found.output
     first = (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text()
@@ -232,14 +232,14 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
 def test_a_benchmark_over_folds(folded_sites, fedmerit, tmp_path):
     options = ("--out", tmp_path / "out", "--pool", folded_sites, "--folds", "--seeds", "0,1", "--rounds", 1,
                "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5, "--methods", "cgsv",
-               "--estimators", "local_only,data_size,proxy:rounds=1:width=2:depth=2")  # fmt: skip
+               "--estimators", "local_only,data_size")  # fmt: skip
     found = fedmerit("lab", "bench", "values", *options, "--scenarios", "noise:sites=2")
     assert found.exit_code == 2
     assert "folds: label noise: each patient is trained on in some folds" in " ".join(found.stderr.split())
     found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis")
     assert found.exit_code == 0, found.output
     kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
-    assert {"local_only", "data_size", "proxy", "cgsv"} <= {name.split(":")[0] for name in kept}
+    assert {"local_only", "data_size", "cgsv"} <= {name.split(":")[0] for name in kept}
     assert all((entry.seeds, entry.folds, entry.patients) == (2, 3, 6) for entry in kept.values())
     budget = pd.read_csv(tmp_path / "out" / "tables" / "budget-asis.csv").set_index("Paid by")
     assert kept["local_only"].misallocated == pytest.approx(budget.loc["local_only", MISALLOCATED] / 100, abs=1e-6)

@@ -1,15 +1,12 @@
-"""`fedmerit data partition` and `shrink`; the partitions themselves are tested with what they call."""
+"""`fedmerit data partition`; the partitions themselves are tested with what they call."""
 
 from typing import get_args
 
-import numpy as np
 import pytest
 
 from fedmerit.files import sha256
-from fedmerit.schema.site_folder import open_sites
 from fedmerit_lab.commands.partitions import By, Classes, NoiseRule
 from fedmerit_lab.partitioning import scheme
-from fedmerit_lab.partitioning.downsampling import block_means
 from fedmerit_lab.partitioning.label_noise import RULES
 from fedmerit_lab.partitioning.partition import partition
 from fedmerit_lab.partitioning.scheme import Scheme
@@ -48,9 +45,9 @@ def test_the_command(fedmerit, sites, tmp_path):
         ),
         (("--by", "uniform", "--folds"), {}, {"folds": True}),
         (
-            ("--by", "uniform", "--duplicate", "site-1", "--duplicate", "site-2", "--split-site", "site-3"),
+            ("--by", "uniform", "--duplicate", "site-1", "--duplicate", "site-2"),
             {},
-            {"duplicate": ["site-1", "site-2"], "split_site": ["site-3"]},
+            {"duplicate": ["site-1", "site-2"]},
         ),
     ],
 )
@@ -64,7 +61,7 @@ def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypat
     assert result.exit_code == 0, result.output
     ((called, more),) = asked
     assert called == (sites, tmp_path / "out", Scheme(given[1], 4, **scheme))
-    lists: dict[str, list[str]] = {"duplicate": [], "split_site": [], "inverted": []}
+    lists: dict[str, list[str]] = {"duplicate": [], "inverted": []}
     more |= {name: list(more[name]) for name in lists}
     assert more == {"label_noise": {}, "noise_rule": "shift", "folds": False, **lists} | options
 
@@ -84,17 +81,3 @@ def test_the_command_refuses_a_rule_without_noise(fedmerit, sites, tmp_path):
     assert result.exit_code == 2
     assert "--noise-rule invert: belongs to --label-noise; give that too" in result.output
     assert not (tmp_path / "out").exists()
-
-
-def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
-    result = fedmerit("data", "shrink", sites, "--out", tmp_path / "small")
-    assert result.exit_code == 0, result.output
-    assert f"3 sites in {tmp_path / 'small'}" in result.output
-    for site, small in zip(open_sites(sites), open_sites(tmp_path / "small"), strict=True):
-        assert small.image_size == (16, 16)
-        image = np.array(small.cases("testing")[0].image)
-        np.testing.assert_array_equal(image, block_means(site.cases("testing")[0].image, 2).astype(np.float32))
-    refused = fedmerit("data", "shrink", sites, "--out", tmp_path / "other", "--by", 3)
-    assert refused.exit_code == 2
-    assert "cannot be downsampled by 3" in " ".join(refused.stderr.split())
-    assert not (tmp_path / "other").exists()

@@ -9,12 +9,10 @@ from paper_runs import SyntheticTraining, artefact_of, write_paper_run
 from run_factory import SITES
 
 from fedmerit.schema.results import read_results
-from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.papers import cgsv, fedave, fedce, fedsac
 from fedmerit_lab.papers.artefact import KEEP_OWN
 from fedmerit_lab.papers.figures import site_marks
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
-from fedmerit_lab.papers.production import produce
 
 CGSV, FEDAVE, FEDCE, FEDSAC = (one.PAPER for one in (cgsv, fedave, fedce, fedsac))
 
@@ -57,17 +55,6 @@ def test_final_losses_are_drawn_with_dice(study, make):
 def test_several_quantities_are_several_figures(make):
     drawn = make(artefact_of(CGSV, "figure2")).drawn
     assert [one.name for one in drawn] == ["figure2-model-distance", "figure2-train-loss"]
-
-
-@pytest.mark.slow
-def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
-    monkeypatch.setattr(cgsv, "grid", lambda largest: [(4, 1024), (6, 64), (4, 64)])
-    artefact, files = artefact_of(CGSV, "figure1"), []
-    for _ in range(2):
-        made, _ = produce(CGSV, [artefact], study, Workers(1))
-        assert not made[0].missing
-        files.append((study.out / "figures" / "figure1.csv").read_text())
-    assert files[0] == files[1]  # its times are those of the first
 
 
 def test_the_preset_trains_as_the_paper_does_on_cifar_10(study):

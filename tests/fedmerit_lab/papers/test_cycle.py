@@ -13,8 +13,8 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attack import parse_attack
 from fedmerit_lab.attacks.attacked_runs import AttackedRun
 from fedmerit_lab.attacks.faults import Inverted, Shifted
-from fedmerit_lab.papers.cycle import BY_TAU, PAPER, WRONG, gains
-from fedmerit_lab.papers.partitioned_sites import parameters_of, partitioned_needs, require_partition, site_dice
+from fedmerit_lab.papers.cycle import PAPER, WRONG, gains
+from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition, site_dice
 from fedmerit_lab.papers.required_trainings import WrongMasks
 from fedmerit_lab.partitioning.scheme import Scheme
 
@@ -36,10 +36,7 @@ def test_every_partition_leaves_patients_for_every_site():
         assert {site for site, _ in one.noise} <= {f"site-{number}" for number in range(1, sites + 1)}
 
 
-def test_parameters_and_wrong_masks_are_the_papers():
-    pairs = [parameters_of(label) for label in BY_TAU[1:]]
-    found = {(float(pair["tau_opt"]), float(pair["tau_max"])) for pair in pairs}
-    assert found == {(opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9)}
+def test_wrong_masks_are_the_papers():
     attacks = [Shifted(share=0.2), Shifted(share=0.5), Shifted(share=1.0)]
     assert [parse_attack(spec) for spec in WRONG] == attacks + [Inverted(share=attack.share) for attack in attacks]
     noise = [require_partition(need).noise for need in artefact_of(PAPER, "figure12").needs]
@@ -74,20 +71,6 @@ def test_a_point_of_the_figure_is_a_row_of_the_table(make):
             assert points.loc[(method, name), "MCG"] == rows.loc[method, f"MCG [points], {name}"]
             assert points.loc[(method, name), "CGS"] == rows.loc[method, f"CGS [points], {name}"]
     assert len(points) == 4
-
-
-def test_a_map_has_the_gain_of_each_pair_of_parameters(study, make):
-    artefact = artefact_of(PAPER, "figure14")
-    pairs = [(opt, most) for opt in (0.1, 0.25) for most in (0.6, 0.9)]
-    labels = ("standalone", *(f"cycle:score=gradients:tau_opt={opt}:tau_max={most}" for opt, most in pairs))
-    artefact = replace(artefact, needs=(replace(artefact.needs[0], labels=labels),))
-    numbers = make(artefact).drawn[0].numbers.set_index(["tau_opt", "tau_max"])
-    dice = site_dice(study.results(artefact.needs[0]))
-    gain = dice.loc["cycle:score=gradients:tau_opt=0.25:tau_max=0.6"] - dice.loc["standalone"]
-    assert numbers.loc[(0.25, 0.6), "MCG [points]"] == pytest.approx(100 * gain.to_numpy(float).mean())
-    assert len(numbers) == 4
-    with pytest.raises(BadInput, match="no training of cycle is finished"):
-        make(replace(artefact, needs=(replace(artefact.needs[0], labels=("standalone", "fedavg")),)))
 
 
 def test_the_site_with_wrong_masks_has_its_own_columns(study, tmp_path, make):

@@ -21,7 +21,6 @@ from fedmerit_lab.papers.partitioned_sites import (
     lines,
     local_only_and_final,
     needs,
-    parameters_of,
     reputations,
 )
 from fedmerit_lab.papers.required_trainings import Compared
@@ -80,9 +79,7 @@ def test_an_absent_site_counts_as_zero_and_keeps_the_least_reputation():
     assert first == pytest.approx(1 - second)
 
 
-def test_labels_have_parameters_and_say_which_methods_keep_the_last_round(study):
-    assert parameters_of("cycle:tau_opt=0.1:tau_max=0.6") == {"tau_opt": "0.1", "tau_max": "0.6"}
-    assert parameters_of("fedavg") == {}
+def test_labels_say_which_methods_keep_the_last_round(study):
     assert keep_own(["standalone", "fedavg", "cgsv"]) == ("standalone", "fedavg:last_round=own", "cgsv")
     wanted = agents(study)
     assert [group for group in ("MNIST, 5 agents", "MNIST, 15 agents", "MNIST") if wanted(group)] == ["MNIST, 5 agents"]

@@ -23,8 +23,8 @@ def patients(training, testing, validation=None, server=0, classes=("x",)):
     ]
 
 
-def assigned(pool, scheme, duplicate=(), split_site=()):
-    return assign_patients(SITES, pool, scheme, duplicate, split_site)
+def assigned(pool, scheme, duplicate=()):
+    return assign_patients(SITES, pool, scheme, duplicate)
 
 
 def names(share, *splits):
@@ -44,7 +44,7 @@ def test_everybody_is_split_once_and_names_of_sites_sort_as_their_numbers():
     )
     for split, each in (("training", 2), ("testing", 2), ("server_validation", 1)):
         assert set(sizes(shares, split).values()) == {each}
-    assert {(share.copy_of, share.half_of) for share in shares.values()} == {(None, None)}
+    assert {share.copy_of for share in shares.values()} == {None}
 
 
 def test_the_scheme_deals_what_sites_own_and_what_all_are_judged_on_is_even():
@@ -67,27 +67,12 @@ def test_a_twin_has_the_same_patients_to_train_on_and_others_to_test_on():
     assert names(first, "training") == names(plain["site-2"], "training")
 
 
-def test_halves_share_what_the_whole_would_have():
-    pool = patients(8, 6, classes=("x", "y"))
-    whole = assigned(pool, Scheme("uniform", 2))["site-1"]
-    shares = assigned(pool, Scheme("uniform", 2), split_site=["site-1"])
-    assert sorted(shares) == ["site-1-a", "site-1-b", "site-2"]
-    halves = [shares["site-1-a"], shares["site-1-b"]]
-    assert [half.half_of for half in halves] == ["site-1"] * 2
-    for split in ("training", "validation"):
-        a, b = (names(half, split) for half in halves)
-        assert (len(a), len(b), a | b) == (2, 2, names(whole, split))
-        for half in halves:
-            assert {patient.patient_class for patient in half.patients if patient.split == split} == {"x", "y"}
-
-
 @pytest.mark.parametrize(
     ("pool", "options", "reported"),
     [
         (patients(2, 9), {}, "sites: 2 training patients, but the sites need 3, one each; partition into fewer sites"),
         (patients(9, 3), {"duplicate": ["site-1"]}, "3 testing patients, but the sites need 4"),
         (patients(9, 9, server=2), {}, "2 server_validation patients, but the sites need 3"),
-        (patients(3, 9), {"split_site": ["site-3"]}, "split site site-3: 1 training patient, but its halves need 2"),
         (patients(9, 9), {"duplicate": ["site-1"] * 2}, "duplicate site-1: named twice"),
     ],
 )
