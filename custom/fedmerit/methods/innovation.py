@@ -55,8 +55,8 @@ class InnovationState:
 class Innovation(Method, EvaluatesCandidates):
     """A method whose contributions are values of innovation, on the server's images or those of the other sites.
 
-    The reputation is a site's share of pay (`Innovations.shares`); as long as no site's value is
-    positive, its share of images. Values are measured on the mean by images, whatever the weights are.
+    The reputation is a site's share of pay (`Innovations.shares`): 0 for all as long as no site's value is positive, so
+    that nobody earns by spoiling the model. Values are measured on the mean by images, whatever the weights are.
     """
 
     weights: Annotated[
@@ -105,8 +105,7 @@ class Innovation(Method, EvaluatesCandidates):
         began = torch.where(present & (state.began < 0), len(state.gains), state.began)
         innovations = Innovations(gains, patients, began)
         value, error = innovations.totals()
-        shares = innovations.shares(torch.ones_like(value) if reports.credit is None else reports.credit)
-        reputation = shares if shares.any() else reports.data_share
+        reputation = innovations.shares(torch.ones_like(value) if reports.credit is None else reports.credit)
         weights = reports.data_share
         if self.weights == "innovation" and state.reputation[present].any():
             kept = state.reputation.where(present, 0.0)

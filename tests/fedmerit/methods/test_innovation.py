@@ -95,10 +95,14 @@ def test_round_that_gained_nothing_counts_nothing():
     assert outcome.contribution.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_round_without_a_value_rewards_by_images():
-    method = Innovation()
-    _, outcome = method.round(start(method), updates(), reports(candidates=rated([[[0.5]]] * 5)))
-    assert outcome.reputation.tolist() == pytest.approx([0.1, 0.2, 0.7])
+@pytest.mark.parametrize("weights", ["images", "innovation"])
+def test_round_without_a_positive_value_pays_nobody_and_weighs_by_images(weights):
+    method = Innovation(weights=weights)
+    state, outcome = method.round(start(method), updates(), reports(candidates=rated([[[0.5]]] * 5)))
+    _, after = method.round(state, updates(3), reports(candidates=rated([[[0.5]]] * 5)))
+    for one in (outcome, after):
+        assert one.reputation.tolist() == [0.0, 0.0, 0.0]
+        assert one.weights.tolist() == pytest.approx([0.1, 0.2, 0.7])
 
 
 def test_round_by_innovation_weighs_by_shares_of_the_rounds_before():
