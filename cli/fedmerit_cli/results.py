@@ -131,6 +131,7 @@ def verify(
     Exit codes: 0, all is shown; 3, nothing contradicts, but the outcome rests on the server's word; 1, contradicted.
     """
     from fedmerit.evidence.signatures import Trust
+    from fedmerit.evidence.verification.findings import Contradiction
     from fedmerit.evidence.verification.run import examine_run
 
     if certificate is None and (server or at):
@@ -138,9 +139,9 @@ def verify(
     trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
     logs = site_log or []
     if payout:
-        from fedmerit_dossier.payout_statement import logs_of_run
+        from fedmerit_dossier.payout_statement import divide_logs
 
-        logs = logs_of_run(run, logs)
+        logs = divide_logs(payout, run, logs)[run.resolve()]
     found = examine_run(run, logs, trust)
     if found.faults:
         print_faults(found)
@@ -165,7 +166,11 @@ def verify(
         from fedmerit_dossier.payout_statement import verify_payout
 
         others: list[str] = []
-        signed = verify_payout(payout, run, trust, site_log or (), others.append)
+        try:
+            signed = verify_payout(payout, run, trust, site_log or (), others.append)
+        except Contradiction as error:
+            print_error(str(error))
+            raise typer.Exit(1) from None
         by = f"signed by {signed}" if signed else "not signed"
         print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
         for other in others:

@@ -77,9 +77,11 @@ def audit_work(run: Path, own: Path, folder: SiteFolder, device: str = "auto") -
             leaf, start = draw_leaf(log.site, round, commitment, records, closing), trainer.work.read(round)
             if leaf is not None and start is not None:
                 fault = find_fault(trainer, start, commitment, leaf)
-                rounds[str(round)] = RepeatedRound(root=commitment.root, leaf=leaf, fault=fault)
+                rounds[str(round)] = RepeatedRound(
+                    root=commitment.root, leaf=leaf, leaves=commitment.leaves, fault=fault
+                )
         machine = f"{_processor(trainer.device)}, PyTorch {torch.__version__}"
-    content = {"site": log.site, "plan": plan.digest, "machine": machine, "rounds": rounds}
+    content = {"site": log.site, "plan": plan.digest, "ledger": records[-1].hash, "machine": machine, "rounds": rounds}
     return AuditStatement.model_validate(content)
 
 

@@ -17,6 +17,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.ledger import read_verified_records
 from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
 from fedmerit.evidence.verification.chains import read_site_log
+from fedmerit.evidence.verification.findings import Contradiction
 from fedmerit.evidence.verification.run import verify_run
 from fedmerit.files import read_json, record_hash, write_json
 from fedmerit.schema.run_info import read_run
@@ -142,11 +143,28 @@ def write_payout(
     return paid, tables, page
 
 
-def logs_of_run(run: Path, site_logs: Iterable[Path]) -> list[Path]:
-    """Return the sites' logs that name the plan of a run, or none."""
-    digest = record_hash(read_run(run)["plan"])
-    plans = {path: {entry.plan for entry in read_site_log(path).entries if entry.plan} for path in site_logs}
-    return [path for path, named in plans.items() if digest in named or not named]
+def divide_logs(file: Path, run: Path, site_logs: Iterable[Path]) -> dict[Path, list[Path]]:
+    """Return by run of a payout the sites' logs that belong to it: those that name its plan.
+
+    A log that names the plan of none, or no plan, is compared with every run: the server may have given the site
+    another plan than the run folder has.
+
+    Args:
+        file: payout.json.
+        run: a run folder that it names; the others lie beside it.
+        site_logs: logs of sites.
+
+    Raises:
+        BadInput: the file is no payout, or a run is missing.
+    """
+    folders = _run_folders(file, _read_statement(file), run)
+    digests = {folder: record_hash(read_run(folder)["plan"]) for folder in folders}
+    divided: dict[Path, list[Path]] = {folder: [] for folder in folders}
+    for path in site_logs:
+        plans = {entry.plan for entry in read_site_log(path).entries if entry.plan}
+        for folder in [one for one in folders if digests[one] in plans] or folders:
+            divided[folder].append(path)
+    return divided
 
 
 def verify_payout(
@@ -165,44 +183,52 @@ def verify_payout(
         file: payout.json.
         run: a run folder that it names.
         trust: whose signatures count.
-        site_logs: logs of sites; those that name the plan of another run are compared with that.
+        site_logs: logs of sites, of any of its runs.
         on_question: called with what is not shown of another run.
 
     Returns:
         Who signed it; "" if nobody did.
 
     Raises:
-        BadInput: the file is no payout, a run is missing or another one, or anything is not as recomputed.
+        Contradiction: a run contradicts itself or a log, or anything is not as recomputed, or signed by a stranger.
+        BadInput: the file is no payout, a run is missing, or an option is.
     """
-    try:
-        stated = Statement.model_validate(read_json(file))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{file}: not a payout: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if run.resolve().name not in stated.runs:
-        raise BadInput(f"{file}: is not about {run.resolve().name}, but {printable(', '.join(stated.runs))}")
-    signed = _signed_by(file, stated, trust)
-    folders = [_beside(run, name, file) for name in stated.runs]
-    for folder in folders:
-        if folder != run.resolve():
-            for question in verify_run(folder, logs_of_run(folder, site_logs), trust).unproven:
-                on_question(f"{folder.name}: {question}")
-    specs = [stated.estimator, *stated.compared]
+    stated = _read_statement(file)
     if stated.audited and trust is None:
         raise BadInput(f"{file}: its shares rest on auditors' statements; give --certificate, whose auditors count")
+    folders, divided = _run_folders(file, stated, run), divide_logs(file, run, site_logs)
+    signed = _signed_by(file, stated, trust)
+    for folder in folders:
+        if folder != run.resolve():
+            for question in verify_run(folder, divided[folder], trust).unproven:
+                on_question(f"{folder.name}: {question}")
+    specs = [stated.estimator, *stated.compared]
     auditors = trust if stated.audited else None
     paid = pay(value_runs(folders, specs, stated.draws, auditors=auditors), specs[0], stated.rule)
     content, outcome = stated.model_dump(), _outcome(folders, paid)
     outcome["card"], open_to = _recompute_card(stated.card, label_runs(open_runs(folders)))
     if found := _difference({name: content[name] for name in outcome}, outcome):
         other = "" if stated.version == _version() else f"; it is of FedMerit {printable(stated.version)}"
-        raise BadInput(
-            f"{file}: {printable(found.where)[:300]}: states {_short(found.stated)}; recomputed from the runs: "
-            f"{_short(found.again)}{other}"
-        )
+        words = f"states {_short(found.stated)}; recomputed from the runs: {_short(found.again)}{other}"
+        raise Contradiction("payout", file, found=f"{printable(found.where)[:300]}: {words}")
     if open_to:
         log.warning("%s: not recomputed, as stated: card: %s", file, printable(", ".join(open_to))[:300])
     return signed
+
+
+def _read_statement(file: Path) -> Statement:
+    try:
+        return Statement.model_validate(read_json(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{file}: not a payout: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _run_folders(file: Path, stated: Statement, run: Path) -> list[Path]:
+    """Return the folders of all runs of a payout, of which ``run`` is one, and the others lie beside it."""
+    if run.resolve().name not in stated.runs:
+        raise BadInput(f"{file}: is not about {run.resolve().name}, but {printable(', '.join(stated.runs))}")
+    return [_beside(run, name, file) for name in stated.runs]
 
 
 def payout_tables(paid: Payout) -> list[Table]:
@@ -355,16 +381,17 @@ def _beside(run: Path, name: str, file: Path) -> Path:
 def _signed_by(file: Path, stated: Statement, trust: Trust | None) -> str:
     if stated.signature is None or stated.certificate is None:
         if trust is not None:
-            raise BadInput(f"{file}: not signed; expected a signature, since --certificate is given")
+            raise Contradiction("payout", file, found="not signed; expected a signature, since --certificate is given")
         return ""
     certificate = parse_certificates(stated.certificate.encode(), str(file))[0]
     if not is_signed_by_any([certificate], stated.digest, stated.signature):
-        raise BadInput(f"{file}: the signature is not of this content")
+        raise Contradiction("payout", file, found="the signature is not of this content")
     if trust is not None:
         try:
             certificate.verify_directly_issued_by(trust.anchor)
         except (ValueError, TypeError, InvalidSignature):
-            raise BadInput(f"{file}: signed by {subject(certificate)}, not issued by {trust.path}") from None
+            signer = f"signed by {subject(certificate)}, not issued by {trust.path}"
+            raise Contradiction("payout", file, found=signer) from None
     return subject(certificate)
 
 

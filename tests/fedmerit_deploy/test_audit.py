@@ -19,12 +19,13 @@ from fedmerit.contract import flat
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import read_closing
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.evidence.repeated_work import AUDITS, draw_leaf, find_commitments, write_statement
+from fedmerit.evidence.repeated_work import AUDITS, RepeatedWork, draw_leaf, find_commitments, write_statement
 from fedmerit.evidence.signatures import Signer, Trust
 from fedmerit.evidence.verification.chains import read_ledger, read_site_log
 from fedmerit.evidence.verification.findings import Contradiction
 from fedmerit.evidence.verification.models import REPEATED_FIELDS, undefined_quantities
 from fedmerit.evidence.verification.run import verify_run
+from fedmerit.evidence.verification.work import summarise_statement
 from fedmerit.schema.messages import Task
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.site.order_secret import FILE, secret_arguments
@@ -357,6 +358,29 @@ def test_verify_refuses_forged_statements(signed, sites, keys):
     write_statement(signed / AUDITS, statement, Signer(keys / "stranger.key", keys / "stranger.crt"))
     with pytest.raises(BadInput, match="neither the certificate that signed"):
         verified(signed, keys)
+    path.unlink()
+
+
+def test_rounds_without_a_site_count_as_not_repeated():
+    """A site that stops answering, instead of sending something else, is paid for the rounds that it trained."""
+    assert RepeatedWork("site2", [0, 1], [0, 1], [0, 1], is_independent=True, rounds=8).share == 0.25
+
+
+@pytest.mark.parametrize("words", ["another plan or ledger", "other steps"])
+def test_payment_counts_no_statement_of_another_run_or_draw(signed, sites, keys, words):
+    """Two runs of one plan have its digest in common; a site could show the auditor a ledger that draws as it likes."""
+    statement, records = audit(signed, sites), read_ledger(signed / "ledger.jsonl")
+    first = statement.rounds["0"]
+    lie = {
+        "another plan or ledger": {"ledger": "0" * 64},
+        "other steps": {"rounds": {"0": first.model_copy(update={"leaf": first.leaf % 3 + 1})}},
+    }[words]
+    auditor = Signer(keys / "auditor.key", keys / "auditor.crt")
+    path = write_statement(signed / AUDITS, statement, auditor)
+    assert summarise_statement(signed, records, "site2").share == 1.0
+    write_statement(signed / AUDITS, statement.model_copy(update=lie), auditor)
+    with pytest.raises(Contradiction, match=words):
+        summarise_statement(signed, records, "site2")
     path.unlink()
 
 

@@ -17,11 +17,12 @@ from tiny import TINY
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import Trust
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_dossier.payout_statement import PAYOUT, logs_of_run, payout_tables, verify_payout, write_payout
+from fedmerit_dossier.payout_statement import PAYOUT, divide_logs, payout_tables, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout, valued_runs
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
@@ -400,11 +401,30 @@ def test_version_and_free_text_are_taken_as_stated(finished, written, tmp_path, 
     assert "not recomputed, as stated: card: ethics" in capsys.readouterr().err
 
 
-def test_logs_of_several_runs_go_to_their_own(finished):
-    logs = {run: sorted(run.glob("sites/*/site_log.jsonl")) for run in finished}
+def test_logs_of_several_runs_go_to_their_own(finished, written, tmp_path):
+    write_json(tmp_path / PAYOUT, written)
+    logs = {run.resolve(): sorted(run.glob("sites/*/site_log.jsonl")) for run in finished}
     assert all(logs.values())
-    for run, own in logs.items():
-        assert logs_of_run(run, [log for of_run in logs.values() for log in of_run]) == own
+    given = [log for of_run in logs.values() for log in of_run]
+    assert divide_logs(tmp_path / PAYOUT, finished[0], given) == logs
+
+
+def test_log_of_another_plan_than_any_run_of_a_payout_contradicts_it(finished, written, tmp_path, fedmerit):
+    """The server gave the site another plan than the run folder has: that log is not left out."""
+    write_json(tmp_path / PAYOUT, written)
+    log = tmp_path / "site_log.jsonl"
+    entries = [json.loads(line) for line in sorted(finished[0].glob("sites/*/site_log.jsonl"))[0].open()]
+    for entry in entries:
+        Ledger(log).append({name: value for name, value in entry.items() if name not in ("previous", "hash")}
+                           | ({"plan": "0" * 64} if "plan" in entry else {}))  # fmt: skip
+    reported = fedmerit("verify", finished[0], "--payout", tmp_path / PAYOUT, "--site-log", log)
+    assert reported.exit_code == 1
+    assert "trained by another plan than" in reported.stderr
+
+
+def test_verify_of_a_changed_payout_ends_with_1(finished, written, tmp_path, fedmerit):
+    write_json(tmp_path / PAYOUT, written | {"reliability": 0.5})
+    assert fedmerit("verify", finished[0], "--payout", tmp_path / PAYOUT).exit_code == 1
 
 
 def test_without_site_folders_what_only_they_hold_is_as_stated(finished, written, tmp_path, capsys):

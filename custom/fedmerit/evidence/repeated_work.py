@@ -16,7 +16,15 @@ from fedmerit.evidence.closing_record import Closing
 from fedmerit.evidence.ledger import split_head, texts_digest
 from fedmerit.evidence.signatures import Signer
 from fedmerit.files import record_hash, write_json
-from fedmerit.schema.records import ENROLLED, TRAIN, AuditStatement, CommitmentRecord, LogEntry, RoundRecord
+from fedmerit.schema.records import (
+    ENROLLED,
+    TRAIN,
+    AuditStatement,
+    CommitmentRecord,
+    LogEntry,
+    RepeatedRound,
+    RoundRecord,
+)
 
 AUDITS = "audits"  # in the run folder: a statement for each site
 
@@ -32,11 +40,15 @@ class RepeatedWork:
     faults: Mapping[int, str] = field(default_factory=dict)  # by round, what did not agree
     auditor: str = ""  # who signed that; "": nobody
     is_independent: bool = False  # whether the auditor's key is another than the site's
+    rounds: int = 0  # of the run, since the site first took part
 
     @property
     def share(self) -> float:
-        """The share of rounds whose drawn steps somebody else than the site repeated, 0 to 1, to multiply pay with."""
-        return len(self.repeated) / len(self.trained) if self.trained and self.is_independent else 0.0
+        """The share of rounds whose drawn steps somebody else than the site repeated, 0 to 1, to multiply pay with.
+
+        Rounds without the site count: a site that stops training is paid for the rounds that it trained.
+        """
+        return len(self.repeated) / self.rounds if self.rounds and self.is_independent else 0.0
 
 
 def find_commitments(entries: Sequence[LogEntry], records: Sequence[RoundRecord]) -> dict[int, CommitmentRecord]:
@@ -78,7 +90,11 @@ def _enrolled_samples(entries: Sequence[LogEntry]) -> str:
 
 
 def draw_leaf(
-    site: str, round: int, commitment: CommitmentRecord, records: Sequence[RoundRecord], closing: Closing | None
+    site: str,
+    round: int,
+    committed: CommitmentRecord | RepeatedRound,
+    records: Sequence[RoundRecord],
+    closing: Closing | None,
 ) -> int | None:
     """Return the number of the state to repeat, from 1; None if no other site has answered since.
 
@@ -90,8 +106,8 @@ def draw_leaf(
     for logs in ends:
         others = sorted((peer, split_head(end)[0]) for peer, end in logs.items() if peer != site)
         if others:
-            lines = [f"draw {site} {round} {commitment.root}", *(f"{peer} {end}" for peer, end in others)]
-            return 1 + int(texts_digest(lines), 16) % commitment.leaves
+            lines = [f"draw {site} {round} {committed.root}", *(f"{peer} {end}" for peer, end in others)]
+            return 1 + int(texts_digest(lines), 16) % committed.leaves
     return None
 
 

@@ -200,6 +200,7 @@ class LogEntry(ChainedRecord):
     sealed: str = Field("", description="The server's signature of the closing record.")
     model: str | None = Field(None, description="SHA-256 of a peer's model; null if none arrived.")
     overlaps: list[str] | None = Field(None, description="SHA-256 of the reported overlaps of each model.")
+    scores: list[str] = Field([], description="SHA-256 of the Dice of each model by case and label, as in values.csv.")
     rating: RatingRecord | None = Field(None, description="Reported results of the models, as a ledger has ratings.")
     images: Whole | None = Field(None, description="Training images that the site reported.")
     values: dict[str, Number] = Field({}, description="Reported values, by quantity.")
@@ -255,6 +256,7 @@ class RepeatedRound(ClosedRecord):
 
     root: str = Field(description="Merkle root that the site committed to.")
     leaf: Annotated[int, Field(ge=1, lt=2**31, description="Drawn state, from 1.")]
+    leaves: Annotated[int, Field(ge=1, lt=2**31, description="Number of states.")]
     fault: str = Field("", description="What did not agree; empty: the drawn steps gave the committed states.")
 
 
@@ -263,6 +265,7 @@ class AuditStatement(ClosedRecord):
 
     site: str = Field(description="Name of the site.")
     plan: str = Field(description="SHA-256 of the plan.")
+    ledger: str = Field(description="Hash of the ledger's last record, which the auditor had.")
     machine: str = Field(description="Processor or GPU, and version of PyTorch, of the repetition.")
     rounds: dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")], RepeatedRound] = Field(
         description="Repeated rounds, by number."

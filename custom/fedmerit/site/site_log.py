@@ -26,6 +26,7 @@ from fedmerit.schema.scores import Overlap
 from fedmerit.site.evaluation_budget import count_models
 
 SITE_LOG = "site_log.jsonl"
+PLACES = 9  # decimals: readers of CSV differ in the last bit
 ASKED = ("work", "split", "models", "order", "question")
 Counts = tuple[str, str, str, int, int, int]  # case, label, patient, and how many voxels as in `COUNTS`
 
@@ -129,6 +130,7 @@ class SiteLog:
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
         asked |= {"received": digest(models), "overlaps": answers}
+        asked |= {"scores": [scores_digest(map(_scored, overlaps)) for overlaps in answer.overlaps]}
         asked |= {"rating": rate(answer, task.soft).content()} if answer.overlaps else {}
         asked |= {name: said for name, said in (evidence or {}).items() if said}
         return self._vouch(task, self._append(EVALUATE, task.round, task.ledger, **asked))
@@ -185,6 +187,16 @@ def _known(said: Any) -> Any:
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
     """Return the SHA-256 of the counts and patients of overlaps, whatever their order, in hexadecimal."""
     return hashlib.sha256(json.dumps(sorted(map(_counted, overlaps))).encode()).hexdigest()
+
+
+def scores_digest(scores: Iterable[tuple[str, str, str, float | None]]) -> str:
+    """Return the SHA-256 of case, label, patient and Dice (to `PLACES` decimals) of a model, in hexadecimal."""
+    lines = sorted((*key, "" if dice is None or dice != dice else f"{dice:.{PLACES}f}") for *key, dice in scores)
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+
+
+def _scored(one: Overlap) -> tuple[str, str, str, float | None]:
+    return one.case, one.label, one.patient, one.dice
 
 
 def _counted(one: Overlap) -> Counts | tuple[str, str, str, float]:

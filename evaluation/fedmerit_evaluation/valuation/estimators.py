@@ -60,22 +60,24 @@ class Estimator(Checked):
 
 @dataclass(frozen=True)
 class OwnContribution(Estimator):
-    """The mean over rounds of each site's contribution by the run's method."""
+    """The mean of each site's contribution by the run's method, over all rounds in which any site has one.
 
-    about: ClassVar[str] = "contribution by the run's own method, mean over rounds"
+    A round without the site, or in which it did not work by the guard, counts as 0: nobody is paid by its best rounds.
+    """
+
+    about: ClassVar[str] = "contribution by the run's own method, mean over rounds; 0 in those without the site"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """Return (n, D) contributions in the method's units; rounds are resampled."""
-        table = run.results.rounds.of("contribution").droplevel(["method", "seed"]).reindex(columns=run.sites)
-        if table.isna().all(axis=None):
+        """Return (n, D) contributions in the method's units; rounds are resampled. NaN: the site never has one."""
+        rounds = run.results.rounds
+        known = rounds.of("contribution").reindex(columns=run.sites).notna()
+        if not known.any(axis=None):
             raise BadInput(f"{run.path}: its method {run.info['method']} makes no estimate of contributions")
-        recorded = table.to_numpy(dtype=np.float64)  # (T, n)
-        counts = run.round_counts(len(recorded))  # (T, D)
-        is_recorded = np.isfinite(recorded)
-        totals = is_recorded.T.astype(np.float64) @ counts
-        sums = np.where(is_recorded, recorded, 0.0).T @ counts
-        drawn = sums / np.where(totals > 0, totals, np.nan)
-        return np.where(np.isfinite(drawn), drawn, nan_mean(recorded, axis=0)[:, None])
+        credited = rounds.credited("contribution").reindex(columns=run.sites)[known.any(axis=1)].fillna(0.0)
+        counts = run.round_counts(len(known))[known.any(axis=1).to_numpy()]  # (T, D)
+        drawn, totals = credited.to_numpy(dtype=np.float64).T @ counts, counts.sum(axis=0)
+        means = np.where(totals > 0, drawn / np.where(totals > 0, totals, 1.0), credited.mean().to_numpy()[:, None])
+        return np.where(known.any().to_numpy()[:, None], means, np.nan)
 
     def rests_on_training(self, run: ObservedRun) -> bool:
         """Return whether the method declares that it estimates contributions: shares of images do not."""

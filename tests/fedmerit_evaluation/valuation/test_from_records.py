@@ -32,7 +32,7 @@ def test_contributions_are_the_means_of_rounds_as_often_as_they_were_drawn(tmp_p
     np.testing.assert_allclose(values[:, 7], said[rounds].mean(axis=0))
 
 
-def test_a_round_without_a_contribution_is_left_out_and_a_site_without_any_is_unknown(tmp_path):
+def test_a_round_without_a_contribution_counts_as_zero_and_a_site_without_any_is_unknown(tmp_path):
     run = made(tmp_path / "run")
     said = contributions(run)
     results, others = (tmp_path / "run" / "results.csv"), []
@@ -41,7 +41,7 @@ def test_a_round_without_a_contribution_is_left_out_and_a_site_without_any_is_un
         others += [] if gone else [line]
     results.write_text("".join(others))
     values = OwnContribution().values(run)
-    np.testing.assert_allclose(values[:2, 0], [said[1:, 0].mean(), said[:, 1].mean()])
+    np.testing.assert_allclose(values[:2, 0], [said[1:, 0].sum() / 4, said[:, 1].mean()])
     assert np.isnan(values[2]).all()
     assert np.isfinite(values[:2]).all()  # also where only round 0 was drawn
 

@@ -19,7 +19,7 @@ from fedmerit.evidence.signatures import (
     require_owner,
     subject,
 )
-from fedmerit.evidence.verification.findings import Contradiction, at
+from fedmerit.evidence.verification.findings import Contradiction, at, join_names
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import CLOSED, GAVE, GOT, TRAIN, LogEntry, Record, RoundRecord
 from fedmerit.schema.run_info import read_run
@@ -31,6 +31,10 @@ NEEDED_FIELDS: Mapping[str, Sequence[str]] = {  # fields of a log entry that are
     GOT: ("peer", "model"),
     CLOSED: ("closing",),
 }
+OF_PARTICIPANTS = (  # fields of a round's record that name nobody else
+    *("began", "weights", "contributions", "reputations", "quotas", "validation_dice", "flagged"),
+)
+Content = Mapping[str, Any]  # of a line of a chain
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -64,26 +68,37 @@ def read_ledger(path: Path) -> list[RoundRecord]:
     Raises:
         BadInput: the chain is not whole, or a record is not that of the next round.
     """
+    return parse_ledger(path, read_verified_records(path))
+
+
+def parse_ledger(path: Path, contents: Sequence[Content]) -> list[RoundRecord]:
+    """Return the records of rounds that the lines of a ledger hold.
+
+    Raises:
+        Contradiction: a line holds no record, or that of another round, or one with an outcome of sites that took no
+            part in it.
+    """
     records = []
-    for line, content in enumerate(read_verified_records(path), start=1):
+    for line, content in enumerate(contents, start=1):
         where = at(path, line)
         needed = ["plan"] * (line == 1) + ["saved"] * (line == content.get("of"))
-        record = _parse_record(RoundRecord, content, needed, f"{where}: not the record of a round")
+        record = _parse_record(RoundRecord, content, needed, "malformed record", where)
         if record.round != line - 1:
             raise Contradiction("round number", where, found=record.round, expected=line - 1)
         if record.of < line:
             raise Contradiction("number of rounds", where, round=line - 1, found=record.of)
-        if strangers := sorted(set(record.updates) - set(record.began)):
-            raise Contradiction("update without start", where, site=strangers[0])
+        named = dict.fromkeys(OF_PARTICIPANTS, record.participants) | {"updates": [*record.began]}
+        for name, known in named.items():
+            if strangers := sorted({*getattr(record, name)}.difference(known)):
+                raise Contradiction("stranger", where, site=strangers[0], quantity=name, expected=join_names(known))
         records.append(record)
     return records
 
 
-def require_signed(
-    path: Path, records: Sequence[RoundRecord] | Sequence[LogEntry], certificates: Sequence[Certificate], owner: str
-) -> None:
-    """Require that the records of a chain are signed by ``owner``, as `require_signatures` has it."""
-    require_signatures(path, ((one.signature, one.round, one.hash) for one in records), certificates, owner)
+def require_signed(path: Path, contents: Sequence[Content], certificates: Sequence[Certificate], owner: str) -> None:
+    """Require that the lines of a chain are signed by ``owner``, as `require_signatures` has it."""
+    ends = ((one.get("signature", ""), one.get("round"), one["hash"]) for one in contents)
+    require_signatures(path, ends, certificates, owner)
 
 
 def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
@@ -94,28 +109,26 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
             site, or an entry is none of a site's log.
     """
     if not path.exists():
-        raise Contradiction("missing log", path)
-    entries = [
-        _parse_record(
-            LogEntry,
-            entry,
-            NEEDED_FIELDS.get(str(entry.get("work")), ()),
-            f"{at(path, line)}: not a record of a site's log",
-        )
-        for line, entry in enumerate(read_verified_records(path), start=1)
-    ]
-    names = {entry.site for entry in entries}
+        raise BadInput(f"{path}: file not found; expected the site_log.jsonl of a site's workspace")
+    contents = read_verified_records(path)
+    names = {str(content.get("site")) for content in contents}
     if len(names) != 1:
         raise Contradiction("several sites", path, found=len(names))
     site, certificates = names.pop(), list[Certificate]()
-    if (path.parent / CERTIFICATE).exists() or any(entry.signature for entry in entries):
+    if (path.parent / CERTIFICATE).exists() or any(content.get("signature") for content in contents):
         certificates = read_certificates(path.parent / CERTIFICATE)
         for certificate in certificates:
             if trust and trust.is_authority:
                 trust.require(certificate, site, str(path))
             else:
                 require_owner(certificate, site, str(path))
-        require_signed(path, entries, certificates, site)
+        require_signed(path, contents, certificates, site)
+    is_signed = bool(certificates and trust and trust.is_authority)
+    entries = []
+    for line, content in enumerate(contents, start=1):
+        needed = NEEDED_FIELDS.get(str(content.get("work")), ())
+        of_site = {"site": site, "is_signed": is_signed}
+        entries.append(_parse_record(LogEntry, content, needed, "malformed entry", at(path, line), **of_site))
     return SiteLog(path, site, entries, tuple(certificates))
 
 
@@ -130,10 +143,10 @@ def read_site_logs(paths: Sequence[Path], trust: Trust | None, known: Sequence[S
     return list(logs.values())
 
 
-def signing_certificates(run: Path, records: Sequence[RoundRecord], trust: Trust | None) -> Sequence[Certificate]:
-    """Return the certificates that the records have to be signed with; none if they need not be signed."""
+def signing_certificates(run: Path, records: Sequence[Content], trust: Trust | None) -> Sequence[Certificate]:
+    """Return the certificates that a ledger's lines have to be signed with; none if they need not be signed."""
     ledger = run / "ledger.jsonl"
-    if not any(record.signature for record in records):
+    if not any(record.get("signature") for record in records):
         because = None
         if trust and records:
             because = f"; expected a signature of the server, as {trust.path} ({subject(trust.anchor)}) has it"
@@ -162,12 +175,16 @@ def enrolled_certificates(
         return enrolled
     for record in records:
         for site, enrolment in record.guard.enrolled.items():
-            where = f"{at(ledger, record.round + 1)}: certificate of {site}"
-            for certificate in (
-                parse_certificates(enrolment.certificate.encode(), where) if enrolment.certificate else ()
-            ):
-                trust.require(certificate, site, where)
-                enrolled.setdefault(site, []).append(certificate)
+            if not enrolment.certificate:
+                continue
+            where, what = at(ledger, record.round + 1), f"certificate of {site}"
+            try:
+                certificates = parse_certificates(enrolment.certificate.encode(), what)
+                for certificate in certificates:
+                    trust.require(certificate, site, what)
+            except BadInput as error:  # the server signed that it is the site's
+                raise Contradiction("malformed record", where, found=error) from None
+            enrolled.setdefault(site, []).extend(certificates)
     return enrolled
 
 
@@ -178,13 +195,16 @@ def list_sites(run: Path, records: Sequence[RoundRecord]) -> list[str]:
     return sorted(sites or {site for record in records for site in (*record.participants, *record.rejected)})
 
 
-def _parse_record(kind: type[AnyRecord], content: Any, needed: Iterable[str], where: str) -> AnyRecord:
+def _parse_record(
+    kind: type[AnyRecord], content: Content, needed: Iterable[str], fault: str, where: str, **values: Any
+) -> AnyRecord:
+    """Return a line of a chain as a record; `Contradiction` of the kind ``fault``, with ``values``, if it is none."""
     try:
-        record = read(kind, content, where)
+        record = read(kind, content, "")
         if lacking := [name for name in needed if name not in content]:
-            raise BadInput(f"{where}: lacks {lacking[0]}")
+            raise BadInput(f"lacks {lacking[0]}")
     except BadInput as error:
-        raise BadInput(f"{error}; get the file again from whom it belongs to") from None
+        raise Contradiction(fault, where, found=error, **values) from None
     return record
 
 

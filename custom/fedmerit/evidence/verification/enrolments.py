@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Report, at, join_names, make_finding, stop
 from fedmerit.evidence.verification.replay import all_images, certified_organisation, distinct_cases
@@ -62,7 +63,6 @@ def compare_cases(
 
     Raises:
         Contradiction: other sites share cases, or other images count, than the ledger has.
-        BadInput: what a site opens cannot be read.
     """
     enrolling = [record for record in records if record.guard.enrolled]
     openings = {log.site: _read_openings(log.path.parent / OPENING) for log in logs}
@@ -95,7 +95,8 @@ def compare_cases(
 
 
 def _read_openings(path: Path) -> Mapping[str, OpeningRecord]:
-    if not path.exists():
+    """Return what a site opens, by fingerprint; nothing if the file cannot be read, as if the site opened nothing."""
+    try:
+        return {name: read(OpeningRecord, content, path) for name, content in read_object(path).items()}
+    except (BadInput, FileNotFoundError):
         return {}
-    where = f"{path}: not what opens a site's enrolment"
-    return {name: read(OpeningRecord, content, where) for name, content in read_object(path).items()}

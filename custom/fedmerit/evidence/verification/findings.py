@@ -4,7 +4,7 @@ A finding names its kind, where it is, the site and round, what was found and wh
 sorts: a contradiction, which `Contradiction` carries as an error, and an open question, which a verification lists.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,20 +21,14 @@ TAKE = "take the file from somebody who got it when the run ended"
 # Contradictions by whose signatures show whom to be wrong, as `Signatures` has it.
 # Of the server: within what it signs, its ledger, and the outcome that follows from the inputs in it.
 OF_SERVER: Mapping[str, str] = {
-    "missing records": (
-        "{where}: holds {found} records, but {checkpoint} stands at {expected} complete rounds; records were removed "
-        "or put in at its end"
-    ),
-    "emptied ledger": "{where}: holds no record, and {found} is of a run that ended; its records were removed",
-    "closed early": "{where}: holds {found} of {expected} rounds, and {closing} ends the run",
     "round number": "{where}: is of round {found}, expected {expected}",
     "number of rounds": "{where}: is of round {round} of {found}, expected more rounds than that",
-    "update without start": "{where}: began lacks {site}, which has an update; expected what it began with",
+    "malformed record": "{where}: not the record of a round: {found}; get the file again from whom it belongs to",
+    "stranger": "{where}: {quantity} names {site}; expected no other sites than {expected}, who took part",
     "model swapped": (
         "{where}: {site} began round {round} with model {found}, expected {expected}, {because}: a model was swapped"
     ),
     "departures": "{where}: says of sites that left another history than the records: " + CHANGED,
-    "no outcome": "{where}: no outcome follows ({found}); " + CHANGED,
     "outcome": (
         "{where}: {quantity} of {site} in round {round}: {found}, expected {expected}, which follows from the inputs "
         "of the rounds; " + CHANGED
@@ -68,7 +62,6 @@ OF_SERVER: Mapping[str, str] = {
         "{where}: the model after round {round} is not that which the updates give by the recorded weights: it differs "
         "by {found:.3g} of its length"
     ),
-    "closing of another ledger": "{where}: is of a ledger that ended with {found}, this one ends with {expected}",
 }
 OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     "not encrypted": (
@@ -94,7 +87,7 @@ OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     "rated models": (
         "{where}: {site} rated other models in round {round} than {log}, has: the server sends all raters the same"
     ),
-    "values": ("{where}: values of {quantity} by {site} in round {round}: mean Dice {found}; {log} has no such answer"),
+    "values": ("{where}: values of {quantity} by {site} in round {round}: Dice {found}; {log} has no such answer"),
     "projected step": (
         "{where}: in round {round} the model was moved otherwise than by the recorded weights: by the logs, {site} "
         "received a step that differs by {found:.3g} of its length from the sum of the updates"
@@ -119,9 +112,14 @@ OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     "other plan": "{where}: {site} trained by another plan than {run} holds",
 }
 OF_RESULTS: Mapping[str, str] = {  # files of the run folder that the closing record covers
+    "unreadable file": "{found}",
+    "no outcome": "{where}: no outcome follows ({found}); " + CHANGED,
     "mixed runs": "{where}: holds rows of {quantity} {found} and {expected}, expected those of one run",
     "other run": "{where}: is of {quantity} {found}, {run} of {expected}",
     "result": "{where}: {quantity} of {site} in round {round} is {found}, the ledger has {expected}",
+    "played result": (
+        "{where}: {quantity} of {site} in round {round} is {found}; the rounds, computed again, give {expected}"
+    ),
     "extra result": "{where}: has a {quantity} of {site} in round {round}, which the ledger has not",
     "enrolled cases": (
         "{where}: has {found} {split} cases of {site} in round {round}; it enrolled {expected}, as the ledger has it"
@@ -150,7 +148,14 @@ OF_RESULTS: Mapping[str, str] = {  # files of the run folder that the closing re
     "missing model": "{where}: is missing; {ledger} has a digest of it",
     "model of the round": "{where}: is not {expected} of {ledger}, whose digest is another; " + REPLACED,
 }
-CHANGED_AFTER: Mapping[str, str] = {  # files that anybody with the run folder could have changed since
+CHANGED_AFTER: Mapping[str, str] = {  # what anybody with the run folder could have changed since, or cut off
+    "missing records": (
+        "{where}: holds {found} records, but {checkpoint} stands at {expected} complete rounds; records were removed "
+        "or put in at its end"
+    ),
+    "emptied ledger": "{where}: holds no record, and {found} is of a run that ended; its records were removed",
+    "closed early": "{where}: holds {found} of {expected} rounds, and {closing} ends the run",
+    "closing of another ledger": "{where}: is of a ledger that ended with {found}, this one ends with {expected}",
     "missing closing": "{where}: file not found; {because}",
     "missing results": "{where}: file not found; every run that came to its end has one",
     "missing run.json": "{where}: file not found; {ledger}, line 1, names its plan",
@@ -166,13 +171,15 @@ OTHERS: Mapping[str, str] = {  # of which the signatures say more, or nothing
     "unsigned ledger": "{where}: it is not signed{because}",
     "chain": "{found}",
     "second log": "{where}: is a second log of {site}; give one of each site",
-    "missing log": "{where}: file not found; expected the site_log.jsonl of a site's workspace",
+    "malformed entry": "{where}: not a record of a site's log: {found}; get the file again from whom it belongs to",
+    "unreadable": "{found}",
+    "payout": "{where}: {found}",
     "several sites": "{where}: holds the log of {found} sites, expected that of one",
     "peer model": "{where}: {who} {verb} model {found}{of} in round {round}, but {log}{expected}",
     "audit signature": "{where}: its signature is not that of its certificate; it was changed, or invented",
-    "audit of another run": "{where}: is of site {found} or of another plan, expected {site} and the plan of this run",
+    "audit of another run": "{where}: is of site {found} or of another plan or ledger, expected {site} and this run",
     "audit of other steps": (
-        "{where}: round {round}: other steps than those that {log} and the ledger draw for {site}; have them repeated "
+        "{where}: round {round}: other steps than those that {log} and the ledger give for {site}; have them repeated "
         "again with this run folder"
     ),
     "two ledgers": (
@@ -370,14 +377,64 @@ class Faults(list[Finding]):
     """A collection of contradictions: a verification continues after each."""
 
     @contextmanager
-    def collect(self) -> Iterator[None]:
-        """Have the block end at a contradiction or at a chain that is not its owner's, and keep that."""
+    def collect(self, unreadable: str = "unreadable") -> Iterator[None]:
+        """Have the block end at a contradiction, at a chain that is not its owner's, or at a file that nobody can read,
+        which is a finding of the kind ``unreadable``; keep that.
+        """
         try:
             yield
         except Contradiction as error:
             self.append(error.finding)
         except Tampered as error:
             self.append(make_finding("chain", found=str(error)))
+        except BadInput as error:
+            self.append(make_finding(unreadable, found=str(error)))
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """The signatures that a verification could check, with certificates that count."""
+
+    server: bool = False  # of the server, on the ledger
+    closing: bool = False  # of the server, on the closing record
+    sites: Collection[str] = ()  # of these, on the logs which were given
+
+    def attribute(self, fault: Finding, faults: Iterable[Finding]) -> str:
+        """Return whose signature convicts whom of a contradiction, among all ``faults``."""
+        kinds, site, nobody = {one.kind for one in faults}, fault.site, "no signature convicts anybody"
+        if fault.kind in OF_LOG and site in {one.site for one in faults if one.kind == "cut log"}:
+            return f"the log of {site} does not count: the signature of {site} convicts it of another log"
+        if fault.kind in OF_LOG:
+            return self._against_log(site)
+        in_closing = self.closing and kinds.isdisjoint(CHANGED_AFTER)
+        is_signed = bool(fault.details.get("is_signed"))
+        convictions = {  # by kind, whether the signature is there, and whom it convicts
+            **dict.fromkeys(OF_SERVER, (self.server, "the server's signature convicts the server")),
+            **dict.fromkeys(
+                OF_RESULTS, (in_closing, "the server's signature of the closing record convicts the server")
+            ),
+            "cut log": (True, f"the signature of {site} on the end of its log convicts {site}, if it gave this file"),
+            "malformed entry": (is_signed, f"the signature of {site} in its log convicts {site}"),
+            "invented log end": (
+                self.server, "the server's record convicts the server: the site signed no such end"
+            ),
+            "two ledgers": (is_signed, "the server's two signatures convict the server"),
+        }  # fmt: skip
+        is_there, text = convictions.get(fault.kind, (False, ""))
+        if is_there:
+            return text
+        if fault.kind in OF_SERVER:
+            return f"{nobody}: the ledger is not signed"
+        by_anybody = fault.kind in OF_RESULTS or fault.kind in CHANGED_AFTER
+        return f"{nobody}: anybody with the run folder could have done it" if by_anybody else nobody
+
+    def _against_log(self, site: str) -> str:
+        signers = ["the server, in the ledger"] * self.server + [f"{site}, in its log"] * (site in self.sites)
+        if len(signers) == 2:
+            return f"{' and '.join(signers)}, signed the contrary: one of the two lies"
+        if signers:
+            return f"signed only by {signers[0]}: the other side could have been changed"
+        return "no signature convicts anybody: neither ledger nor log is signed"
 
 
 FIELDS = ("site", "round", "quantity", "found", "expected", "moved")

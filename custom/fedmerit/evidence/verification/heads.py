@@ -83,7 +83,8 @@ def require_consistent_heads(
             seen = first.setdefault(head.round, head)
             if seen.hash != head.hash:
                 because = _explain_conflict(seen, head, records)
-                both = {"is_signed": seen.is_signed and head.is_signed, "other": head.where, "because": because}
+                is_signed = seen.is_signed and head.is_signed and seen.signature.chain == head.signature.chain
+                both = {"is_signed": is_signed, "other": head.where, "because": because}
                 place = {"site": head.site, "round": head.round, "found": head.hash, "expected": seen.hash}
                 report(make_finding("two ledgers", seen.where, **place, **both))
                 break

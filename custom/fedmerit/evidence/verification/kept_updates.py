@@ -23,7 +23,7 @@ from fedmerit.evidence.digests import digest
 from fedmerit.evidence.ledger import texts_digest
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Finding, Report, at, join_names, make_finding, stop
-from fedmerit.evidence.verification.replay import Replay
+from fedmerit.evidence.verification.replay import PlayedRound, Replay
 from fedmerit.evidence.verification.results import are_same, mean_by_coalition
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.requirements import UPDATES
@@ -52,8 +52,13 @@ MODEL_ROUNDING = 2.0**-20  # of models in float32, relative to their largest len
 
 
 def compare_kept_updates(
-    run: Path, records: Sequence[RoundRecord], sites: Sequence[str], logs: Sequence[SiteLog], report: Report = stop
-) -> tuple[Sequence[str], list[Finding]]:
+    run: Path,
+    records: Sequence[RoundRecord],
+    sites: Sequence[str],
+    logs: Sequence[SiteLog],
+    report: Report = stop,
+    ask: Report = lambda question: None,
+) -> Sequence[PlayedRound]:
     """Compare ledger and logs with what the updates give that a run has kept.
 
     Args:
@@ -61,36 +66,38 @@ def compare_kept_updates(
         records: the ledger, whose outcomes follow from its inputs.
         sites: all that ever took part.
         logs: those of sites that were given.
+        report: called with contradictions.
+        ask: called with why kept updates cannot be read.
 
     Returns:
-        The kinds of open questions that this answers, and what is not shown of the kept updates.
+        All rounds, computed again from the updates, if these contradict nothing: that answers `SHOWN`. Else none.
 
     Raises:
         Contradiction: the ledger has another number than follows from the updates, or sites rated other models.
     """
     if not (run / UPDATES).is_dir() or not records:
-        return (), []
-    complete = True
-
-    def note(finding: Finding) -> None:
-        nonlocal complete
-        complete = False
-        report(finding)
-
+        return ()
+    faults, played = list[Finding](), list[PlayedRound]()
     try:
         replay = KeptReplay(read_run(run), records, sites, run)
         values = mean_by_coalition(run / OBSERVED) if (run / OBSERVED).exists() else {}
         for record, kept in zip(records, read_kept_rounds(run, replay.plan), strict=True):
-            if not _Comparison(run, record, kept, replay, logs, values, note).compare():
+            if (one := _Comparison(run, record, kept, replay, logs, values, faults.append).compare()) is None:
                 break
+            played.append(one)
     except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
         reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
-        return (), [make_finding("updates unread", found=printable(reason)[:MOST_WORDS])]
-    return (SHOWN if complete else ()), []
+        ask(make_finding("updates unread", found=printable(reason)[:MOST_WORDS]))
+        played.clear()
+    for fault in faults:
+        report(fault)
+    return () if faults else played
 
 
 class KeptReplay(Replay):
     """A replay of a run on the updates that its sites sent: the guard measures them, and models are models."""
+
+    unknown_quantities = ()
 
     def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], run: Path):
         self.kept: KeptRound | None = None
@@ -152,10 +159,11 @@ class KeptReplay(Replay):
             for name, one in self.observers.observe(view)
         }
 
-    def _conclude(self, admission: Admission, outcome: Outcome) -> None:
-        self.mean_update, _ = measure_updates(
+    def _conclude(self, admission: Admission, outcome: Outcome) -> Mapping[str, Tensor]:
+        self.mean_update, quantities = measure_updates(
             admission.own, admission.own_products, outcome.weights, admission.answered, self.mean_update
         )
+        return quantities
 
 
 @dataclass(frozen=True)
@@ -170,13 +178,13 @@ class _Comparison:
     values: Mapping[tuple[str, int, str], Mapping[str, float | None]]
     report: Report
 
-    def compare(self) -> bool:
-        """Compare all of the round; return False if its file is not that of the ledger: later ones follow from it."""
+    def compare(self) -> PlayedRound | None:
+        """Compare all of the round, and return it; None if its file is not that of the ledger: later ones follow."""
         sites, record, kept = self.replay.sites, self.record, self.kept
         if changed := [*self._changed_files(sites)]:
             for finding in changed:
                 self.report(finding)
-            return False
+            return None
         self.replay.kept = kept
         played = self.replay.play(record, self._where)
         self._compare_inputs(sites)
@@ -192,7 +200,7 @@ class _Comparison:
                 place = {"site": site, "round": number, "quantity": observer, "found": "rows that no plan asks for"}
                 self.report(make_finding("values", self.run / OBSERVED, **place, log="the plan"))
         self.replay.models = kept.after
-        return True
+        return played
 
     @property
     def _where(self) -> str:

@@ -34,6 +34,7 @@ from fedmerit.schema.records import EVALUATE, TRAIN, LogEntry, RoundRecord
 from fedmerit.schema.run_info import read_run
 from fedmerit.server.membership import departures
 from fedmerit.server.round_inputs import SERVER
+from fedmerit.site.step_evidence import DIRECTIONS
 
 ROUNDING = 1e-9  # of numbers that are computed twice in float64, possibly in another order
 MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: a step rounds each entry by at most 2^-24
@@ -153,12 +154,19 @@ def _compare_outcome(played: PlayedRound, report: Report) -> None:
                 _require_same(report, getattr(record, name).get(site), float(values[row]), name, site, played)
             _require_same(report, site in record.flagged, bool(flags[row]), "flagged", site, played)
     recorded, guard, rounded = record.guard, played.guard, 2 * 10.0**-PLACES
-    for site in played.sites:
-        _require_same(report, site in recorded.verdicts, site in guard.verdicts, "verdicts", site, played)
-        _require_same(report, recorded.evidence.get(site), guard.evidence.get(site), "evidence", site, played, rounded)
-        for name in ("clipped", "counted_images", "reward_group_share"):
-            found, expected = (part.bounds.get(name, {}).get(site) for part in (recorded, guard))
-            _require_same(report, found, expected, f"bound {name}", site, played, rounded)
+    named = {*played.sites, *recorded.verdicts}
+    by_site = [
+        ("verdicts", *({site: site in part.verdicts for site in named} for part in (recorded, guard)), ROUNDING),
+        ("evidence", recorded.evidence, guard.evidence, rounded),
+    ]
+    for name in sorted({*recorded.bounds, *guard.bounds} - {"statistics_bound"}):  # that is of no update
+        bounds = (part.bounds.get(name, {}) for part in (recorded, guard))
+        by_site.append((f"bound {name}", *bounds, rounded))
+    if record.ended:
+        by_site.append(("models", dict.fromkeys(record.ended, True), dict.fromkeys(played.sites, True), ROUNDING))
+    for name, found, expected, tolerance in by_site:
+        for site in sorted({*found, *expected}):
+            _require_same(report, found.get(site), expected.get(site), name, site, played, tolerance)
 
 
 def _require_same(
@@ -377,3 +385,53 @@ def _evidence_of_work(played: PlayedRound, step: Mapping[str, float], site: str)
     scores = measured.scores[row].nan_to_num(0.0)
     along = step["rq"] - own_share * step["rr"]
     return along**2 / variance if variance > 0 else 0.0, float(scores.square().sum()) * most / length
+
+
+def compare_projections(
+    played: Sequence[PlayedRound], logs: Sequence[SiteLog], report: Report = stop
+) -> Iterator[Finding]:
+    """Compare the projections of each step of the model, by the logs, with those of the sum of updates that it is.
+
+    Yields the sites whose logs were given, and lack the projections of an update that is in the sum.
+
+    Raises:
+        Contradiction: a step has another projection than the sum of the updates, by the weights of the outcome.
+    """
+    known: dict[tuple[int, str], dict[str, LogEntry]] = {}  # by round and ledger head, then by site
+    for log in logs:
+        for before, (_, entry) in logged_steps(played, log):
+            if [len(row) for row in entry.projections] == [DIRECTIONS] * 2 and "moved" in entry.step:
+                known.setdefault((before.record.round, entry.ledger), {})[log.site] = entry
+    given, lacking = {log.site for log in logs}, dict[str, list[int]]()
+    for round in played:
+        if round.steps is None:
+            continue
+        number = round.record.round
+        of_round = [by_site for (logged, _), by_site in known.items() if logged == number]
+        summed = round.steps.nan_to_num().any(dim=0).tolist()
+        needed = {site for site, is_summed in zip(round.sites, summed, strict=True) if is_summed}
+        for site in sorted((needed & given).difference(*of_round)):
+            lacking.setdefault(site, []).append(number)
+        for by_site in of_round:
+            _compare_projected(round, by_site, report)
+    for site, numbers in lacking.items():
+        yield make_finding("steps unproven", site=site, rounds=join_rounds(numbers), numbers=numbers)
+
+
+def _compare_projected(before: PlayedRound, by_site: Mapping[str, LogEntry], report: Report) -> None:
+    assert before.steps is not None
+    for site, entry in by_site.items():
+        shares = before.steps[before.sites.index(site)]
+        parts = {peer: float(share) for peer, share in zip(before.sites, shares, strict=True) if share}
+        if shares.isnan().any() or not set(parts) <= set(by_site):
+            continue
+        computed = [
+            sum(share * by_site[peer].projections[0][k] for peer, share in parts.items()) for k in range(DIRECTIONS)
+        ]
+        differs = max(abs(one - other) for one, other in zip(computed, entry.projections[1], strict=True))
+        moved = math.sqrt(max(entry.step["moved"], 0.0))
+        rounding = 2 * MODEL_ROUNDING * (math.sqrt(max(entry.step["model"], 0.0)) + moved)
+        if differs > rounding + ROUNDING * moved:
+            place = {"site": site, "round": before.record.round}
+            found = differs / moved if moved else math.inf
+            report(make_finding("projected step", before.line, **place, found=found))

@@ -4,8 +4,9 @@ No outcome is taken from the ledger: all rounds follow from round 0. Each site's
 with 1 in the site's place, so a model shows which sum of updates was added to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class PlayedRound:
     inputs: RoundInputs
     outcome: Outcome  # by site
     guard: GuardRecord
+    quantities: Mapping[str, Tensor]  # (n,) of results.csv
     sites: Sequence[str]  # the names of the n sites, sorted
     steps: Tensor | None  # (n, n) share of each column's update in the step of each row's model; None, NaN: unknown
 
@@ -76,6 +78,8 @@ class Replay:
         strict: whether ratings have to be by all that were asked, of as many models as there are, and only by these
             sites; else others are left out, and a rater's results of its models are taken in turn.
     """
+
+    unknown_quantities: ClassVar[Collection[str]] = ("reward_distance", "model_distance", "output_distance")
 
     def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], strict: bool = True):
         plan, joined = info["plan"], {site for record in records for site in record.joined}
@@ -197,14 +201,15 @@ class Replay:
         left = self.withheld & ~admission.withheld  # they come from their own model to that of all
         self.models, self.withheld = outcome.models, admission.withheld
         self._leave_one_out(inputs, admission, given, received, record)
-        self._conclude(admission, outcome)
+        quantities = {name: one for name, one in outcome.quantities.items() if name not in self.unknown_quantities}
+        quantities |= self._conclude(admission, outcome)
         steps = None
         if self.method.sums_updates and self.sees_updates:
             steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
             if not self.method.has_site_models:
                 steps = steps.masked_fill(left[:, None], torch.nan)
         guard = GuardRecord.model_validate(self.guard.record(admission, inputs.reports.num_samples))
-        return PlayedRound(record, line, inputs, outcome, guard, tuple(self.sites), steps)
+        return PlayedRound(record, line, inputs, outcome, guard, quantities, tuple(self.sites), steps)
 
     def _read_inputs(self, record: RoundRecord) -> RoundInputs:
         inputs = RoundInputs.from_record(record.inputs, self.sites, record.participants)
@@ -229,8 +234,9 @@ class Replay:
     ) -> None:
         """Take note of a round before the guard divides what the method has ``given``; unit vectors show nothing."""
 
-    def _conclude(self, admission: Admission, outcome: Outcome) -> None:
-        """Take note of a round at its end; unit vectors show nothing."""
+    def _conclude(self, admission: Admission, outcome: Outcome) -> Mapping[str, Tensor]:
+        """Take note of a round at its end; return what it shows of the updates themselves: unit vectors nothing."""
+        return {}
 
     def _enrol(self, enrolments: Mapping[str, EnrolmentRecord]) -> None:
         self.enrolled |= enrolments

@@ -14,14 +14,24 @@ import pandas as pd
 from fedmerit.evidence.closing_record import CROSS_SITE, OBSERVED
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, make_finding, stop
+from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.files import read_json
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
-from fedmerit.schema.results import EXPECTED, FINAL_CANDIDATES, ROUND_SPLITS, read_results, require_each_once, row_bytes
+from fedmerit.schema.results import (
+    EXPECTED,
+    FINAL_CANDIDATES,
+    PAIRS,
+    QUANTITIES,
+    ROUND_SPLITS,
+    read_results,
+    require_each_once,
+    row_bytes,
+)
 from fedmerit.schema.results import read_table as read_rows
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import BEST, COUNTS, UNION, Overlap, mean_dice
-from fedmerit.site.site_log import overlaps_digest
+from fedmerit.site.site_log import overlaps_digest, scores_digest
 
 FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds it
     "weight": "weights",
@@ -34,6 +44,8 @@ BOUNDS = ("clipped", "statistics_bound", "reward_group_share", "counted_images")
 NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # equivalent to no row
 ROUNDED = ("evidence", *BOUNDS)
 PLACES = 6  # decimals of bounds in a record
+PLAYED = 1e-6  # of numbers that are computed again, from updates on another machine
+OF_ABSENT = ("rejected", "weight")  # quantities of a site that took no part in a round
 EPSILON_TOLERANCE = 0.01  # of ε, which a hospital's egress filter may round
 RUN = ("method", "seed", "fold")  # columns in which all rows of a run agree
 KEY = ["round", "split", "site", "coalition", "case", "label", "quantity"]
@@ -130,6 +142,44 @@ def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord], rep
         for round, site in sorted(cell for cell in extra if cell[0] != len(records)):  # that is unfinished, or the end
             report(make_finding("extra result", table.path, site=site, round=round, quantity=quantity))
     _compare_row_digests(table.path, records, report)
+
+
+def require_known_rows(table: ResultsTable, records: Sequence[RoundRecord], report: Report = stop) -> None:
+    """Require that rounds have rows of known quantities only, of participants or of what was rejected.
+
+    Raises:
+        Contradiction: the table has another row of a round.
+    """
+    rows = table.rows[table.rows["split"].isin(ROUND_SPLITS) & (table.rows["round"] < len(records))]
+    took_part = {(record.round, site) for record in records for site in record.participants}
+    names = ["round", "site", "quantity", "coalition"]
+    is_measured, is_pair = rows["split"] != "", rows["quantity"].isin(PAIRS)
+    of_site = pd.MultiIndex.from_frame(rows[["round", "site"]].where(~is_pair, rows[["round", "coalition"]].to_numpy()))
+    is_known = rows["quantity"].isin(QUANTITIES) & (rows["quantity"].isin(MEASURED) == is_measured)
+    is_plain = is_measured | ((rows["case"] == "") & (rows["label"] == "") & (rows["patient"] == ""))
+    there = of_site.isin(took_part) | (rows["quantity"].isin(OF_ABSENT) & ~is_measured)
+    unknown = ~(is_known & is_plain & ((rows["coalition"] != "") == is_pair) & there)
+    for round, site, quantity, coalition in rows.loc[unknown, names].drop_duplicates().itertuples(index=False):
+        place = {"site": site, "round": round, "quantity": quantity, "cell": coalition and f", {coalition}"}
+        report(make_finding("unknown row", table.path, **place, expected=len(records)))
+
+
+def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], report: Report = stop) -> None:
+    """Require that results.csv has what follows from the rounds that were computed again.
+
+    Raises:
+        Contradiction: a row has another number than follows from the inputs of the rounds.
+    """
+    values = _round_values(table, len(played))
+    for one in played:
+        for quantity, of_sites in one.quantities.items():
+            for site, value in zip(one.sites, of_sites.tolist(), strict=True):
+                recorded = values.get((one.record.round, site, quantity), math.nan)
+                are_missing = math.isnan(value) and math.isnan(recorded)
+                same = are_missing or math.isclose(value, recorded, rel_tol=PLAYED, abs_tol=PLAYED)
+                if site in one.record.participants and not same:
+                    place = {"site": site, "round": one.record.round, "quantity": quantity}
+                    report(make_finding("played result", table.path, **place, found=recorded, expected=value))
 
 
 def _round_values(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
@@ -390,26 +440,38 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     return {digests[sites.index(log.site)] for digests in answers}
 
 
-def compare_values(run: Path, logs: Sequence[SiteLog], report: Report = stop) -> None:
+def compare_values(run: Path, logs: Sequence[SiteLog], rounds: int, report: Report = stop) -> None:
     """Require that values.csv has of each site with a log what the site answered of models in that round.
 
+    Args:
+        run: the run folder.
+        logs: those of sites that were given.
+        rounds: of the ledger.
+
     Raises:
-        Contradiction: the mean Dice of its models are those of no answer.
+        Contradiction: the Dice of its models are those of no answer, or rows are of another round or quantity.
     """
     path = run / OBSERVED
     if not path.exists():
         return
-    answers: dict[tuple[str, int], list[Sequence[float | None]]] = {}
+    rows = read_rows(path)
+    require_each_once(rows, KEY, path)
+    require_same_run(ResultsTable(path, rows, {}), run, report)
+    is_known = rows["quantity"].isin(["dice", "seconds"]) & rows["round"].between(0, rounds - 1)
+    for round, site, quantity in rows.loc[~is_known, ["round", "site", "quantity"]].itertuples(index=False):
+        report(make_finding("unknown row", path, site=site, round=round, quantity=quantity, cell="", expected=rounds))
+    answers: dict[tuple[str, int], list[Sequence[str]]] = {}
     for log in logs:
         for _, entry in log.lines(EVALUATE):
-            if entry.rating is not None:
-                answers.setdefault((log.site, entry.round), []).append(entry.rating.dice)
+            answers.setdefault((log.site, entry.round), []).append(entry.scores)
     paths = {log.site: log.path for log in logs}
-    for (site, round, observer), of_answer in mean_by_coalition(path).items():
-        dice = [*of_answer.values()]
-        if site in paths and not any(are_same(dice, answer) for answer in answers.get((site, round), ())):
+    columns = ["site", "round", "split"]
+    for (site, round, observer), of_answer in rows[rows["quantity"] == "dice"].groupby(columns, sort=False):
+        models = of_answer.groupby("coalition", sort=False)[["case", "label", "patient", "value"]]
+        digests = [scores_digest(of_model.itertuples(index=False, name=None)) for _, of_model in models]
+        if site in paths and digests not in answers.get((site, round), []):
             place = {"site": site, "round": round, "quantity": observer}
-            report(make_finding("values", path, **place, found=dice, log=paths[site]))
+            report(make_finding("values", path, **place, found=f"of {len(digests)} models", log=paths[site]))
 
 
 def mean_by_coalition(path: Path) -> dict[tuple[str, int, str], dict[str, float | None]]:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from cryptography.x509 import Certificate
 
+from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
-from fedmerit.evidence.ledger import GENESIS
+from fedmerit.evidence.ledger import GENESIS, read_verified_records
 from fedmerit.evidence.repeated_work import RepeatedWork
-from fedmerit.evidence.signatures import Trust, subject
-from fedmerit.evidence.verification.attribution import Signatures
+from fedmerit.evidence.signatures import CERTIFICATE, Trust, subject
 from fedmerit.evidence.verification.chains import (
     SiteLog,
     enrolled_certificates,
     list_sites,
-    read_ledger,
+    parse_ledger,
     read_site_logs,
     require_signed,
     signing_certificates,
@@ -28,6 +28,7 @@ from fedmerit.evidence.verification.findings import (
     Finding,
     Movement,
     Report,
+    Signatures,
     join_names,
     make_finding,
 )
@@ -40,18 +41,19 @@ from fedmerit.evidence.verification.heads import (
     require_consistent_heads,
     require_same_closing,
 )
-from fedmerit.evidence.verification.kept_updates import compare_kept_updates
+from fedmerit.evidence.verification.kept_updates import SHOWN, compare_kept_updates
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import compare_log, replay_rounds
-from fedmerit.evidence.verification.projections import compare_projections
+from fedmerit.evidence.verification.outcomes import compare_log, compare_projections, replay_rounds
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.evidence.verification.results import (
     ResultsTable,
     compare_matrix,
+    compare_quantities,
     compare_values,
     compare_with_ledger,
     compare_with_log,
     read_table,
+    require_known_rows,
     require_no_added_rows,
     require_same_run,
 )
@@ -99,7 +101,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
 
     Raises:
         Contradiction: something was changed, left out or reordered, or two files disagree; it has all contradictions.
-        BadInput: a file is not readable, or is signed by another than its owner.
+        BadInput: ledger, a log or the certificate is missing, or the folder may not be read.
     """
     found = examine_run(run, site_logs, trust)
     if found.faults:
@@ -117,30 +119,38 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             certificate in the run folder, if they are signed.
 
     Raises:
-        BadInput: a file is not readable, or is signed by another than its owner.
+        BadInput: ledger, a log or the certificate is missing, or the folder may not be read.
     """
     ledger = run / "ledger.jsonl"
     require_inside(run)
+    _require_usable(ledger, site_logs, trust)
     faults, unproven, records, certificates = Faults(), list[Finding](), list[RoundRecord](), list[Certificate]()
-    logs = list[SiteLog]()
+    logs, number, is_authority = list[SiteLog](), 0, trust is not None and trust.is_authority
+    signatures = Signatures()
     with faults.collect():
-        records = read_ledger(ledger)
-        certificates = list(signing_certificates(run, records, trust))
+        contents = read_verified_records(ledger)
+        certificates, number = list(signing_certificates(run, contents, trust)), len(contents)
         if certificates:
-            require_signed(ledger, records, certificates, "the server")
+            require_signed(ledger, contents, certificates, "the server")
+        signatures = Signatures(bool(certificates and trust))  # so a malformed record is the server's
+        records = parse_ledger(ledger, contents)
+    with faults.collect("unreadable file"):
+        list_sites(run, records)
     is_usable = not faults  # nothing rests on a chain that is not whole
     for path in site_logs:
         with faults.collect():
             logs += read_site_logs([path], trust, known=logs)
-    is_authority = trust is not None and trust.is_authority
     signed_logs = {log.site for log in logs if log.certificates and is_authority}
-    signatures = Signatures(bool(certificates and trust), sites=signed_logs)
+    signatures = replace(signatures, sites=signed_logs)
     if not is_usable:
-        return Verification(len(records), None, faults=tuple(faults), signatures=signatures)
+        return Verification(number, None, faults=tuple(faults), signatures=signatures)
     report = faults.append
     closing = None
-    with faults.collect():
+    with faults.collect("unreadable file"):
         closing = read_verified_closing(run, records[-1].hash if records else GENESIS, certificates, report)
+    kinds = {fault.kind for fault in faults}
+    is_closed = closing is not None and "closing signature" not in kinds
+    acknowledged = closing if is_closed and "closing of another ledger" not in kinds else None
     enrolled = dict[str, list[Certificate]]()
     with faults.collect():
         enrolled = enrolled_certificates(ledger, records, trust)
@@ -153,7 +163,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             require_acknowledged_ledger(ledger, records, log, certificates)
     if not any(fault.kind == "other ledger" for fault in faults):  # sites signed the ends with heads of this ledger
         with faults.collect():  # before updates: a site that rewrote its log is convicted by its end
-            unproven += compare_log_ends(ledger, records, closing, logs, enrolled, is_authority, report)
+            unproven += compare_log_ends(ledger, records, acknowledged, logs, enrolled, is_authority, report)
     sites, rounds = list_sites(run, records), records[-1].of if records else 0
     updates, answers, played = dict[str, int](), dict[str, int](), list[PlayedRound]()
     for log in logs:
@@ -163,31 +173,32 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         compare_enrolments(ledger, records, log, report)
     compare_rated_models(records, logs, report)
     table = None
-    with faults.collect():
+    with faults.collect("unreadable file"):
         table = _compare_results(run, records, sites, closing, report)
     for log in logs if table else ():
         assert table is not None
         answers[log.site], questions = compare_with_log(table, records, rounds, log, sites, report)
         unproven += questions
-    with faults.collect():
+    with faults.collect("unreadable file"):
         if records:
             unproven += compare_plan(run, records, logs, report)
+        if records and "plan" not in {fault.kind for fault in faults}:  # nothing follows from another plan
             played, questions = replay_rounds(run, ledger, records, sites, report)
             unproven += questions
             for log in logs:
                 unproven += compare_log(played, log, sites, report)
             unproven += compare_projections(played, logs, report)
-    answered = set[str]()
+    answered, measured = set[str](), list[PlayedRound]()
     with faults.collect():
         answered |= {*compare_cases(ledger, records, logs, report)}
     if played and not faults:  # inputs that give no such outcome need not be measured again
         with faults.collect():
-            kinds, questions = compare_kept_updates(run, records, sites, logs, report)
-            answered |= {*kinds}
-            unproven += questions
-    with faults.collect():
-        compare_values(run, logs, report)
+            measured = [*compare_kept_updates(run, records, sites, logs, report, unproven.append)]
+            answered |= {*SHOWN} if measured else set()
+    with faults.collect("unreadable file"):
+        compare_values(run, logs, len(records), report)
         if table:
+            compare_quantities(table, measured or played, report)
             require_same_run(table, run, report)
         if closing and records:
             unproven += compare_models(run, records, logs, table.rows if table else None, report)
@@ -217,8 +228,17 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         work=tuple(work),
         unproven=tuple(unproven),
         faults=tuple(faults),
-        signatures=replace(signatures, closing=bool(closing and closing.signature)),
+        signatures=replace(signatures, closing=signatures.server and is_closed),
     )
+
+
+def _require_usable(ledger: Path, site_logs: Sequence[Path], trust: Trust | None) -> None:
+    """Raise `BadInput` if a file that the user named is missing, or names nobody: that contradicts nothing."""
+    for path, expected in [(ledger, "the ledger of a run"), *((path, "the log of a site") for path in site_logs)]:
+        if not path.is_file():
+            raise BadInput(f"{path}: file not found; expected {expected}")
+    if trust and (trust.anchor is not None) and (ledger.parent / CERTIFICATE).exists():
+        _ = trust.server_name
 
 
 def _compare_results(
@@ -231,6 +251,7 @@ def _compare_results(
         return None
     table = read_table(run)
     compare_with_ledger(table, records, report)
+    require_known_rows(table, records, report)
     if closing:
         require_no_added_rows(table, records, sites, report)
         if CROSS_SITE.as_posix() in closing.files:

@@ -1,12 +1,13 @@
 """What auditors' statements show of the sites' work."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.closing_record import Closing
+from fedmerit.evidence.closing_record import Closing, read_closing
 from fedmerit.evidence.repeated_work import AUDITS, RepeatedWork, draw_leaf, find_commitments, statement_payload
 from fedmerit.evidence.signatures import (
     CERTIFICATE,
@@ -21,7 +22,7 @@ from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, join_names, join_rounds, make_finding
 from fedmerit.files import read_object
 from fedmerit.schema.declarations import read
-from fedmerit.schema.records import AuditStatement, RoundRecord
+from fedmerit.schema.records import AuditStatement, RepeatedRound, RoundRecord
 
 
 def compare_work(
@@ -37,41 +38,18 @@ def compare_work(
     ``server`` are the certificates that the ledger is signed with: the server is no auditor of its friends.
 
     Raises:
-        Contradiction: a statement is not its auditor's, or is of another plan, commitment or draw than log and ledger.
+        Contradiction: a statement is not its auditor's, or is of another run, commitment or draw than log and ledger.
         BadInput: a statement cannot be read.
     """
     path, commitments = run / AUDITS / f"{log.site}.json", find_commitments(log.entries, records)
     if not path.exists() and not any(entry.commitment for entry in log.entries):
         return None
-    trained = [record.round for record in records if log.site in record.participants]
-    leaves = {
-        round: draw_leaf(log.site, round, commitment, records, closing) for round, commitment in commitments.items()
-    }
-    drawn = [round for round, leaf in leaves.items() if leaf]
-    if not path.exists():
-        return RepeatedWork(log.site, trained, drawn)
-    statement = read_statement(path)
-    auditor = _read_auditor(path, statement, trust)
-    if statement.site != log.site or (records and statement.plan != records[0].plan):
-        raise Contradiction("audit of another run", path, site=log.site, found=statement.site)
-    for text, repeated in statement.rounds.items():
-        round = int(text)
-        commitment = commitments.get(round)
-        if commitment is None or (repeated.root, repeated.leaf) != (commitment.root, leaves[round]):
-            raise Contradiction("audit of other steps", path, site=log.site, round=text, log=log.path)
-    faults = {int(text): repeated.fault for text, repeated in statement.rounds.items() if repeated.fault}
-    shown = sorted(int(text) for text, repeated in statement.rounds.items() if not repeated.fault)
-    is_independent = _is_independent(auditor, log.site, [*log.certificates, *server])
-    name = subject(auditor) if auditor else ""
-    return RepeatedWork(log.site, trained, drawn, shown, faults, name, is_independent)
-
-
-def _is_independent(auditor: Certificate | None, site: str, parties: Sequence[Certificate]) -> bool:
-    """Return whether an auditor is neither the site nor one of the ``parties``, whose certificates these are."""
-    if auditor is None:
-        return False
-    names, keys = {site, *map(certificate_name, parties)}, [one.public_key() for one in parties]
-    return certificate_name(auditor) not in names and auditor.public_key() not in keys
+    drawn = [round for round, one in commitments.items() if draw_leaf(log.site, round, one, records, closing)]
+    work, repeated = _read_work(run, records, closing, log.site, trust, [*log.certificates, *server])
+    for round, one in repeated.items():
+        if round not in commitments or (one.root, one.leaves) != (commitments[round].root, commitments[round].leaves):
+            raise Contradiction("audit of other steps", path, site=log.site, round=round, log=log.path)
+    return replace(work, drawn=drawn)
 
 
 def summarise_statement(
@@ -79,30 +57,52 @@ def summarise_statement(
 ) -> RepeatedWork:
     """Return what an auditor's statement in a run folder says of a site's work, as far as the ledger has the rounds.
 
-    Without the site's log nobody knows whether the repeated steps are those that were drawn: `compare_work` does. The
-    auditor's certificate has to be of the authority of ``trust``; None: of any.
+    That the site had committed itself to these steps shows only its log: `compare_work`. The auditor's certificate has
+    to be of the authority of ``trust``; None: of any.
 
     Raises:
-        Contradiction: the statement is not its auditor's, or of another site or plan.
+        Contradiction: the statement is not its auditor's, or of another site, run or draw.
         BadInput: it cannot be read.
     """
-    path = run / AUDITS / f"{site}.json"
-    trained = [record.round for record in records if site in record.participants]
-    if not path.exists():
-        return RepeatedWork(site, trained)
-    statement = read_statement(path)
-    auditor = _read_auditor(path, statement, trust)
-    if statement.site != site or (records and statement.plan != records[0].plan):
-        raise Contradiction("audit of another run", path, site=site, found=statement.site)
     pems = {one.certificate for record in records if (one := record.guard.enrolled.get(site))} - {""}
     parties = [one for pem in pems for one in parse_certificates(pem.encode(), f"{run}: {site}")]
     parties += read_certificates(run / CERTIFICATE) if (run / CERTIFICATE).exists() else []
-    is_independent = _is_independent(auditor, site, parties)
-    rounds = {int(text): repeated.fault for text, repeated in statement.rounds.items()}
-    shown = sorted(round for round, fault in rounds.items() if not fault and round in trained)
-    faults = {round: fault for round, fault in rounds.items() if fault}
+    return _read_work(run, records, read_closing(run), site, trust, parties)[0]
+
+
+def _read_work(
+    run: Path,
+    records: Sequence[RoundRecord],
+    closing: Closing | None,
+    site: str,
+    trust: Trust | None,
+    parties: Sequence[Certificate],
+) -> tuple[RepeatedWork, Mapping[int, RepeatedRound]]:
+    """Return what an auditor's statement says of a site's work, and by round which steps were repeated.
+
+    No auditor is the site, or one of the ``parties``, whose certificates these are.
+    """
+    path = run / AUDITS / f"{site}.json"
+    trained = [record.round for record in records if site in record.participants]
+    rounds = len(records) - trained[0] if trained else 0
+    if not path.exists():
+        return RepeatedWork(site, trained, rounds=rounds), {}
+    statement = read_statement(path)
+    auditor = _read_auditor(path, statement, trust)
+    is_of_run = statement.ledger in {record.hash for record in records} and statement.plan == records[0].plan
+    if statement.site != site or not is_of_run:
+        raise Contradiction("audit of another run", path, site=site, found=statement.site)
+    steps = {int(text): one for text, one in statement.rounds.items()}
+    for round, one in steps.items():
+        if round not in trained or one.leaf != draw_leaf(site, round, one, records, closing):
+            ledger = run / "ledger.jsonl"
+            raise Contradiction("audit of other steps", path, site=site, round=round, log=ledger)
+    names, keys = {site, *map(certificate_name, parties)}, [one.public_key() for one in parties]
+    is_independent = auditor is not None and certificate_name(auditor) not in names and auditor.public_key() not in keys
+    faults = {round: one.fault for round, one in steps.items() if one.fault}
+    shown = sorted({*steps} - {*faults})
     name = subject(auditor) if auditor else ""
-    return RepeatedWork(site, trained, shown, shown, faults, name, is_independent)
+    return RepeatedWork(site, trained, sorted(steps), shown, faults, name, is_independent, rounds), steps
 
 
 def list_unlogged_statements(run: Path, logs: Sequence[SiteLog]) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ def test_rounds_are_read(ledger):
         ({"round": 7}, "is of round 7, expected 1"),
         ({"participants": "A"}, "not the record of a round: participants='A': expected a list of texts"),
         ({"participants": [["A"]]}, "not the record of a round: participants.0=['A']: expected a text"),
-        ({"began": {}}, "began lacks A, which has an update"),
+        ({"began": {}}, "updates names A; expected no other sites than "),
         ({"saved": ["models/global.pt"]}, "not the record of a round: saved="),
         ({"guard": {"verdicts": {}}}, "not the record of a round: guard.verdicts="),
         ({"guard": {"bounds": {"clipped": {"A": "1"}}}}, "not the record of a round: guard.bounds.clipped.A="),
