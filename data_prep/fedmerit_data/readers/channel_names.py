@@ -34,7 +34,25 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
 PROCESSED = (  # words of scanners and programs that do not say what an image shows
     *("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm"),
-    *("tse", "fse", "frfse", "se", "gre", "spc", "space", "cube", "vista", "vibe", "mprage", "bravo", "tfe", "ffe"),
+    *(
+        "tse",
+        "fse",
+        "frfse",
+        "se",
+        "gre",
+        "spc",
+        "space",
+        "cube",
+        "vista",
+        "vibe",
+        "mprage",
+        "bravo",
+        "tfe",
+        "ffe",
+        "ep2d",
+        "epi",
+        "diff",
+    ),
     *("tra", "sag", "cor", "ax", "axial", "transversal", "transverse", "sagittal", "coronal", "oblique", "2d", "3d"),
 )
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001

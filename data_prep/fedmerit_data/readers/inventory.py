@@ -199,6 +199,22 @@ def list_series(items: Sequence[Item]) -> str:
     )
 
 
+def distinct_names(named: Sequence[tuple[str, str, Item]]) -> list[str]:
+    """Return a name for each item: the first given that no other has, else with its PatientID and series number."""
+    names = [first for first, _, _ in named]
+    for further in (
+        lambda _, longer, __: longer,
+        lambda name, _, item: "-".join(filter(None, (name, *(item.head[:1] if item.head else ())))),
+        lambda name, _, item: "-".join(filter(None, (name, item.head.number if item.head else ""))),
+    ):
+        times = Counter(names)
+        names = [
+            further(name, longer, item) if times[name] > 1 or not name else name
+            for name, (_, longer, item) in zip(names, named, strict=True)
+        ]
+    return names
+
+
 def _walk(folder: Path, within: frozenset[Path]) -> Iterator[Path]:
     """Yield the files below a folder, sorted; a link to a folder is followed, or yielded if it is in that folder."""
     real = folder.resolve()

@@ -16,8 +16,9 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase, RawSite
 from fedmerit_data.readers.channel_names import SYNONYMS, canonical
 from fedmerit_data.readers.image_files import PHOTOGRAPHS, name_and_suffix
-from fedmerit_data.readers.inventory import Inventory, Item, list_series
+from fedmerit_data.readers.inventory import Inventory, Item, distinct_names, list_series
 from fedmerit_data.readers.label_map import LABEL
+from fedmerit_data.readers.mask_words import find_mask_words
 from fedmerit_data.readers.names import (
     FILE_WORD,
     MARKED,
@@ -314,18 +315,26 @@ def arrange(
         by_name: Whether channels are chosen by name afterwards: among all images of a patient's folder or study, and
             patients may have others beside these.
     """
-    placed = _with_stacks(_with_masks_beside(place_items(inventory.items, organs)))
+    mask_words: frozenset[str] = frozenset()
+    placed = _with_masks_beside(place_items(inventory.items, organs))
+    if not any(one.is_mask for one in placed) and (mask_words := find_mask_words(inventory.items)):
+        placed = place_items(inventory.items, organs, mask_words)
+    placed = _with_stacks(placed)
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
     results = [one for one in masks if any(map(UNMASKED.fullmatch, one.item.key.split("/")[:-1]))]
     results = results if len(results) < len(masks) else []
     masks = [one for one in masks if one not in results]
-    groups, faults, unpaired = _pair(masks, Images(images, masks, inventory))
+    raw = [one for one in images if not one.is_derivative] or images
+    groups, faults, unpaired = _pair(masks, Images(raw, masks, inventory))
     if by_name:
-        _add_channels(groups, images)
+        _add_channels(groups, raw)
     used = {id(image) for group in groups for image in (*group.images, *group.more)}
     left_out, single = [(_relative(inventory, one.item.path), "in a folder without masks") for one in results], []
     by_reference_only = any(mask.item.is_region for mask in masks)
     patients = {group.folder for group in groups}
+    patients |= {
+        group.folder[: at + 1] for group in groups for at, name in enumerate(group.folder) if is_a("subject", name)
+    }
     for image in images:
         if id(image) in used:
             continue
@@ -355,6 +364,8 @@ def arrange(
         numbered = [group for group in by_site[name] if group.rule == NUMBER_RULE]
         text = f"masks of {len(numbered)} case(s) paired by number only, such as"
         remarks = tuple(f"{text} {group.masks[0].item.path.name} of {group.named}" for group in numbered[:1])
+        if mask_words:
+            remarks += (f"files and folders called {', '.join(sorted(mask_words))} are masks by what they hold",)
         sites.append(RawSite(name, cases, remarks=remarks))
     if sites:
         sites[0] = replace(sites[0], left_out=tuple(sorted(left_out)))
@@ -532,22 +543,25 @@ def _cases(
 ) -> tuple[tuple[RawCase, ...], list[str]]:
     """Return the cases of a site, sorted by name, and what is wrong with others; adds to ``left_out``."""
     faults, cases = list[str](), list[RawCase]()
-    stems = Counter(group.name for group in groups)
+    firsts = [(group, group.images[0]) for group in groups]
+    longer = [(*image.splits, *image.folders[len(group.site) :], image.stem) for group, image in firsts]
+    names = distinct_names(
+        [
+            (group.name, "-".join(dict.fromkeys(one)) or group.name, image.item)
+            for (group, image), one in zip(firsts, longer, strict=True)
+        ]
+    )
     ids = {group.head.patient for group in groups if group.head and group.head.patient.casefold() not in NOBODY}
     parts = [_channel_parts(group, by_name) for group in groups]
     times = Counter(mask.stem for group in groups for mask in group.masks)
     of_one_case = frozenset(stem for stem, count in times.items() if count == 1 < len(groups))
     usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
     several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
-    for group, channels in zip(groups, parts, strict=True):
+    for group, channels, name in zip(groups, parts, names, strict=True):
         if not channels:
             there = list_series([image.item for image in (*group.images, *group.more)])
             faults.append(f"{group.images[0].item.path}: its mask names no series; {there}; name one in pairs.csv")
             continue
-        name = group.name
-        if stems[name] > 1:
-            image = group.images[0]
-            name = "-".join(dict.fromkeys((*image.splits, *image.folders[len(group.site) :], image.stem))) or name
         name = UNUSUAL.sub("_", name).strip() or "case"
         if several and tuple(sorted(channels)) != usual:
             have, others = (", ".join(sorted(filter(None, one))) or "one of any name" for one in (channels, usual))
@@ -621,13 +635,13 @@ def _choose_masks(
     masks = {mask.part(*names) or (mask.stem if len(group.masks) == 1 else ""): mask for mask in group.masks}
     if len(masks) < len(group.masks) or (len(masks) > 1 and "" in masks):
         folders = {mask.item.path.parent.name: mask for mask in group.masks}  # masks/liver/p1, 1st_manual/p1
-        masks = folders if len(folders) == len(group.masks) else masks
+        masks = folders if len(folders) == len(group.masks) and not {*names} & {*folders} else masks
     if len(masks) < len(group.masks):
         masks = {mask.item.key: mask for mask in group.masks}
     times = Counter(mask.stem for mask in group.masks)
     by_name = {mask.stem.casefold(): mask for mask in group.masks if times[mask.stem] == 1}
     by_name |= {name.casefold(): mask for name, mask in masks.items()}
-    named = {organ: by_name[organ.casefold()] for organ in sorted(organs) if organ.casefold() in by_name}
+    named = {organ: mask for organ in sorted(organs) if (mask := _named_mask(organ.casefold(), by_name)) is not None}
     if named:
         return [*named.values()], tuple(named), [(one, UNNAMED) for one in group.masks if one not in named.values()]
     if len(masks) == 1:
@@ -639,7 +653,7 @@ def _choose_masks(
     in_own_folder = all(mask.stem == name and mask.stem in of_one_case for name, mask in masks.items())
     if in_own_folder or all(not name or name.isdigit() for name in masks):  # parts of one mask
         return [masks[name] for name in sorted(masks)], ("",) * len(masks), []
-    few = [name or masks[name].stem for name in sorted(masks, reverse="" in masks)[:MAX_NAMED]]
+    few = [name or masks[name].stem for name in sorted(masks)[:MAX_NAMED]]
     more = ", ..." if len(masks) > len(few) else ""
     example = few[0]
     advice = (
@@ -650,6 +664,12 @@ def _choose_masks(
     raise BadInput(
         f"{group.masks[0].item.path.parent}: has masks of {len(masks)} organs ({', '.join(few)}{more}), {advice}"
     )
+
+
+def _named_mask(organ: str, by_name: Mapping[str, Placed]) -> Placed | None:
+    """Return the mask of an organ's name, or the only one whose name ends in it, as OAR_liver in liver."""
+    ending = {id(mask): mask for name, mask in by_name.items() if re.search(rf"[_\-. ]{re.escape(organ)}$", name)}
+    return by_name.get(organ) or (next(iter(ending.values())) if len(ending) == 1 else None)
 
 
 def _label(organ: str) -> str:

@@ -195,14 +195,19 @@ class Placed:
         return rest if len(kept) == len(words) else "_".join(kept)
 
 
-def place_items(items: Sequence[Item], organs: Collection[str] = ()) -> list[Placed]:
+def place_items(items: Sequence[Item], organs: Collection[str] = (), mask_words: Collection[str] = ()) -> list[Placed]:
     """Return items with their roles; the last word of a folder's name states one only if that leaves images."""
-    placed = [place_item(item, organs, by_last_word=True) for item in items]
-    return [place_item(item, organs) for item in items] if all(one.is_mask for one in placed) else placed
+    placed = [place_item(item, organs, mask_words, by_last_word=True) for item in items]
+    return [place_item(item, organs, mask_words) for item in items] if all(one.is_mask for one in placed) else placed
 
 
-def place_item(item: Item, organs: Collection[str] = (), by_last_word: bool = False) -> Placed:
-    """Return an item with its role: a mask by its header, its name, its folder, or if ``organs`` name it."""
+def place_item(
+    item: Item, organs: Collection[str] = (), mask_words: Collection[str] = (), by_last_word: bool = False
+) -> Placed:
+    """Return an item with its role: a mask by its header, its name, its folder, or if ``organs`` name it.
+
+    ``mask_words`` are further words of masks, in lower case.
+    """
     *parents, stem = item.key.split("/") if item.key else ("",)
     of_derivatives = ""
     if is_derivative := DERIVATIVES in parents[:-1]:
@@ -212,16 +217,18 @@ def place_item(item: Item, organs: Collection[str] = (), by_last_word: bool = Fa
         del parents[at : at + 1 + by_pipeline]
     elif RAW in parents[:-1] and any(is_a("subject", name) for name in parents):
         parents.remove(RAW)
+    named: list[tuple[Role, str]] = [
+        ("mask", "") if name.casefold() in mask_words else read_folder(name, by_last_word) for name in parents
+    ]
     folders = [
         (role, "" if _repeats(role, rest, above) else rest)
-        for above, (role, rest) in zip(
-            ("", *parents), (read_folder(name, by_last_word) for name in parents), strict=False
-        )
+        for above, (role, rest) in zip(("", *parents), named, strict=False)
     ]
     roles = [place for place, (role, _) in enumerate(folders) if role in ("image", "mask")]
     words = split_name(PATTERNS["of mask"].sub("", stem) if PATTERNS["subject"].match(stem) else stem)
     is_organ = stem in organs or any(re.search(rf"[_\-. ]{re.escape(organ)}$", stem) for organ in organs)
-    says_mask = any(FILE_WORD["mask"].fullmatch(word) or READER.fullmatch(word) for word in words)
+    further = [word for word in words if word.casefold() in mask_words]
+    says_mask = bool(further) or any(FILE_WORD["mask"].fullmatch(word) or READER.fullmatch(word) for word in words)
     by_name = says_mask or read_folder(of_derivatives)[0] == "mask"
     by_folder = folders[roles[-1]][0] == "mask" if roles else by_name
     is_mask = by_folder or item.is_region or is_organ
@@ -232,7 +239,7 @@ def place_item(item: Item, organs: Collection[str] = (), by_last_word: bool = Fa
         tuple(name for _, name in folders if name),
         tuple(name for _, name in folders[: roles[0] + 1] if name) if roles else None,
         stem,
-        tuple(words) if is_organ else tuple(word for word in words if not role.fullmatch(word)),
+        tuple(words) if is_organ else tuple(word for word in words if not (role.fullmatch(word) or word in further)),
         tuple(name for name, (kind, _) in zip(parents, folders, strict=True) if kind == "split"),
         is_derivative,
     )

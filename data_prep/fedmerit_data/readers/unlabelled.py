@@ -7,18 +7,20 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Channel
-from fedmerit_data.readers.channel_names import Names, canonical
+from fedmerit_data.readers.channel_names import SYNONYMS, Names, canonical
 from fedmerit_data.readers.image_files import KNOWN, image_name, read_shape, require_readable
 from fedmerit_data.readers.inventory import (
     SERIES_MARK,
     Inventory,
     Item,
+    distinct_names,
     find_series,
     list_series,
     stem_of,
     take_inventory,
 )
-from fedmerit_data.readers.names import Placed, place_item
+from fedmerit_data.readers.lists import listed_channels
+from fedmerit_data.readers.names import PATTERNS, SEPARATOR, Placed, place_item
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,11 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
     inventory = take_inventory(folder)
     placed = [one for one in map(place_item, inventory.items) if not one.item.is_region]
     images = [one for one in placed if not one.is_mask] or placed
+    images = [one for one in images if not one.is_derivative] or images
     if not images:
         raise BadInput(f"{folder}: holds no image; expected {KNOWN}", *inventory.lines)
+    if channels == 1 < len(images) and names_of_channels:
+        images = _of_channel(images, names_of_channels)
     volumes = [one for one in images if one.item.slices > 1]
     if volumes and len(volumes) < len(images) and all(one.item.head for one in images):
         images = volumes  # without single pictures of the study, such as a report of the dose
@@ -114,9 +119,17 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
     if channels > 1 and not _are_whole(images, channels):
         return _channels(images, channels, names_of_channels, name)
     _require_one_series_a_study(folder, images, inventory)
-    stems = [one.stem or name for one in images]
-    names = stems if len(set(stems)) == len(stems) else ["-".join((*one.folders, one.stem)) for one in images]
-    return [Unlabelled(title, (one.item.channel,)) for title, one in zip(names, images, strict=True)]
+    titles = distinct_names([(one.stem or name, "-".join((*one.folders, one.stem)), one.item) for one in images])
+    return [Unlabelled(title, (one.item.channel,)) for title, one in zip(titles, images, strict=True)]
+
+
+def _of_channel(images: Sequence[Placed], names: Names) -> list[Placed]:
+    """Return the images that may be the only channel of a model: those called so, and those that state no channel."""
+    stated = [_channel_name(one, names)[0] for one in images]
+    if not {"", *names} & set(stated):
+        _by_channel(images, names)  # says what is there
+    others = () if not {*names} & set(stated) else {*stated} - {"", *names}
+    return [one for one, name in zip(images, stated, strict=True) if name not in others]
 
 
 def _require_one_series_a_study(folder: Path, images: Sequence[Placed], inventory: Inventory) -> None:
@@ -133,40 +146,78 @@ def _require_one_series_a_study(folder: Path, images: Sequence[Placed], inventor
 
 
 def _channels(images: Sequence[Placed], channels: int, names: Names, folder: str = "") -> list[Unlabelled]:
-    """Return the images whose channels these are: those of one folder, or of names that differ in their last word."""
+    """Return the images whose channels these are: by their ``names``, else those of one folder or beginning."""
+    found = []
+    for group in _by_channel(images, names) if names else _by_number(images, channels):
+        ordered = [group[name] for name in names or group]
+        common = _common_name([one.stem for one in ordered])
+        title = common or (ordered[0].folders[-1] if ordered[0].folders else folder) or ordered[0].stem
+        beside = [one.stem.removeprefix(common).lstrip("_-. ") or one.stem for one in ordered]
+        parts = zip(names or beside, ordered, strict=True)
+        found.append(Unlabelled(title, tuple(replace(one.item.channel, name=name) for name, one in parts)))
+    return found
+
+
+def _by_channel(images: Sequence[Placed], names: Names) -> list[dict[str, Placed]]:
+    """Return the images of each case by the names of their channels; images of other channels are left out."""
+    groups: dict[object, dict[str, Placed]] = defaultdict(dict)
+    stated = [_channel_name(one, names) for one in images]
+    for one, (name, case) in zip(images, stated, strict=True):
+        if name in groups[case]:
+            raise BadInput(f"{one.item.path}: is channel {name}, and so is {groups[case][name].item.path}; give one")
+        if name in names:
+            groups[case][name] = one
+    found = [group for group in groups.values() if group]
+    for group in found or [{}]:
+        if missing := [name for name in names if name not in group]:
+            first = next(iter(group.values()), images[0]).item.path
+            called = (name or one.item.path.name for one, (name, _) in zip(images, stated, strict=True))
+            there = ", ".join(dict.fromkeys(called))
+            raise BadInput(
+                f"{first.parent}: has no channel {missing[0]}, but {there}; the model takes {', '.join(names)}: give "
+                "it these files, named so"
+            )
+    return found
+
+
+def _channel_name(image: Placed, names: Names) -> tuple[str, object]:
+    """Return the channel that an image is called, of ``names`` or known, "" if none, and what names its case.
+
+    Its name ends in that of the channel, as in p1_t2 or pre/FLAIR, or a folder is called so, as in T2/p1; a DICOM
+    series states it in its description; a number is that of a dataset.json of nnU-Net beside the folder.
+    """
+    known = {*names, *SYNONYMS}
+    folders = () if PATTERNS["subject"].match(image.stem) else image.folders
+    words = [word for text in (*folders, image.stem) for word in SEPARATOR.split(text) if word]
+    numbered = dict(enumerate(listed_channels(image.item.path.parent.parent) or ()))
+    found = [(canonical("_".join(words[start:])), (*words[:start],)) for start in range(len(words))]
+    found += [(canonical(one), (*folders[:at], *folders[at + 1 :], image.stem)) for at, one in enumerate(folders)]
+    if (head := image.item.head) is not None:
+        found.append((canonical(head.description), (head.study, head.patient)))
+    if words and words[-1].isdigit():
+        found.append((numbered.get(int(words[-1]), ""), (*words[:-1],)))
+    return next((one for one in found if one[0] in names), next((one for one in found if one[0] in known), ("", "")))
+
+
+def _by_number(images: Sequence[Placed], channels: int) -> list[dict[str, Placed]]:
+    """Return the images of each case by their names: so many of one folder, or of names that differ in the last word.
+
+    Raises:
+        BadInput: there are more or fewer.
+    """
     by_folder, by_name = defaultdict[object, list[Placed]](list), defaultdict[object, list[Placed]](list)
     for one in images:
         by_folder[one.folders].append(one)
         by_name[one.folders, one.name[:-1]].append(one)
     groups = by_name if all(len(group) == channels for group in by_name.values()) else by_folder
-    found = []
     for group in groups.values():
-        if len(group) != channels and not names:
+        if len(group) != channels:
             there = ", ".join(one.item.path.name for one in group)
             raise BadInput(
                 f"{group[0].item.path.parent}: has the {len(group)} images {there}; the model takes {channels} "
                 "channels: give the files of one patient, one for each channel"
             )
-        common = _common_name([one.stem for one in group])
-        title = common or (group[0].folders[-1] if group[0].folders else folder) or group[0].stem
-        by_path = [one.part(title, *one.folders[-1:]) or one.stem for one in group]
-        described = [one.item.head.description if one.item.head else "" for one in group]
-        has_all = not set(names) <= {*map(canonical, by_path)} and set(names) <= {*map(canonical, described)}
-        parts = sorted(zip(described if has_all else by_path, group, strict=True), key=lambda part: part[0])
-        read = tuple(replace(one.item.channel, name=part) for part, one in parts)
-        found.append(Unlabelled(title, _in_order(read, names) if names else read))
-    return found
-
-
-def _in_order(read: Sequence[Channel], names: Names) -> tuple[Channel, ...]:
-    """Return the channels that a model was trained with, in its order."""
-    by_name = {canonical(channel.name): channel for channel in read}
-    if missing := [name for name in names if name not in by_name]:
-        raise BadInput(
-            f"{read[0].path.parent}: has no channel {missing[0]}, but {', '.join(by_name)}; the model takes "
-            f"{', '.join(names)}: give it these files, named so"
-        )
-    return tuple(by_name[name] for name in names)
+    return [{one.stem: one for one in sorted(group, key=lambda one: one.stem)} for group in groups.values()]
 
 
 def _common_name(stems: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit e
 RINGS = [np.abs(np.arange(256) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND)]  # of each grey level
 HALF = 127  # threshold of masks that are 0 and 255, with soft edges or after JPEG
 NEAR, UNDECIDED = 32, 0.1  # grey levels around 0 and 255, and the share of such a mask that may be further away
+BLACK_OR_WHITE = 0.02  # the same of a picture that nothing calls a mask
 MAX_PIXELS = 2**26  # more than any fundus camera has; a header that promises more is damaged
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")  # all that Pillow may open; it would run others as programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow truncates deeper ones
@@ -298,13 +299,18 @@ def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np
     return grey
 
 
+def share_between(grey: NDArray[Any]) -> float:
+    """Return the share of pixels that are neither near 0 nor near 255."""
+    return float(np.mean((grey > NEAR) & (grey < 255 - NEAR)))
+
+
 def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return the bright pixels of a mask of 0 and 255, whose edges may be soft.
 
     Raises:
         BadInput: too many grey levels are in between, as in a photograph.
     """
-    share = np.mean((grey > NEAR) & (grey < 255 - NEAR))
+    share = share_between(grey)
     if share > UNDECIDED:
         raise BadInput(f"{path}: {share:.0%} of it is neither 0 nor 255, as in a photograph; expected a mask")
     return grey > HALF

@@ -173,6 +173,38 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
     assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
 
 
+def test_organs_are_named_by_the_ends_of_names_of_masks(tmp_path):
+    for number in (1, 2):
+        for name in ("IMG_CT", "OAR_Parotid_L_seg", "OAR_Parotid_R_seg"):
+            save_nifti(tmp_path / f"P{number}" / f"P{number}_{name}.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path, labels={"left": ("parotid_l",)})
+    assert [case.label.name for case in site.cases] == ["P1_OAR_Parotid_L_seg.nii.gz", "P2_OAR_Parotid_L_seg.nii.gz"]
+    with pytest.raises(BadInput, match="names none of them"):  # two end so
+        generic.find_sites(tmp_path, labels={"left": ("parotid",)})
+
+
+def test_the_mask_of_a_patient_beside_those_of_instances_is_named_by_its_file(tmp_path):
+    for number in (1, 2):
+        for name in ("imaging", "segmentation", "instances/kidney_instance-1_annotation-1"):
+            save_nifti(tmp_path / f"case_{number}" / f"{name}.nii.gz", box())
+    with pytest.raises(BadInput, match="such as --labels segmentation='segmentation'"):
+        generic.find_sites(tmp_path, labels={"kidney": (1,)})
+    (site,) = generic.find_sites(tmp_path, labels={"kidney": ("segmentation",)})
+    assert [case.label.name for case in site.cases] == ["segmentation.nii.gz"] * 2
+
+
+def test_other_images_of_a_subject_and_derivatives_are_left_out(tmp_path):
+    for number in (1, 2):
+        subject = f"sub-0{number}"
+        for name in (f"{subject}/anat/{subject}_T1w", f"{subject}/func/{subject}_task-rest_bold"):
+            save_nifti(tmp_path / f"{name}.nii.gz", volume(number))
+        save_nifti(tmp_path / f"derivatives/prep/{subject}/anat/{subject}_desc-preproc_T1w.nii.gz", volume(number))
+        save_nifti(tmp_path / f"derivatives/drawn/{subject}/anat/{subject}_label-lesion_mask.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path)
+    assert [case.image.name for case in site.cases] == ["sub-01_T1w.nii.gz", "sub-02_T1w.nii.gz"]
+    assert len(site.left_out) == 4
+
+
 @pytest.mark.parametrize("organ", ["tumor", "Tumor", "Tumor_seg", "tumor_seg"])
 def test_find_sites_takes_organs_by_the_names_of_files_too(tmp_path, organ):
     for number in (1, 2):
@@ -365,6 +397,51 @@ def test_find_images_of_a_model_with_named_channels_gives_them_in_its_order(tmp_
         assert [canonical(part.name) for part in two.parts] == ["flair", "t1"]
     with pytest.raises(BadInput, match=r"P7: has no channel adc, but .*the model takes t1, adc"):
         find_images([tmp_path / "P7"], 2, None, ("t1", "adc"))
+
+
+def test_find_images_of_a_model_with_one_named_channel_gives_no_other_channel(tmp_path):
+    for patient in ("P1", "P2"):
+        for name in ("t1n", "t2f", "t2w"):
+            save_nifti(tmp_path / patient / f"{patient}-{name}.nii.gz", volume(0))
+    assert [image.name for image in find_images([tmp_path], 1, None, ("flair",))] == ["P1-t2f", "P2-t2f"]
+    assert [image.name for image in find_images([tmp_path / "P1"], 1, None, ("t2",))] == ["P1"]
+    with pytest.raises(BadInput, match="has no channel adc, but t1, flair, t2"):
+        find_images([tmp_path / "P1"], 1, None, ("adc",))
+    save_nifti(tmp_path / "P1" / "scan.nii.gz", volume(0))  # states no channel
+    assert len(find_images([tmp_path / "P1"], 1, None, ("t2",))) == 2
+
+
+CHANNELS = {  # files of one patient; names of channels
+    "BIDS": (("sub-01/anat/sub-01_T1w", "sub-01/dwi/sub-01_dwi", "sub-01/func/sub-01_bold"), ("dwi", "t1")),
+    "nnU-Net": (("imagesTs/c_0001", "imagesTs/c_0000"), ("t2", "adc")),
+    "folder for each channel": (("T2/p1", "T1/p1"), ("t1", "t2")),
+    "folder in the name": (("p1/pre/FLAIR", "p1/pre/T1", "p1/orig/FLAIR", "p1/orig/T1"), ("preflair", "pret1")),
+}
+
+
+@pytest.mark.parametrize("form", CHANNELS)
+def test_find_images_finds_named_channels_of_a_patient_in_each_form(tmp_path, form):
+    files_of_patient, names = CHANNELS[form]
+    for name in (*files_of_patient, *(f"derivatives/prep/{one}" for one in files_of_patient if form == "BIDS")):
+        save_nifti(tmp_path / f"{name}.nii.gz", volume(0))
+    if form == "nnU-Net":
+        (tmp_path / "dataset.json").write_text('{"channel_names": {"0": "T2", "1": "ADC"}}')
+    source = tmp_path / "imagesTs" if form == "nnU-Net" else tmp_path
+    (image,) = find_images([source], 2, None, names)
+    read = [part.path.relative_to(tmp_path).as_posix().removesuffix(".nii.gz") for part in image.parts]
+    wanted = {"BIDS": (1, 0), "nnU-Net": (1, 0), "folder for each channel": (1, 0), "folder in the name": (0, 1)}
+    assert read == [files_of_patient[place] for place in wanted[form]]
+
+
+def test_series_of_several_patients_in_one_folder_are_named_by_patient(tmp_path):
+    for number in (1, 2):
+        save_series(tmp_path / "from" / str(number), volume(number))
+        for path in (tmp_path / "from" / str(number)).iterdir():
+            (tmp_path / "export").mkdir(exist_ok=True)
+            slice_ = dcmread(path)
+            slice_.PatientID = f"Q{number}"
+            slice_.save_as(tmp_path / "export" / f"{number}-{path.name}")
+    assert sorted(image.name for image in find_images([tmp_path / "export"], 1)) == ["Q1", "Q2"]
 
 
 def test_find_images_gives_those_of_folders_series_and_channels(tmp_path):
