@@ -25,6 +25,7 @@ from fedmerit.schema.configuration.settings import TASK_RECIPES, TASKS
 from fedmerit.schema.messages import SAME_MODEL
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.site.job_ledger import JobLedger, job_family
+from fedmerit.site.order_secret import make_secret, name_job
 from fedmerit.site.policy import JobRules, Manifest
 from fedmerit.trainers.factory import describe_images, initial_network, measure_network
 from fedmerit.trainers.trainer import TrainingImages
@@ -269,6 +270,30 @@ def test_word_is_for_one_plan_and_as_many_jobs(policy):
         policy.check(plan(steps=3), 4, "C")
     with pytest.raises(BadInput, match="repeated_jobs"):
         policy.check(plan(steps=4), 4, "B")  # another plan under the id of a job that trained
+
+
+def test_job_that_says_it_resumes_one_whose_folder_is_gone_needs_the_word(policy, tmp_path):
+    """The site draws another secret, so the same images come in another order: as of two jobs."""
+    make_secret(tmp_path / "own")
+    train(policy, plan(), name := name_job("A", tmp_path / "own"))
+    policy.check(plan(), 4, name_job("A", tmp_path / "own"))  # resumed
+    shutil.rmtree(tmp_path / "own")
+    with pytest.raises(RefusedByRules, match="repeated_jobs"):
+        policy.check(plan(), 4, name_job("A", tmp_path / "own"))
+    make_secret(tmp_path / "own")
+    assert name_job("A", tmp_path / "own") != name
+    with pytest.raises(RefusedByRules, match="repeated_jobs"):
+        policy.note_training(plan(), name_job("A", tmp_path / "own"), 0, "0" * 64)
+
+
+def test_ledger_of_jobs_of_which_a_line_was_taken_out_allows_no_job(policy):
+    train(policy, plan(), "A")
+    policy.note_training(plan(), "A", 1, "1" * 64)
+    lines = policy.ledger.path.read_text().splitlines(keepends=True)
+    for changed in ([lines[0], *lines[2:]], [lines[0].replace('"A"', '"B"'), *lines[1:]]):
+        policy.ledger.path.write_text("".join(changed))
+        with pytest.raises(BadInput, match=r"job_ledger\.jsonl, line \d: was changed, or follows another line"):
+            policy.check(plan(steps=3), 4, "B")
 
 
 def test_model_of_two_rounds_of_the_job_is_not_trained_again(policy):

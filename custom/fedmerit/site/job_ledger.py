@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedmerit.evidence.ledger import Ledger
+from fedmerit.errors import BadInput
+from fedmerit.evidence.ledger import GENESIS, Ledger
 from fedmerit.evidence.signatures import Signer
+from fedmerit.files import record_hash
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import JOB_ALLOWED, JOB_BEGAN, JOB_TRAINED, JobEntry
@@ -94,10 +96,19 @@ class JobLedger:
         """Yield the entries in order.
 
         Raises:
-            BadInput: a line is none.
+            BadInput: a line is none, or was changed, or one before it was taken out.
         """
+        previous = GENESIS
         for line, record in enumerate(self._chain.records, start=1):
-            yield read(JobEntry, record, f"{self.path}, line {line}: not an entry of the ledger of jobs")
+            entry = read(JobEntry, record, f"{self.path}, line {line}: not an entry of the ledger of jobs")
+            content = {name: value for name, value in record.items() if name not in ("hash", "signature")}
+            if entry.previous != previous or record_hash(content) != entry.hash:
+                raise BadInput(
+                    f"{self.path}, line {line}: was changed, or follows another line than was written before it; bring "
+                    "the file back from a copy: without it this site cannot know what jobs trained on its images"
+                )
+            previous = entry.hash
+            yield entry
 
     def history(self) -> JobHistory:
         """Return the jobs so far."""

@@ -4,6 +4,7 @@ The plan's seed is known to everybody. Two jobs whose order follows from it diff
 updates. A secret is drawn when a job begins at the site; a job that continues in the same folder keeps it.
 """
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -35,6 +36,16 @@ def read_secret(folder: Path) -> str:
     """Return the secret of a job; "": its order follows from the plan's seed."""
     path = folder / FILE
     return read_text(path).strip() if path.exists() else ""
+
+
+def name_job(job: str, folder: Path) -> str:
+    """Return the name in the ledger of jobs of a job with this id and folder: with another secret it is another job.
+
+    A server can name any earlier job as the one that it resumes. If that one's folder is gone, the site draws a new
+    secret, and the same images come in another order: the difference of both shows what that of two jobs shows.
+    """
+    secret = read_secret(folder)
+    return f"{job}-{hashlib.sha256(secret.encode()).hexdigest()[:8]}" if secret else job
 
 
 def secret_arguments(own: Path, folder: SiteFolder) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from fedmerit.schema.messages import Failure, PeerModel, Reply, Task, describe_f
 from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.site.job_ledger import JOB_LEDGER, JobLedger
 from fedmerit.site.machine_settings import configured_device, first_job, follow_manifest, run_folder, site_folder
-from fedmerit.site.order_secret import make_secret, secret_arguments
+from fedmerit.site.order_secret import make_secret, name_job, secret_arguments
 from fedmerit.site.policy import MANIFEST, Manifest
 from fedmerit.site.site import Site
 from fedmerit.trainers.factory import build_network, build_trainer
@@ -123,7 +123,7 @@ class MeritExecutor(Executor):
             manifest = manifest.model_copy(update={"script": brought})
         if manifest:
             policy = self._policy(manifest, fl_ctx)
-            policy.check(plan, len(fl_ctx.get_engine().get_clients() or ()), self._first_job(fl_ctx))
+            policy.check(plan, len(fl_ctx.get_engine().get_clients() or ()), self._name_job(fl_ctx))
         if manifest and manifest.script:  # the job has no say in what runs here
             self.script = (self.script or {}) | manifest.script.model_dump(include={"file", "args", "command"})
         self._accepted = plan
@@ -134,9 +134,10 @@ class MeritExecutor(Executor):
         return site_policy(manifest, JobLedger(self._local(fl_ctx).parent / JOB_LEDGER, signer))
 
     @staticmethod
-    def _first_job(fl_ctx: FLContext) -> str:
-        """Return the id of the job, or of the first job of a run that was resumed."""
-        return first_job(Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())))
+    def _name_job(fl_ctx: FLContext) -> str:
+        """Return the `name_job` of the job, or of the first job of a run that was resumed."""
+        job = first_job(Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())))
+        return name_job(job, _site_workspace(fl_ctx))
 
     def open_site(self, fl_ctx: FLContext) -> Site:
         """Return the site of this process, as the plan and the site's rules have it."""
@@ -162,9 +163,6 @@ class MeritExecutor(Executor):
         signer = Signer(private_key, certificate) if private_key.exists() else None
         pem = certificate.read_text() if certificate.exists() else ""
         more: dict[str, Any] = {"caps": manifest.jobs.caps} if manifest else {}
-        if manifest:
-            policy, job = self._policy(manifest, fl_ctx, signer), self._first_job(fl_ctx)
-            more["note_training"] = partial(policy.note_training, plan, job)
         if plan.script:
             script = RestartedScript(self._ask_script, self._start_script)
             trainer: Trainer = ScriptTrainer(str(name), plan, own, script, self._report_evaluation)
@@ -175,6 +173,9 @@ class MeritExecutor(Executor):
                     make_secret(own)
                 kept = secret_arguments(own, folder)
             trainer = build_trainer(plan, folder, own, configured_device(name), **kept)
+        if manifest:  # once the secret is drawn
+            policy = self._policy(manifest, fl_ctx, signer)
+            more["note_training"] = partial(policy.note_training, plan, self._name_job(fl_ctx))
         more["filters"] = [*(self.filters or ()), *find_own_filters(self._local(fl_ctx))]
         more["decimals"] = find_own_decimals(self._local(fl_ctx))
         return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, **more)
