@@ -125,13 +125,14 @@ class Guard:
         factors = bounds.clip_norms(lengths, present, history.usual)
         history = replace(history, usual=fill_unknown(median_of_others(lengths, present), history.usual))
         own, products = _clip(updates, products, factors)
-        something = lengths > 0
+        something, log_e = lengths > 0, torch.zeros_like(lengths)
         if updates.shape[1]:
             if measured is None:
                 known, scores = history.known.measure(updates, present, last_step, self.seed)
                 history, rests = self._find_rests(replace(history, known=known), updates, models)
                 measured = Measurements(updates.shape[1], scores, rests)
-            history = self._remember(history, measured, products)
+            log_e = self._log_e_values(measured)
+            history = self._remember(history, measured, products, log_e)
             something = something & measured.scores.nan_to_num(0.0).any(dim=1)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
@@ -141,7 +142,7 @@ class Guard:
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
         worked = present & ~withheld & something
-        history = history.after_work(worked & (self._log_e_values(measured) <= 0 if measured else worked))
+        history = history.after_work(worked & (log_e <= 0))
         counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
         counted = present & ~withheld
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
@@ -239,8 +240,11 @@ class Guard:
             vectors=vectors,
         )
 
-    def _remember(self, history: History, measured: Measurements, products: Tensor) -> History:
-        """Add what ``measured`` shows; ``products`` (n, n) are those of the clipped updates."""
+    def _remember(self, history: History, measured: Measurements, products: Tensor, log_e: Tensor) -> History:
+        """Add what ``measured`` shows.
+
+        ``products`` (n, n) are those of the clipped updates, ``log_e`` (n,) of `_log_e_values`.
+        """
         lengths, pairs = norms(products), measured.scores.isfinite()
         cosines = ratio(products, torch.outer(lengths, lengths))
         nearness = running_mean(history.nearness, partial_correlations(cosines).where(pairs, torch.nan))
@@ -252,7 +256,7 @@ class Guard:
             nearness=nearness,
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present, level), history.copied),
             shared=history.shared + shared_parts(measured.scores),
-            evidence=history.evidence.after(self._log_e_values(measured), bound, permanent),
+            evidence=history.evidence.after(log_e, bound, permanent),
         )
 
     def _log_e_values(self, measured: Measurements) -> Tensor:

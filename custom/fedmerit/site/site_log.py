@@ -28,6 +28,7 @@ from fedmerit.site.evaluation_budget import count_models
 SITE_LOG = "site_log.jsonl"
 PLACES = 9  # decimals: readers of CSV differ in the last bit
 ASKED = ("work", "split", "models", "order", "question")
+Score = tuple[str, str, str, float | None]  # case, label, patient, Dice
 Counts = tuple[str, str, str, int, int, int]  # case, label, patient, and how many voxels as in `COUNTS`
 
 
@@ -189,13 +190,13 @@ def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
     return hashlib.sha256(json.dumps(sorted(map(_counted, overlaps))).encode()).hexdigest()
 
 
-def scores_digest(scores: Iterable[tuple[str, str, str, float | None]]) -> str:
+def scores_digest(scores: Iterable[Score]) -> str:
     """Return the SHA-256 of case, label, patient and Dice (to `PLACES` decimals) of a model, in hexadecimal."""
     lines = sorted((*key, "" if dice is None or dice != dice else f"{dice:.{PLACES}f}") for *key, dice in scores)
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
-def _scored(one: Overlap) -> tuple[str, str, str, float | None]:
+def _scored(one: Overlap) -> Score:
     return one.case, one.label, one.patient, one.dice
 
 

@@ -24,13 +24,13 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Finding, Report, at, join_names, make_finding, stop
 from fedmerit.evidence.verification.replay import PlayedRound, Replay
-from fedmerit.evidence.verification.results import are_same, mean_by_coalition
+from fedmerit.evidence.verification.results import digest_values
 from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.requirements import UPDATES
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.records import EVALUATE, LogEntry, RoundRecord
-from fedmerit.schema.results import NOBODY
+from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.run_info import RunInfo, read_run
 from fedmerit.schema.scores import SERVER_SPLIT
 from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
@@ -38,6 +38,7 @@ from fedmerit.server.round_inputs import CANDIDATES, SERVER, RoundInputs
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.server.run_guard import rating_split
 from fedmerit.site.evaluation_budget import question_digest
+from fedmerit.site.site_log import scores_digest
 from fedmerit.trainers.factory import first_network, read_layout
 
 SHOWN = (  # kinds of open questions that the kept updates of all rounds answer
@@ -80,7 +81,7 @@ def compare_kept_updates(
     faults, played = list[Finding](), list[PlayedRound]()
     try:
         replay = KeptReplay(read_run(run), records, sites, run)
-        values = mean_by_coalition(run / OBSERVED) if (run / OBSERVED).exists() else {}
+        values = digest_values(read_table(run / OBSERVED)) if (run / OBSERVED).exists() else {}
         for record, kept in zip(records, read_kept_rounds(run, replay.plan), strict=True):
             if (one := _Comparison(run, record, kept, replay, logs, values, faults.append).compare()) is None:
                 break
@@ -175,7 +176,7 @@ class _Comparison:
     kept: KeptRound
     replay: KeptReplay
     logs: Sequence[SiteLog]
-    values: Mapping[tuple[str, int, str], Mapping[str, float | None]]
+    values: Mapping[tuple[str, int, str], Mapping[str, str]]  # of `digest_values`
     report: Report
 
     def compare(self) -> PlayedRound | None:
@@ -328,14 +329,13 @@ class _Comparison:
     def _compare_values(self, observer: str, log: SiteLog, asked: Sequence[LogEntry]) -> None:
         """Compare the coalitions in values.csv, in order, with those of the models that the site rated."""
         rows = self.values.get((log.site, self.record.round, observer), {})
-        said = [entry.rating.dice for entry in asked if entry.rating is not None]
-        if not rows and not any(dice is not None for answer in said for dice in answer):
+        if not rows and all(one == scores_digest(()) for entry in asked for one in entry.scores):
             return  # of no case there is no row
         _, coalitions = self.replay.observed[observer]
         texts = ["+".join(compress(self.replay.sites, row)) or NOBODY for row in coalitions.tolist()]
-        if list(rows) != texts or not any(are_same([*rows.values()], dice) for dice in said):
+        if list(rows) != texts or [*rows.values()] not in [entry.scores for entry in asked]:
             place = {"site": log.site, "round": self.record.round, "quantity": observer}
-            self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows.items()), log=log.path))
+            self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows), log=log.path))
 
 
 def _are_close(first: Tensor, second: Tensor, scale: float) -> bool:

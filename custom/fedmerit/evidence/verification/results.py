@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from fedmerit.schema.results import (
 from fedmerit.schema.results import read_table as read_rows
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import BEST, COUNTS, UNION, Overlap, mean_dice
-from fedmerit.site.site_log import overlaps_digest, scores_digest
+from fedmerit.site.site_log import Score, overlaps_digest, scores_digest
 
 FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds it
     "weight": "weights",
@@ -74,6 +75,18 @@ class ResultsTable:
     path: Path
     rows: pd.DataFrame
     overlaps: Mapping[Cell, Sequence[Overlap]]
+
+    @cached_property
+    def round_values(self) -> Values:
+        """The numbers of rounds, beside the mean validation Dice of the model that a round began with."""
+        rows = self.rows[(self.rows["split"] == "") & (self.rows["coalition"] == "")].dropna(subset="value")
+        columns = (rows[name].tolist() for name in ("round", "site", "quantity", "value"))
+        values = {(round, site, quantity): value for round, site, quantity, value in zip(*columns, strict=True)}
+        for (round, split, site), overlaps in self.overlaps.items():
+            if split == "validation":
+                mean = mean_dice(overlaps)
+                values[round, site, "mean validation dice"] = math.nan if mean is None else mean
+        return values
 
 
 def read_table(run: Path) -> ResultsTable:
@@ -129,7 +142,7 @@ def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord], rep
     Raises:
         Contradiction: the table has something else.
     """
-    values = _round_values(table, len(records))
+    values = table.round_values
     sites, sent = sorted({site for _, site, _ in values}), set[str]()
     for record in records:
         for site, quantity, expected in _recorded_values(record, sites, sent):
@@ -150,18 +163,18 @@ def require_known_rows(table: ResultsTable, records: Sequence[RoundRecord], repo
     Raises:
         Contradiction: the table has another row of a round.
     """
-    rows = table.rows[table.rows["split"].isin(ROUND_SPLITS) & (table.rows["round"] < len(records))]
-    took_part = {(record.round, site) for record in records for site in record.participants}
-    names = ["round", "site", "quantity", "coalition"]
-    is_measured, is_pair = rows["split"] != "", rows["quantity"].isin(PAIRS)
-    of_site = pd.MultiIndex.from_frame(rows[["round", "site"]].where(~is_pair, rows[["round", "coalition"]].to_numpy()))
-    is_known = rows["quantity"].isin(QUANTITIES) & (rows["quantity"].isin(MEASURED) == is_measured)
-    is_plain = is_measured | ((rows["case"] == "") & (rows["label"] == "") & (rows["patient"] == ""))
-    there = of_site.isin(took_part) | (rows["quantity"].isin(OF_ABSENT) & ~is_measured)
-    unknown = ~(is_known & is_plain & ((rows["coalition"] != "") == is_pair) & there)
-    for round, site, quantity, coalition in rows.loc[unknown, names].drop_duplicates().itertuples(index=False):
-        place = {"site": site, "round": round, "quantity": quantity, "cell": coalition and f", {coalition}"}
-        report(make_finding("unknown row", table.path, **place, expected=len(records)))
+    took_part = [{*record.participants} for record in records]
+    columns = ("round", "split", "site", "quantity", "coalition", "case", "label", "patient")
+    for row in zip(*(table.rows[name].tolist() for name in columns), strict=True):
+        round, split, site, quantity, coalition, *of_case = row
+        if split not in ROUND_SPLITS or not 0 <= round < len(records):
+            continue
+        is_pair, is_measured = quantity in PAIRS, quantity in MEASURED
+        is_plain = (split != "") if is_measured else split == "" and not any(of_case)
+        there = (coalition if is_pair else site) in took_part[round] or (quantity in OF_ABSENT and not split)
+        if not (quantity in QUANTITIES and is_plain and bool(coalition) == is_pair and there):
+            place = {"site": site, "round": round, "quantity": quantity, "cell": coalition and f", {coalition}"}
+            report(make_finding("unknown row", table.path, **place, expected=len(records)))
 
 
 def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], report: Report = stop) -> None:
@@ -170,7 +183,7 @@ def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], repor
     Raises:
         Contradiction: a row has another number than follows from the inputs of the rounds.
     """
-    values = _round_values(table, len(played))
+    values = table.round_values
     for one in played:
         for quantity, of_sites in one.quantities.items():
             for site, value in zip(one.sites, of_sites.tolist(), strict=True):
@@ -180,18 +193,6 @@ def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], repor
                 if site in one.record.participants and not same:
                     place = {"site": site, "round": one.record.round, "quantity": quantity}
                     report(make_finding("played result", table.path, **place, found=recorded, expected=value))
-
-
-def _round_values(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
-    rows = table.rows[(table.rows["split"] == "") & (table.rows["coalition"] == "")].dropna(subset="value")
-    columns = (rows[name] for name in ("round", "site", "quantity", "value"))
-    values = {(round, site, quantity): float(value) for round, site, quantity, value in zip(*columns, strict=True)}
-    for (round, split, site), overlaps in table.overlaps.items():
-        if split == "validation" and round < rounds:
-            values[round, site, "mean validation dice"] = (
-                mean if (mean := mean_dice(overlaps)) is not None else math.nan
-            )
-    return values
 
 
 def _recorded_values(
@@ -465,37 +466,23 @@ def compare_values(run: Path, logs: Sequence[SiteLog], rounds: int, report: Repo
         for _, entry in log.lines(EVALUATE):
             answers.setdefault((log.site, entry.round), []).append(entry.scores)
     paths = {log.site: log.path for log in logs}
-    columns = ["site", "round", "split"]
-    for (site, round, observer), of_answer in rows[rows["quantity"] == "dice"].groupby(columns, sort=False):
-        models = of_answer.groupby("coalition", sort=False)[["case", "label", "patient", "value"]]
-        digests = [scores_digest(of_model.itertuples(index=False, name=None)) for _, of_model in models]
-        if site in paths and digests not in answers.get((site, round), []):
+    for (site, round, observer), of_models in digest_values(rows).items():
+        if site in paths and [*of_models.values()] not in answers.get((site, round), []):
             place = {"site": site, "round": round, "quantity": observer}
-            report(make_finding("values", path, **place, found=f"of {len(digests)} models", log=paths[site]))
+            report(make_finding("values", path, **place, found=f"of {len(of_models)} models", log=paths[site]))
 
 
-def mean_by_coalition(path: Path) -> dict[tuple[str, int, str], dict[str, float | None]]:
-    """Return by site, round and observer in values.csv the mean Dice of each coalition's model, in order."""
-    rows = read_rows(path)
-    answers: dict[tuple[str, int, str], dict[str, float | None]] = {}
-    columns = ["site", "round", "split", "coalition"]
-    for (site, round, observer, coalition), of_model in rows[rows["quantity"] == "dice"].groupby(columns, sort=False):
-        answers.setdefault((str(site), int(str(round)), str(observer)), {})[str(coalition)] = _mean(of_model)
-    return answers
-
-
-def _mean(rows: pd.DataFrame) -> float | None:
-    known = rows.dropna(subset="value")
-    found = zip(known["case"], known["label"], known["value"], strict=True)
-    return mean_dice([Overlap.of_score(str(case), str(label), float(value)) for case, label, value in found])
-
-
-def are_same(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether two lists of mean Dice are the same up to rounding."""
-    return len(first) == len(second) and all(
-        one is other if one is None or other is None else math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
-        for one, other in zip(first, second, strict=True)
-    )
+def digest_values(rows: pd.DataFrame) -> dict[tuple[str, int, str], dict[str, str]]:
+    """Return by site, round and observer the `scores_digest` of each coalition's model in values.csv, in order."""
+    scores: dict[tuple[str, int, str], dict[str, list[Score]]] = {}
+    rows = rows[rows["quantity"] == "dice"]
+    columns = ("site", "round", "split", "coalition", "case", "label", "patient", "value")
+    for *of_answer, coalition, case, label, patient, value in zip(
+        *(rows[name].tolist() for name in columns), strict=True
+    ):
+        site, round, observer = of_answer
+        scores.setdefault((site, round, observer), {}).setdefault(coalition, []).append((case, label, patient, value))
+    return {key: {text: scores_digest(one) for text, one in models.items()} for key, models in scores.items()}
 
 
 def _compare_reported(
