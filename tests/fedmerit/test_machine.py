@@ -91,19 +91,6 @@ def test_version_1(groups, inside):
     assert (machine.cores(), machine.free_memory()) == (3, 3 * GIB // 4)
 
 
-def test_version_1_without_limits(groups):
-    groups(
-        "4:memory:/\n1:cpu:/\n",
-        {
-            "cpu/cpu.cfs_quota_us": "-1",
-            "cpu/cpu.cfs_period_us": "100000",
-            "memory/memory.limit_in_bytes": "9223372036854771712",
-            "memory/memory.usage_in_bytes": "106496",
-        },
-    )
-    assert (machine.cores(), machine.free_memory()) == (8, 16 * GIB)
-
-
 def test_a_full_container_has_nothing_free(groups):
     groups("0::/\n", {"memory.max": "100", "memory.current": "200"})
     assert machine.free_memory() == 0

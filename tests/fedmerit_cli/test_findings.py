@@ -20,8 +20,3 @@ def test_check_with_many_notes_prints_the_first_and_their_number(capsys, names):
     assert len(lines) == len(errors) + SHOWN + 1
     assert lines[-1] == "note: 27 more 'mask at end', 30 in 2 site(s); --private FILE lists all"
     assert any("case0" in line for line in lines) == names
-
-
-def test_check_with_few_notes_prints_all_and_no_number(capsys):
-    _print_findings([Finding("mask at end", "site1", Path(f"case{case}"), "ends") for case in range(SHOWN)], True)
-    assert len(capsys.readouterr().err.splitlines()) == SHOWN

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.settings import PRESETS, GuardSettings, Network, Training
+from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
 from fedmerit.schema.declarations import parameters
 
 FIXED = ("in_channels", "labels")  # by the sites
@@ -40,21 +40,6 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
     assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)
     shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
     assert all(text in result.output for text in shown.get(method, ()))
-
-
-@pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
-def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, method):
-    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 1000)
-    result = fedmerit("methods", method)
-    preset = PRESETS.get(method)
-    assert ("--preset paper" in result.output) == bool(preset)
-    if preset:
-        assert preset.source in result.output
-        assert f"--rounds {preset.rounds}" in result.output
-        said = result.output.split("--preset paper")[1]
-        for name, value in {**preset.training, **preset.parameters}.items():
-            shown = f"{value:g}" if isinstance(value, float) else value
-            assert re.search(rf" {name} +│ {re.escape(str(shown))} ", said)
 
 
 def test_an_unknown_method_has_a_suggestion(fedmerit):

@@ -1,16 +1,11 @@
 """What several commands print: sites, runs, tables."""
 
-from pathlib import Path
-
 import pytest
 from run_factory import make_run, make_sites
 
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.results import read_results
-from fedmerit.trainers.monai.networks import Cost
-from fedmerit_cli import printing
-from fedmerit_cli.printing import print_cost, print_runs, print_sites
+from fedmerit_cli.printing import print_runs, print_sites
 
 
 @pytest.fixture
@@ -55,26 +50,6 @@ def test_sites_are_printed_with_what_was_left_out_by_reason(two, printed):
     assert lines[-1] == f"2 sites in {two}"
 
 
-@pytest.mark.parametrize(
-    ("settings", "seen"),
-    [
-        ({"architecture": "unet", "depth": "2"}, "an image of 32 x 48"),
-        ({"architecture": "dynunet", "depth": "3", "patch": "4,16,16"}, "a patch of 4 x 16 x 16"),
-    ],
-)
-def test_the_cost_of_a_network(tmp_path, monkeypatch, printed, settings, seen):
-    network = {"in_channels": 1, "labels": ["prostate"]}
-    plan = make_configuration("fedavg", "prostate", 1, 0, network, settings).to_dict()
-    write_json(tmp_path / "run.json", {"plan": plan, "image_size": [32, 48]})
-    sizes = []
-    cost = Cost(parameters=1_234_567, update_bytes=4_938_268, operations=2_504_000_000)
-    monkeypatch.setattr(printing, "estimate_cost", lambda described, size: sizes.append(size) or cost)
-    print_cost(tmp_path)
-    expected = f"{settings['architecture']}: 1,234,567 parameters, 4.9 MB an update, 2.50 billion operations for"
-    assert " ".join(printed()) == f"{expected} {seen}"
-    assert sizes == [(32, 48)]
-
-
 def test_runs_are_printed_by_dice_and_contribution_and_where_they_are(tmp_path, printed):
     runs = [make_run(tmp_path / name, method=name, rounds=2) for name in ("fedce", "fedavg")]
     print_runs(runs)
@@ -85,15 +60,3 @@ def test_runs_are_printed_by_dice_and_contribution_and_where_they_are(tmp_path, 
         for images, (site, dice) in zip((40, 50, 60, 70), tested.groupby("site")["value"].mean().items(), strict=True):
             (line,) = [line for line in lines if line.startswith(f"{run.name} {site} ")]
             assert f" {images} {100 * dice:.1f} " in line
-
-
-def test_a_pace_counts_steps_and_estimates_the_time_left(monkeypatch):
-    clock = iter([0.0, 30.0, 30.0, 30.0])
-    monkeypatch.setattr(printing.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(printing, "read_run", lambda folder: {"script": {}} if folder.name == "theirs" else {})
-    monkeypatch.setattr(printing, "count_steps", lambda folder: 3000)
-    pace = printing.Pace(3)
-    pace.add(Path("ours"))
-    assert str(pace) == "1 of 3 done, 100 steps/s, about 0:01:00 left"
-    pace.add(Path("theirs"))
-    assert pace.ended == 2

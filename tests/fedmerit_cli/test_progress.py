@@ -1,15 +1,11 @@
 """What the terminal shows of running runs, and how commands end that were stopped or failed."""
 
-import logging
-from unittest import TestCase
-
 import pytest
 import typer
 from rich.cells import cell_len
 from run_factory import make_run
 
-from fedmerit_cli import printing as shown_runs
-from fedmerit_cli.printing import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
+from fedmerit_cli.printing import RunBars, counting, exit_if_failed, progress, resumable
 from fedmerit_cli.terminal import console, last_round
 
 
@@ -18,16 +14,6 @@ def record(number):
         "round": number, "validation_dice": {"A": 0.5, "B": 0.6}, "weights": dict.fromkeys("ABCDEFGH", 1.0),
         "rejected": {"A": "no answer"}, "flagged": [],
     }  # fmt: skip
-
-
-def test_every_round_is_logged(tmp_path):
-    folder = make_run(tmp_path / "run")
-    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
-        RunBars(bars).on_round(folder, record(3))
-    assert [entry.getMessage() for entry in logged.records] == [
-        "run, round 3: Dice 55.0%, weights 100-100%", "round 3: A rejected: no answer",
-    ]  # fmt: skip
-    assert len(last_round(record(3))) <= 28
 
 
 def test_scores_that_are_not_known_are_not_shown_as_zero(tmp_path):
@@ -69,21 +55,6 @@ def test_a_run_of_another_process_has_a_bar_until_it_is_removed(tmp_path, capsys
     assert capsys.readouterr().out.splitlines() == [
         "fedce, seed 1, round 2: A rejected: no answer", "fedce, seed 1, round 2: [/B] flagged by the method",
     ]  # fmt: skip
-
-
-def test_one_run_moves_a_bar_of_its_own(tmp_path, monkeypatch):
-    folder = make_run(tmp_path / "run", rounds=4)
-    seen = []
-
-    def execute(run, on_round):
-        for number in range(2):
-            on_round(record(number))
-            (task,) = on_round.func.__self__._bars.tasks
-            seen.append((run, task.description, task.completed))
-
-    monkeypatch.setattr(shown_runs.runs, "execute", execute)
-    run_with_progress(folder)
-    assert seen == [(folder, "fedce (local)", 1), (folder, "fedce (local)", 2)]
 
 
 def interrupted(block):

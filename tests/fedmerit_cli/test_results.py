@@ -126,13 +126,6 @@ def test_report_of_several_runs_for_one_hospital(fedmerit, tmp_path):
     assert "Alder" not in page
 
 
-def test_verify_counts_the_records(fedmerit, trained):
-    result = fedmerit("verify", trained())
-    assert result.exit_code == 3
-    assert "3 records, the hash chain is intact" in result.output
-    assert "not signed" in result.output
-
-
 def test_verify_names_the_line_that_was_changed(fedmerit, own_run):
     ledger = own_run / "ledger.jsonl"
     text = ledger.read_text()
@@ -141,15 +134,6 @@ def test_verify_names_the_line_that_was_changed(fedmerit, own_run):
     result = fedmerit("verify", own_run)
     assert result.exit_code == 1
     assert f"{ledger}, line 2:" in result.stderr
-
-
-@pytest.mark.parametrize("command", [("evaluate", "--sites"), ("report", "--sites"), ("verify",)])
-def test_a_command_on_what_is_no_run(fedmerit, tmp_path, sites, command):
-    name, *options = command
-    result = fedmerit(name, tmp_path / "nothing", *options, *([sites] if options else []))
-    assert result.exit_code == 2
-    assert str(tmp_path / "nothing") in result.stderr
-    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.slow
@@ -190,13 +174,6 @@ def test_tables_are_printed_and_written(fedmerit, runs, tmp_path):
         assert words in " ".join(result.output.split())
 
 
-def test_what_is_missing_is_noted_on_standard_error(fedmerit, runs):
-    result = fedmerit("fairness", runs / "fedavg_seed0", *DRAWS)
-    assert result.exit_code == 0, result.output
-    assert "note: seed 0: no run of local training" in result.stderr
-    assert "Table 2" not in result.stdout
-
-
 def test_bad_input(fedmerit, runs, tmp_path):
     for given, words in (
         ((tmp_path / "gone",), "no such run folder"),
@@ -206,17 +183,6 @@ def test_bad_input(fedmerit, runs, tmp_path):
         assert result.exit_code == 2
         assert words in result.stderr
         assert "Traceback" not in result.output
-
-
-def test_a_report_beside_runs_is_not_taken_for_a_run(tmp_path):
-    runs = [tmp_path / "fedce", tmp_path / "standalone"]
-    for run in runs:
-        run.mkdir()
-        (run / "run.json").write_text("{}")
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "report.html").write_text("")
-    assert expand_runs(sorted(tmp_path.iterdir())) == runs
-    assert expand_runs([tmp_path / "tables"]) == [tmp_path / "tables"]  # only this one: the caller refuses it
 
 
 def test_runs_of_a_comparison_are_in_the_order_of_its_methods(tmp_path):

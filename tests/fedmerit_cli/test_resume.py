@@ -17,12 +17,6 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_run_that_exists_is_left_unchanged(fedmerit, options, own_run):
-    before = contents(own_run)
-    refused(fedmerit("run", "--out", own_run, *options()), str(own_run), "--resume")
-    assert contents(own_run) == before
-
-
 def test_a_folder_of_something_else_is_left_unchanged(fedmerit, options, run):
     run.mkdir()
     (run / "thesis.txt").write_text("all of it")
@@ -105,6 +99,7 @@ def test_a_run_that_has_ended_needs_no_sites_that_were_moved(fedmerit, own_sites
 # --only
 
 
+@pytest.mark.slow
 def test_only_some_sites_take_part(fedmerit, options, small, sites, tmp_path, assert_same_run):
     """As a run of a folder of these only; and it can be resumed."""
     two = tmp_path / "two"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import contents, refused
+from refusals import refused
 
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import read_results
@@ -64,25 +64,6 @@ def config(tmp_path, sites):
         "[settings]\narchitecture = 'unet'\nwidth = 4\ndepth = 2\nresidual_units = 0\nlr = 0.1\n"
     )
     return path
-
-
-def test_resume_with_the_config_file(fedmerit, config, own_run):
-    config.write_text(config.read_text().replace("lr = 0.1\n", ""))
-    before = contents(own_run)
-    result = fedmerit("run", "--config", config, "--out", own_run, "--resume")
-    assert result.exit_code == 0, result.output
-    assert contents(own_run) == before
-
-
-def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, tmp_path, asked):
-    config.write_text(f"out = '{tmp_path / 'elsewhere'}'\n" + config.read_text())
-    options = ("--rounds", 1, "--method", "fedavg", "--set", "width=2", "--set", "norm=batch")
-    result = fedmerit("run", "--config", config, "--out", "here", *options)
-    assert result.exit_code == 0, result.output
-    settings = {"guard": "on", "lr": 0.1, "norm": "batch", "architecture": "unet", "width": "2", "depth": 2}
-    settings["residual_units"] = 0
-    expected = {"method": "fedavg", "sites": sites, "rounds": 1, "engine": "local", "seed": 0, "settings": settings}
-    assert asked == [(Path("here"), expected)]
 
 
 def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, asked):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit_cli.printing import resumable
-from fedmerit_cli.terminal import Group, console, plain_table, signals_as_ctrl_c
+from fedmerit_cli.terminal import Group, console, plain_table
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -68,28 +68,6 @@ def test_signals_end_a_command_as_ctrl_c_does(sent, request):
     assert (result.exit_code, cleared) == (130, [True])
     assert "the same command resumes" in result.stderr
     assert signal.getsignal(sent) is signal.SIG_DFL
-
-
-def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with signals_as_ctrl_c():
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_paths_are_shown_whole_and_unchanged():
-    path = "runs/x[b]y[/]/" + 80 * "z"
-    table = plain_table("kit", "what was found")
-    table.add_row("site1", f"{path}: not there")
-    with console.capture() as shown:
-        console.print(path, soft_wrap=True)
-        console.print(table, width=60)
-    first, *rows = shown.get().splitlines()
-    assert first == path
-    assert f"{path}:notthere" in "".join(rows).replace("site1", "").replace(" ", "")
 
 
 def test_names_that_others_chose_do_not_control_the_terminal():

@@ -142,12 +142,6 @@ def test_sampled_values(fedmerit, arguments, own):
     assert tables[0].frame["Shapley [points]"].sum() == pytest.approx(100 * float(game[frozenset(SINGLE)]))
 
 
-def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
-    """leave-one-out after shapley keeps the coalitions that it does not ask for."""
-    assert fedmerit(*arguments("leave-one-out", own)).exit_code == 0
-    assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *SINGLE}
-
-
 @pytest.mark.slow
 def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_path):
     """Ctrl-C reaches every process of the terminal; the same command resumes to the same tables."""
@@ -218,15 +212,6 @@ def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, cha
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_site_cannot_be_left_out(fedmerit, arguments, own_sites, tmp_path):
-    for name in ("site2", "site3"):
-        shutil.rmtree(own_sites / name)
-    result = fedmerit(*arguments("leave-one-out", tmp_path / "out", sites=own_sites))
-    assert result.exit_code == 2
-    assert "holds only site1" in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

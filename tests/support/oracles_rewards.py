@@ -8,7 +8,7 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.contract.games import cosine_game, shapley
 from fedmerit.contract.method import Layout
 from fedmerit.contract.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
-from fedmerit.methods.cgsv import CGSV
+from fedmerit.methods.cgsv import CGSV, FLOOR
 from fedmerit.methods.rffl import RFFL
 from fedmerit_lab.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 
@@ -29,7 +29,8 @@ def check_cgsv(content, mode):
     """Every round; the server's model is what reward="global" gives, since no reputation depends on the models."""
     config = content["config"]
     mask = "global" if mode == "resolved" else "per_tensor"
-    method = CGSV(config["alpha"], config["beta"], config["Gamma"], config["clamp_min"], mask=mask)
+    assert config["clamp_min"] == FLOOR
+    method = CGSV(config["alpha"], config["beta"], config["Gamma"], mask=mask)
     at_server = replace(method, reward="global")
     state, server = started(method, config), started(at_server, config)
     for round, updates in zip(content[mode], content["deltas"], strict=True):
@@ -45,7 +46,7 @@ def check_cgsv(content, mode):
         assert_equal(outcome.quantities["cosine"], round["psi"], what)
         memory = remember(before.reputation, outcome.contribution, method.alpha, torch.tensor(True))
         assert_equal(memory, round["r_ema"], what)
-        assert_equal(memory.clamp(min=method.floor), round["r_clamped"], what)
+        assert_equal(memory.clamp(min=FLOOR), round["r_clamped"], what)
         assert_equal(outcome.reputation, round["r"], what)
         assert_equal(outcome.quantities["quota"], round["tanh_ratio"], what)
         if round["q"] is not None:

@@ -45,7 +45,8 @@ def run_signed(
     is guarded: the sites enrol. ``keep``: the server keeps updates.
     """
     guarded = {"guard": "on"} if root else {}
-    config, folders = tiny_plan(method, rounds=3, **guarded, **parameters), open_sites(sites)
+    quick = {"batch_size": 8, "augmentation": "none"}  # two steps a round
+    config, folders = tiny_plan(method, rounds=3, **{**quick, **guarded, **parameters}), open_sites(sites)
     config = replace(config, keep_updates=keep)
     names = [folder.name for folder in folders]
     write_json(run / "run.json", describe("run", config, names, "prod" if of_site else "local"))

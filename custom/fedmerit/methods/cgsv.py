@@ -40,6 +40,9 @@ class CGSVState:
     outputs: Tensor  # places of the output layer's parameters in the vector
 
 
+FLOOR = 1e-3  # of the reputation before it is normalised, so that weights stay positive
+
+
 @dataclass(frozen=True)
 class CGSV(Method, HasGuardedForm):
     """A reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
@@ -56,9 +59,6 @@ class CGSV(Method, HasGuardedForm):
     gamma: Annotated[
         float | None, Number(above=0), About("Γ, norm of every normalised update; None: Σ p_i ||Δ_i|| of the round")
     ] = None
-    floor: Annotated[
-        float, Number(0), About("of the reputation before it is normalised, so that weights stay positive")
-    ] = 1e-3
     contribution: Annotated[
         str, Choice(("cosine", "exact")), About("ψ (Eq. 3), or exact: the Shapley value φ that it approximates")
     ] = "cosine"
@@ -114,7 +114,7 @@ class CGSV(Method, HasGuardedForm):
         contribution = contribution * self._factors(reports)
 
         memory = remember(state.reputation, contribution, self.alpha, present)  # Eq. 4
-        reputation = reshare(state.reputation, memory.clamp(min=self.floor), present)
+        reputation = reshare(state.reputation, memory.clamp(min=FLOOR), present)
 
         models = server = state.server + u_N
         if self.reward == "sparse":

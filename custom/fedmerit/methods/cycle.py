@@ -67,7 +67,6 @@ def distillation(
 
 ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss
 LEAST = 1e-6  # of the Dice that a peer's is compared to
-OWN_LOSSES = ("ce", "ce_T", "training")  # in Eq. 4
 SCORE_BATCHES = 8  # of training images, to score peers on
 
 
@@ -130,11 +129,6 @@ class CYCle(DistillsFromPeers):
     warmup_by: Annotated[str, Choice(("own", "fedavg")), About("as one model; own, the paper's: local training")] = (
         "fedavg"
     )
-    score_loss: Annotated[
-        str,
-        Choice(OWN_LOSSES),
-        About("own loss in Eq. 4: cross-entropy; ce_T: of predictions at T, as Section 2; or training's"),
-    ] = "ce"
     score: Annotated[
         str,
         Choice(tuple(SCORES)),
@@ -232,7 +226,7 @@ class CYCle(DistillsFromPeers):
     def _score(self, view: PeerView, due: list[str]) -> dict[str, float]:
         if self.score == "agreement":
             return agreements(view, due)
-        return misalignments(view, due, SCORE_BATCHES, self.T, self.kl, own_loss(self.score_loss, self.T, view))
+        return misalignments(view, due, SCORE_BATCHES, self.T, self.kl)
 
 
 def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> Tensor:
@@ -249,16 +243,6 @@ def remembered(reputation: Tensor, now: Tensor, alpha: float) -> Tensor:
 def average_holders(values: Tensor) -> Tensor:
     """Return (n,) mean of each column of (n, n), NaN left out; 0 if there is nothing else."""
     return values.nanmean(dim=0).nan_to_num(0.0)
-
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and masks (batch, labels, h, w), the mean over the batch
-
-
-def own_loss(name: str, temperature: float, view: PeerView) -> Loss:
-    """Return one of `OWN_LOSSES`; that of ``ce_T`` is of sigmoid(z / T), as the distillation loss is."""
-    if name == "training":
-        return view.loss
-    return cross_entropy if name == "ce" else lambda logits, masks: cross_entropy(logits / temperature, masks)
 
 
 def agreements(view: PeerView, peers: Collection[str]) -> dict[str, float]:
@@ -289,12 +273,12 @@ def misalignment(own: Tensor, peer: Tensor) -> float:
 
 
 def misalignments(
-    view: PeerView, peers: Collection[str], batches: int, temperature: float, kl: str, loss: Loss = cross_entropy
+    view: PeerView, peers: Collection[str], batches: int, temperature: float, kl: str
 ) -> dict[str, float]:
     """Return s_(n,k) of each peer, at the current θ_n; peers that are not available are left out.
 
-    ``loss`` is the site's own, of logits and masks (batch, labels, h, w), the mean over the batch. Both
-    gradients are of the mean over all images of ``batches`` batches, summed in float64.
+    The site's own loss is cross-entropy. Both gradients are of the mean over all images of ``batches`` batches, summed
+    in float64.
     """
     parameters = [parameter for parameter in view.network.parameters() if parameter.requires_grad]
     size = sum(parameter.numel() for parameter in parameters)
@@ -307,7 +291,7 @@ def misalignments(
 
     for images, masks in view.batches(batches):
         own = view.network(images)
-        own_sum += gradient(loss(own, masks), images)
+        own_sum += gradient(cross_entropy(own, masks), images)
         for peer in list(sums):
             logits = view.predict(peer, images)
             if logits is None:

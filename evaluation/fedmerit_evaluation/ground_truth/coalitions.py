@@ -175,13 +175,6 @@ def _folder_name(coalition: Coalition) -> str:
     return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def sum_seconds(trainings: Sequence[Training]) -> float:
-    """Return the seconds of all sites for the finished rounds, from results.csv."""
-    begun = [training.folder for training in trainings if (training.folder / "results.csv").exists()]
-    tables = [read_results(folder) for folder in begun]
-    return float(sum(table.loc[table["quantity"] == "seconds", "value"].sum() for table in tables))
-
-
 def execute_trainings(
     trainings: Sequence[Training], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
 ) -> dict[Path, str]:

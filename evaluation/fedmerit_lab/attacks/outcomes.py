@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
-from fedmerit_evaluation.results.views import SURFACES, Results
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks import detection, detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detectors import RULES
@@ -88,37 +88,6 @@ def horizons(attacks: Sequence[AttackedRun], results: Results) -> dict[str, int]
     last = results.rows.loc[results.rows["split"] == ""].groupby("run")["round"].max()
     first = {attack.folder.name: attack.first for attack in attacks}
     return {str(run): min(first[str(run)] + WITHIN - 1, int(round)) for run, round in last.items()}
-
-
-def compare_with_honest(attack: AttackedRun, control: AttackedRun, results: Results) -> Table:
-    """Return a table of one attacked run and its honest run by site: scores, weight, contribution, detections."""
-    run, honest = attack.folder.name, control.folder.name
-    tested = {one: results.read_folders.dice.sites.droplevel("seed").xs(one) for one in (run, honest)}
-    columns = {}
-    for name, of in (("", run), (", honest run", honest)):
-        for quantity in ("dice", *(surface for surface in SURFACES if surface in tested[of])):
-            heading = HEADINGS[quantity].replace(" [", f"{name} [")
-            columns[heading] = tested[of][quantity] * UNITS.get(quantity, 1.0)
-        for quantity in ("weight", "contribution"):
-            found = _last(detectors.of_rounds(results, quantity))
-            if of in found.index:
-                weight = quantity == "weight"
-                heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
-                columns[heading] = (100 if weight else 1) * found.loc[of]
-    flags = detection.first_flags(results, dict.fromkeys((run, honest), attack.first))
-    sites = sorted({*tested[run].index, *tested[honest].index})
-    table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
-    for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):
-        own = flags[flags["run"] == of].sort_values("round")
-        after = own["round"] - attack.first + 1  # from 1, as `outcomes` counts
-        texts = (own["detector"] + " (" + after.astype(str) + ")").groupby(own["site"]).agg(", ".join)
-        table[name] = texts.reindex(table.index, fill_value="")
-    table.insert(0, "Attack", [attack.kind if site in attack.attackers else HONEST for site in table.index])
-    caption = (
-        f"{attack.label}, seed {attack.seed}: site {attack.site} attacks, compared with the honest run; rounds are "
-        "counted from the first of the attack, which is 1"
-    )
-    return Table("attack", caption, table.reset_index())
 
 
 def _summary(found: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,17 +16,12 @@ from typing import Any
 import pandas as pd
 import psutil
 import torch
-from matplotlib import style
-from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.machine import cores
 from fedmerit.version import PACKAGES, package_version
-from fedmerit_data.figure_style import STYLE
 from fedmerit_data.tables import write_csv
-from fedmerit_evaluation.figures.drawing import method_style, png
-from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import file_name
 
 LEAST = 5  # repetitions of which a median is worth printing
@@ -124,12 +119,10 @@ class Benchmark:
         long["place"] = long["case"].map({case: place for place, case in enumerate(frame["case"].unique())})
         return long.sort_values("place", kind="stable").drop(columns="place")
 
-    def write(self, out: Path, figures: Mapping[str, Figure] | None = None) -> None:
-        """Write ``<name>.json`` with all, ``<name>.csv`` with `table`, and the figures as PNG."""
+    def write(self, out: Path) -> None:
+        """Write ``<name>.json`` with all, and ``<name>.csv`` with `table`."""
         write_json(out / f"{self.name}.json", self._content)
         write_csv(out / f"{self.name}.csv", self.table)
-        for name, figure in (figures or {}).items():
-            save_png(out / f"{name}.png", png(figure))
         self._unfinished(out).unlink(missing_ok=True)
 
 
@@ -198,32 +191,3 @@ def _processor() -> str:
     except OSError:
         lines = []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def bars(table: pd.DataFrame, quantity: str, title: str) -> Figure:
-    """Return one bar for each case of `Benchmark.table`: its median, and a line from lowest to highest."""
-    rows = table[table["quantity"] == quantity]
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.8, 0.8 + 0.4 * len(rows)), dpi=160, layout="constrained")
-        axis = figure.subplots()
-        spread = [rows["median"] - rows["least"], rows["most"] - rows["median"]]
-        axis.barh(rows["case"], rows["median"], xerr=spread, color=method_style(0)["color"], height=0.6)
-        axis.invert_yaxis()
-        axis.set_xlabel(title)
-    return figure
-
-
-def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], across: str, up: str, log: bool) -> Figure:
-    """Return one line for each name."""
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.8, 3.6), dpi=160, layout="constrained")
-        axis = figure.subplots()
-        for number, (name, (x, y)) in enumerate(series.items()):
-            axis.plot(x, y, marker="o" if len(x) < 20 else "", label=name, **method_style(number))
-        if log:
-            axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-        axis.set_xlabel(across)
-        axis.set_ylabel(up)
-        axis.legend()
-    return figure

@@ -34,7 +34,7 @@ from fedmerit_data.readers.image_files import name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
 from fedmerit_data.spatial.volumes import ITK, ITK_SUFFIXES, NIFTI
 from fedmerit_data.synthetic import prostate
-from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, lines, timed
+from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, timed
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 from fedmerit_lab.benchmarks.measured_command import measure
 
@@ -87,7 +87,7 @@ def method_costs(
         for name in names
     }
     benchmark.measure(cases, repetitions, on, out)
-    benchmark.write(out, {"methods": bars(benchmark.table, SECONDS, SECONDS)})
+    benchmark.write(out)
     return benchmark
 
 
@@ -171,7 +171,7 @@ def memory(
     if rounds < 10:
         raise BadInput(f"--rounds {rounds}: expected 10 or more, to fit a slope")
     asked = {"sites": str(sites), "rounds": rounds, "method": method, "settings": dict(settings)}
-    benchmark, seen = Benchmark("memory", asked), dict[str, tuple[list[float], list[float]]]()
+    benchmark = Benchmark("memory", asked)
 
     def measured() -> Mapping[str, float]:
         work = out / "work" / "memory"
@@ -180,18 +180,14 @@ def memory(
         runs.create(run, method, sites, rounds, engine="local", settings=settings)
         used = measure(python_command("-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)), ends)
         words = [line.split() for line in ends.read_text().splitlines()]
-        shared, own = ([float(line[column]) / 1e6 for line in words] for column in (1, 2))
-        seen[f"repetition {len(seen)}"] = list(range(len(shared))), shared
+        own = [float(line[2]) / 1e6 for line in words]
         first = int(WARM_UP * len(own))
         slope = np.polyfit(np.arange(first, len(own)), own[first:], 1)[0]
         return {**used.quantities, "growth [MB a round]": float(slope)}
 
     benchmark.measure({method: measured}, repetitions, on_case)
-    benchmark.write(out, {"memory": lines(seen, "round", "memory of the process, PSS [MB]", log=False)})
+    benchmark.write(out)
     return benchmark
-
-
-QUANTITIES = {"seconds per round": "seconds", "memory, PSS [GB]": "memory"}
 
 
 @dataclass(frozen=True)
@@ -238,7 +234,7 @@ def growth(
     works = {f"{axis} {value}": replace(base, **{axis: value}) for axis, values in axes.items() for value in values}
     cases = {name: _case(out, name, work, method, settings, engine) for name, work in works.items()}
     benchmark.measure(cases, repetitions, on_case, out)
-    benchmark.write(out, {f"growth-{axis}-{name}": figure for axis, name, figure in _figures(benchmark, axes)})
+    benchmark.write(out)
     return benchmark
 
 
@@ -256,16 +252,6 @@ def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, 
         return {**used.quantities, "run folder [MB]": sum(file.stat().st_size for file in files) / 1e6}
 
     return measured
-
-
-def _figures(benchmark: Benchmark, axes: Mapping[str, Sequence[int]]) -> list[tuple[str, str, Any]]:
-    medians = benchmark.table.set_index(["quantity", "case"])["median"]
-    found = []
-    for axis, values in axes.items():
-        for quantity, name in QUANTITIES.items():
-            heights = [float(medians[quantity, f"{axis} {value}"]) for value in values]
-            found.append((axis, name, lines({quantity: (list(values), heights)}, axis, quantity, log=True)))
-    return found
 
 
 DECODED = "decode"
@@ -308,7 +294,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
         benchmark.measure(measured, repetitions, on_case)
     finally:
         torch.set_num_threads(threads)
-    benchmark.write(out, {"preparation": bars(benchmark.table, "seconds", "seconds")})
+    benchmark.write(out)
     return benchmark
 
 

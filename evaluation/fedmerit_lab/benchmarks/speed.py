@@ -9,7 +9,7 @@ from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
-from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
+from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure
 from fedmerit_lab.benchmarks.measured_command import measure
 
 CASES: Mapping[str, str] = {
@@ -44,14 +44,7 @@ def speed(
     benchmark = Benchmark("speed", asked)
     measures = {case: _case(case, out, sites, rounds, settings) for case in cases}
     benchmark.measure(measures, repetitions, on_case, out)
-    figures = {
-        f"speed-{name}": bars(benchmark.table, quantity, title)
-        for name, quantity, title in (
-            ("seconds", "seconds per round", "seconds per round"),
-            ("memory", "memory, PSS [GB]", "memory of all processes, PSS [GB]"),
-        )
-    }
-    benchmark.write(out, figures)
+    benchmark.write(out)
     return benchmark
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 commands = Commands()
 
-OutFolder = Annotated[Path, typer.Option("--out", help="Folder of the JSON, the table and the figures.")]
+OutFolder = Annotated[Path, typer.Option("--out", help="Folder of the JSON and the table.")]
 Sites = Annotated[Path | None, typer.Option("--sites", help="Folder of site folders.", show_default="six generated")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Interleaved repetitions of every case; take 5 or more.")]
 Size = Annotated[int, typer.Option(min=16, help="Side of generated images in pixels.")]
@@ -79,7 +79,7 @@ def _show(benchmark: "Benchmark", out: Path, quantity: str | None = None, to: st
     if quantity is not None and to in set(table["case"]):
         console.print(f"{quantity}, ratio to {to} within each repetition")
         print_table(benchmark.ratios(quantity, str(to)), console)
-    console.print(f"all measurements and figures: {out}", soft_wrap=True)
+    console.print(f"all measurements: {out}", soft_wrap=True)
 
 
 def _split(text: str) -> list[str]:

@@ -12,7 +12,7 @@ VARIANTS = "Noise and duplicates"
 PreparedSites = Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay unchanged.")]
 By = Literal["uniform", "powerlaw", "dirichlet", "banded", "imbalanced", "variety"]
 Classes = Literal["source", "size", "intensity", "labels"]
-NoiseRule = Literal["shift", "offset", "resize", "invert", "swap"]
+NoiseRule = Literal["shift", "offset", "swap"]
 
 commands = Commands()
 
@@ -59,8 +59,7 @@ def partition(
         str | None, option_in(VARIANTS, "Share of a new site's training masks to disturb.", metavar="SITE=LEVEL,...")
     ] = None,
     noise_rule: Annotated[
-        NoiseRule | None,
-        option_in(VARIANTS, "Moved, moved all one way, grown or shrunk, inverted, another's.", show_default="shift"),
+        NoiseRule | None, option_in(VARIANTS, "Moved, moved all one way, another patient's.", show_default="shift")
     ] = None,
     duplicate: Annotated[
         list[str] | None, option_in(VARIANTS, "New site to add a twin of; may be repeated.", metavar="SITE")

@@ -175,21 +175,16 @@ def attacks(
 ) -> None:
     """Simulate attacks of every site under every method: the gain from the attack, and its detection.
 
-    Prints the matrix of methods and attacks; writes tables, Figures 4 and 7 of the FedCE paper, and detection rates. Of
-    one attack by one site under one method, compares the run with the honest one.
-
-    Interrupted, the same command resumes. Exits with 1 if a run failed.
+    Prints and writes the matrix of methods and attacks, and detection rates. `fedmerit lab paper fedce` draws the
+    paper's figures of free riders. Interrupted, the same command resumes. Exits with 1 if a run failed.
     """
     workers = make_workers(jobs, cluster)
     from fedmerit.schema.site_folder import open_sites
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.figures.drawing import png
-    from fedmerit_evaluation.figures.pages import save_png
-    from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
+    from fedmerit_evaluation.figures.tables import Table, write_tables
     from fedmerit_lab.attacks.attacked_runs import collect_results
     from fedmerit_lab.attacks.detection import detection_rates
-    from fedmerit_lab.attacks.figures import figures
-    from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, tables
+    from fedmerit_lab.attacks.outcomes import outcomes, tables
 
     numbers = parse_integers(after, "--after", least=1)
     options = asked.for_study()
@@ -199,16 +194,10 @@ def attacks(
         raise BadInput(f"--attackers {attackers}: {error}") from None
     runs = _train(out, methods, kinds, names, seeds, folds, workers, asked.all_settings, options)
     results = collect_results(runs)
-    if len(runs) == 2:
-        control, attacked = runs
-        show([compare_with_honest(attacked, control, results)], out)
-    else:
-        rates = detection_rates(runs, results, sorted({min(number, asked.rounds) for number in numbers}))
-        show([*tables(runs, results), *[rates][: len(rates.frame)]], out)
-        write_tables([Table("runs", "", outcomes(runs, results))], out / "tables")
-        for name, figure in figures(runs, results).items():
-            save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
-    console.print(f"runs, tables and figures: {out}", soft_wrap=True)
+    rates = detection_rates(runs, results, sorted({min(number, asked.rounds) for number in numbers}))
+    show([*tables(runs, results), *[rates][: len(rates.frame)]], out)
+    write_tables([Table("runs", "", outcomes(runs, results))], out / "tables")
+    console.print(f"runs and tables: {out}", soft_wrap=True)
 
 
 def _train(

@@ -1,26 +1,13 @@
 """Tables and figures of CGSV (Xu et al., NeurIPS 2021) with the patients of the given sites, repartitioned."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pandas as pd
-import torch
 
-from fedmerit.errors import BadInput
-from fedmerit.evidence.ledger import texts_digest
-from fedmerit.files import write_text
 from fedmerit.schema.configuration.settings import PRESETS, ROUNDS, Training
-from fedmerit.schema.site_folder import Case, open_sites
-from fedmerit.trainers.monai.networks import patch_size
-from fedmerit.trainers.monai.prediction import image_losses
-from fedmerit.trainers.monai.samples import build_samples
-from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_evaluation.results.runs import open_run
+from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import STANDALONE
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, every, printed, read_paper
-from fedmerit_lab.papers.figures import site_marks
+from fedmerit_lab.papers.artefact import Artefact, Made, every, printed, read_paper
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     accuracies,
@@ -29,55 +16,15 @@ from fedmerit_lab.papers.partitioned_sites import (
     correlate,
     fairness,
     keep_own,
-    last_round_values,
     lines,
     local_only_and_final,
     needs,
     partitioned_needs,
     reputation_and_final,
     reputation_and_loss,
-    require_partition,
 )
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
-
-FILE = "testing-losses-{}.csv"  # by a digest of the sites
-
-
-def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
-    """Return by site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
-
-    Args:
-        run: a finished run folder; the result is stored in its folder ``evaluation``.
-        sites: the site folders it was trained on.
-
-    Raises:
-        BadInput: there are no final models, or no site has a test image.
-    """
-    whose = texts_digest([str(Path(sites).resolve()), *(site.digest for site in open_sites(sites))])
-    path = Path(run) / "evaluation" / FILE.format(whose[:16])
-    if not path.exists():
-        write_text(path, _computed(run, sites).to_csv(lineterminator="\n"))
-    # a site may be called NA
-    table = pd.read_csv(path, dtype={"site": str}, keep_default_na=False, na_values={"loss": [""]})
-    return table.set_index("site")["loss"]
-
-
-def _computed(run: Path, sites: Path) -> "pd.Series[float]":
-    folders, model_of = open_sites(sites), final_models(run)
-    cases: Sequence[Case] = [case for folder in folders for case in folder.cases("testing")]
-    if not cases:
-        raise BadInput(f"{sites}: no site has a testing case; prepare the sites again")
-    amp = open_run(run).info["training"].get("amp", False)
-    found: dict[torch.nn.Module, float] = {}  # one model for all is evaluated once
-    losses = {}
-    for folder in folders:
-        model = model_of(folder)
-        if model not in found:
-            found[model] = float(image_losses(model, build_samples(cases, patch_size(model)), amp).mean())
-        losses[folder.name] = found[model]
-    return pd.Series(losses, name="loss").rename_axis("site")
-
 
 UNI, POW = Partition("UNI", "uniform"), Partition("POW", "powerlaw")
 PARTITIONS = (UNI, POW, CLA)
@@ -116,27 +63,6 @@ def _overhead(study: Study, artefact: Artefact) -> Made:
     )
     table = Table(artefact.name, caption, frame, decimals=3)
     return Made([table, *printed(artefact.name, artefact.published)])
-
-
-def _with_losses(study: Study, artefact: Artefact) -> Made:
-    """Return final Dice of each site by method, its test loss and its training loss of the last round."""
-    drawn = list(bars(study, artefact).drawn)
-    for need in partitioned_needs(artefact):
-        sites, found = study.open_partition(require_partition(need)), {}
-        for run in study.done(need):
-            found[run.label, run.seed] = final_losses(run.folder, sites)
-        test = pd.DataFrame(found).T.rename_axis(["method", "seed"])
-        for name, title, table in (
-            ("test-loss", "Test loss", test),
-            ("train-loss", "Training loss of the last round", last_round_values(study.results(need), "train_loss")),
-        ):
-            means = table.groupby(level="method").mean()
-            means = means.loc[[label for label in need.labels if label in means.index]]
-            file = f"{artefact.name}-{name}" + f"-{file_name(require_partition(need).name)}" * (len(artefact.needs) > 1)
-            numbers = means.rename_axis("method").reset_index()
-            caption = f"{artefact.what}, {require_partition(need).name}: {title.lower()}"
-            drawn.append(Drawn(file, caption, site_marks(means, title), numbers))
-    return Made(drawn=drawn)
 
 
 def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
@@ -185,7 +111,7 @@ PAPER = read_paper(
             needs(("cgsv",), THREE),
         ),
         "figure7": (lines(train_loss="Training loss"), (Compared(ALTRUISM, CLA),)),
-        "figure8": (_with_losses, (Compared(ALTRUISM, CLA),)),
-        "figure9-12": (_with_losses, needs(keep_own(("qfedavg", "cgsv")), PARTITIONS)),
+        "figure8": (bars, (Compared(ALTRUISM, CLA),)),
+        "figure9-12": (bars, needs(keep_own(("qfedavg", "cgsv")), PARTITIONS)),
     },
 )

@@ -29,7 +29,6 @@ from fedmerit_lab.papers.partitioned_sites import (
     needs,
     partitioned_needs,
     require_partition,
-    scatter,
     site_dice,
 )
 from fedmerit_lab.papers.required_trainings import Compared, WrongMasks
@@ -100,23 +99,6 @@ def gains(study: Study, artefact: Artefact) -> Made:
         "Mean Dice (MVA), mean gain over local-only training (MCG) and its spread over sites (CGS), means over seeds"
     )
     return Made([Table(artefact.name, caption, frame, decimals=2), *printed(artefact.name, artefact.published)])
-
-
-def gain_and_spread(study: Study, artefact: Artefact) -> Made:
-    """Return gain and spread of every method on every partition, a point each."""
-    columns = _measured(study, artefact)
-    gain_of = {name.split(", ", 1)[1]: column for name, column in columns.items() if name.startswith("MCG")}
-    parts = [
-        pd.DataFrame({"MCG": gain, "CGS": columns[f"CGS [points], {name}"]}).assign(partition=name).reset_index()
-        for name, gain in gain_of.items()
-    ]
-    points = pd.concat(parts, ignore_index=True)
-    return scatter(
-        artefact,
-        points,
-        ("MCG", "Mean gain over local-only training (MCG) [points]"),
-        ("CGS", "Its spread over sites (CGS) [points]"),
-    )
 
 
 def gains_by_site(study: Study, artefact: Artefact) -> Made:
@@ -265,7 +247,6 @@ TWO_WRONG = tuple(
     for share in SHARES
 )
 WITH_ONE_MODEL = (STANDALONE, "fedavg", "vpdl", "cycle")
-IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
 
 
 PAPER = read_paper(
@@ -281,7 +262,6 @@ PAPER = read_paper(
         ),
         "figure12": (reputation_heat_maps, needs(("cycle",), TWO_WRONG)),
         "figure11": (bars, needs(WITH_ONE_MODEL, OTHERS)),
-        "figure13": (gain_and_spread, needs(IN_PLOT, (*PARTITIONS, *OTHERS))),
         "table9": (gains_by_site, ALL),
         "figure2": (bars, needs(WITH_ONE_MODEL, PARTITIONS)),
         "figure3": (bars, needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS)),

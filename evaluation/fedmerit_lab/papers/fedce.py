@@ -21,9 +21,9 @@ from fedmerit_evaluation.report.overlays import draw_overlays, make_overlays
 from fedmerit_evaluation.results.runs import Run, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.studies.comparison import comparison_tables
-from fedmerit_lab.attacks import figures
 from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, beside, printed, read_paper, renamed
+from fedmerit_lab.papers.figures import heat_map, lines_over_rounds
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne
 from fedmerit_lab.papers.study import Study
 
@@ -128,21 +128,25 @@ def _convergence(study: Study, artefact: Artefact) -> Made:
 
 
 def _free_riders(study: Study, artefact: Artefact) -> Made:
-    """Return Figure 4 or 7."""
-    attacks = study.trainings[FREE_RIDING]
-    results = study.results(FREE_RIDING)
+    """Return Figure 4 or 7: means over seeds, by free rider."""
+    attacks, results = study.trainings[FREE_RIDING], study.results(FREE_RIDING)
     values = accumulated(free_rider_values(results))
     table = values if artefact.name == "figure4" else of_rounds(results, "cosine_to_mean")
     free_riders = {attack.folder.name: attack.site or "none" for attack in attacks}
     numbers = table.reset_index()
     numbers.insert(0, "free_rider", numbers["run"].map(free_riders))
-    return Made(
-        drawn=[
-            Drawn(artefact.name, artefact.what, figure, numbers)
-            for name, figure in figures.figures(attacks, results).items()
-            if name.startswith(f"{artefact.name}_")
-        ]
-    )
+    by_site = {
+        site: rows.drop(columns=["free_rider", "run"]).groupby("round").mean().dropna(axis=1, how="all")
+        for site, rows in numbers.groupby("free_rider")
+        if site != "none"
+    }
+    if artefact.name == "figure4":
+        figure = heat_map(by_site, "Free-rider value, mean over rounds")
+    else:
+        by_title = {f"{site} attacks": rows for site, rows in by_site.items()}
+        bold = {f"{site} attacks": site for site in by_site}
+        figure = lines_over_rounds(by_title, "Cosine to the mean update", bold=bold)
+    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, numbers)])
 
 
 def _change(study: Study, artefact: Artefact) -> Made:

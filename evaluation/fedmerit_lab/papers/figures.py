@@ -2,25 +2,14 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
 from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.figures.curves import line_ends
-from fedmerit_evaluation.figures.dots_and_bars import method_bars
-from fedmerit_evaluation.figures.drawing import (
-    label_rows,
-    legend,
-    method_style,
-    name_lines,
-    offset_dot,
-    panels,
-    rounds_axis,
-    rows_figure,
-    site_style,
-    titled,
-)
+from fedmerit_evaluation.figures.drawing import INK, name_lines, panels, rounds_axis, site_style, titled
 
 
 def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
@@ -47,21 +36,38 @@ def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapp
     return figure
 
 
-def site_marks(table: pd.DataFrame, title: str) -> Figure:
-    """Return any quantity per site and method: a row per site, a mark in the method's colour.
+SNAPSHOTS = 6  # rounds that Figure 4 of Jiang et al. 2023 shows
+
+
+def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
+    """Draw Figure 4: a panel for each shown round, a row for each run by its attacker, a column for each site.
 
     Args:
-        table: methods x sites.
-        title: what the horizontal axis says.
+        values: by attacker, rounds x sites of its run (or the mean of several); negative ones are drawn as 0, as in
+            the paper.
+        title: of the values.
     """
-    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
-    with style.context(STYLE):
-        figure, panel = rows_figure(len(sites), len(methods))
-        for number, values in enumerate(table.to_numpy(float)):
-            for place, value in enumerate(values):
-                row, colour = offset_dot(place, number, len(methods)), method_style(number)["color"]
-                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
-        label_rows(panel, sites)
-        panel.set_xlabel(title)
-        legend(figure, method_bars(methods))
+    attackers, table = list(values), next(iter(values.values()))
+    rounds = np.unique(np.linspace(0, len(table) - 1, SNAPSHOTS).round().astype(int))
+    stack = np.stack([[values[site].iloc[row].clip(lower=0).to_numpy() for site in attackers] for row in rounds])
+    highest = max(float(np.nanmax(stack)), 1e-9) if np.isfinite(stack).any() else 1.0
+    size = 0.55 * len(table.columns)
+    with style.context([STYLE, {"axes.grid": False, "font.size": 8}]):
+        figure = Figure(
+            figsize=(1.5 + (0.4 + size) * len(rounds), 1.6 + 0.4 * len(attackers)), dpi=160, layout="constrained"
+        )
+        panels = figure.subplots(1, len(rounds), sharey=True, squeeze=False)[0]
+        for panel, row, cells in zip(panels, rounds, stack, strict=True):
+            picture = panel.imshow(cells, vmin=0, vmax=highest, cmap="Blues", aspect="auto")
+            for (y, x), value in np.ndenumerate(cells):
+                colour = "white" if value > highest / 2 else INK
+                panel.text(
+                    x, y, "" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", color=colour, size=7
+                )
+            panel.set_title(f"Round {table.index[row]}")
+            panel.set_xticks(range(len(table.columns)), table.columns, rotation=90)
+            panel.set_yticks(range(len(attackers)), attackers)
+        panels[0].set_ylabel("Free rider")
+        figure.colorbar(picture, ax=panels, shrink=0.8)
+        figure.suptitle(title, x=0.01, ha="left")
     return figure

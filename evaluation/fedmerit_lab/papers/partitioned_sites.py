@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib import style
-from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
+from fedmerit.methods.cgsv import FLOOR
 from fedmerit.schema.scores import UNION
-from fedmerit_data.figure_style import STYLE
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
-from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import OWN, STANDALONE, Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
@@ -23,7 +20,7 @@ from fedmerit_lab.papers.figures import lines_over_rounds
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
-ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+ALPHA = 0.95  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
 
 CLA = Partition("CLA", "variety")
 Groups = Callable[[str], bool]
@@ -117,11 +114,6 @@ def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     return reputations(results), -losses
 
 
-def last_round_values(results: Results, quantity: str) -> pd.DataFrame:
-    """Return what was recorded in the last round: ``(method, seed)`` x sites."""
-    return results.plain.rounds.of(quantity).groupby(level=["method", "seed"]).last()
-
-
 def correlate(
     vectors: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]], groups: Callable[[Study], Groups] = lambda _: every
 ) -> Make:
@@ -146,19 +138,6 @@ def correlate(
 
 
 fairness = correlate(local_only_and_final)
-
-
-def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
-    """Return a point for each row of ``points``, coloured by its "method"; each axis is a column and its title."""
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
-        panel = figure.subplots()
-        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
-            panel.scatter(own[across[0]], own[up[0]], color=colour, s=18, label=str(method))
-        panel.set_xlabel(across[1])
-        panel.set_ylabel(up[1])
-        panel.legend()
-    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
 
 
 def lines(**titles: str) -> Make:

@@ -11,7 +11,6 @@ from fedmerit.errors import BadInput, require_known
 
 Mask = NDArray[np.uint8]  # (labels, height, width) of 0 and 1: one slice
 Rule = Callable[[Mask, Mask, np.random.Generator], Mask]  # mask, another patient's mask, draws: the mask to store
-RESIZED_BY = 0.25  # of the label's radius
 
 
 @dataclass(frozen=True)
@@ -52,25 +51,12 @@ def _moved(mask: Mask, angle: float) -> Mask:
     return moved
 
 
-def resize(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Return dilated or eroded, as drawn, all labels by a quarter of the smallest one's radius, at least one pixel."""
-    areas = mask.sum(axis=(1, 2))
-    radius = max(1.0, RESIZED_BY * float(np.sqrt(areas[areas > 0].min() / np.pi)))
-    grows = rng.random() < 0.5 and not mask.all()  # what fills the frame cannot grow
-    return np.stack([_resized(plane, radius, grows) for plane in mask.astype(bool)]).astype(np.uint8)
-
-
-def invert(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Return organ and background exchanged, label by label."""
-    return np.subtract(1, mask, dtype=np.uint8)
-
-
 def swap(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
     """Return the mask of a training slice of another patient of the site, one that differs."""
     return other
 
 
-RULES: Mapping[str, Rule] = {"shift": shift, "offset": offset, "resize": resize, "invert": invert, "swap": swap}
+RULES: Mapping[str, Rule] = {"shift": shift, "offset": offset, "swap": swap}
 
 
 def disturb(
@@ -117,14 +103,3 @@ def disturb(
         before.label[position] = RULES[rule](mask, other, rng)
         changed[case.case] = Disturbed(before.label, (*before.positions, position))
     return changed
-
-
-def _resized(plane: NDArray[np.bool_], radius: float, grows: bool) -> NDArray[np.bool_]:
-    if not plane.any():
-        return plane
-    if grows:
-        grown: NDArray[np.bool_] = ndimage.distance_transform_edt(~plane) <= radius
-        return grown
-    inside = ndimage.distance_transform_edt(np.pad(plane, 1))[1:-1, 1:-1]  # beyond the frame lies background
-    shrunk: NDArray[np.bool_] = inside > radius
-    return shrunk

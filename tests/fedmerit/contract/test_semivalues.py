@@ -68,7 +68,7 @@ def four_players(utilities):
     return dict(zip(subsets("ABCD"), [0.0, *utilities], strict=True))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(UTILITIES, UTILITIES, st.floats(-3, 3))
 def test_values_of_any_games_keep_the_axioms(first, second, factor):
     """Efficiency of Shapley values; additivity, symmetry and the null player of all."""

@@ -154,6 +154,7 @@ def models_of(run):
     return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
 
 
+@pytest.mark.slow
 def test_sites_with_statistics_of_their_own_keep_them(two_rounds):
     models = models_of(two_rounds("silobn"))
     assert sorted(models) == NAMES
@@ -164,6 +165,7 @@ def test_sites_with_statistics_of_their_own_keep_them(two_rounds):
     assert all(torch.equal(one[name], other[name]) for name in one if name.endswith(("weight", "bias")))
 
 
+@pytest.mark.slow
 def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(two_rounds):
     models = models_of(two_rounds("fedbn"))
     assert sorted(models) == NAMES

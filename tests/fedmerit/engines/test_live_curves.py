@@ -41,9 +41,3 @@ def test_mlflow_gets_a_run_of_each_site(tmp_path):
     history = client.get_metric_history(by_site["A"].info.run_id, "weight")
     assert [(metric.step, metric.value) for metric in history] == [(3, 0.25), (4, 0.25)]
     assert {run.info.status for run in runs} == {"FINISHED"}
-
-
-def test_no_tracker_writes_nothing(tmp_path):
-    with write_curves([], tmp_path, ["A", "B"]) as on_round:
-        on_round(RECORD)
-    assert list(tmp_path.iterdir()) == []

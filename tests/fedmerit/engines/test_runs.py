@@ -137,12 +137,6 @@ def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, as
     assert verify(run / "ledger.jsonl") == 3
 
 
-def test_options_may_be_given_again(stopped_later, trained, fedmerit, options, assert_same_run):
-    result = fedmerit("run", "--resume", "--out", stopped_later, *options(threads=1))
-    assert result.exit_code == 0, result.output
-    assert_same_run(trained(), stopped_later)
-
-
 def test_memory_of_later_rounds_does_not_disturb(stopped_later, trained, assert_same_run):
     run = stopped_later
     for name in ("site1", "site2", "site3"):

@@ -12,7 +12,7 @@ from fuzzing import examine_apart
 from messages import MESSAGES, WORK, receive, valid_message
 from readers import READERS
 
-ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "10"))
+ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "4"))
 FIRST = int(os.environ.get("FEDMERIT_FIRST", "0"))
 
 

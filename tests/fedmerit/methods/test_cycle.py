@@ -10,17 +10,7 @@ from tiny_peers import BAD, GOOD, data, view
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedmerit.contract.method import Reports
-from fedmerit.methods.cycle import (
-    OWN_LOSSES,
-    VPDL,
-    CYCle,
-    agreement,
-    agreements,
-    divergence,
-    misalignment,
-    misalignments,
-    own_loss,
-)
+from fedmerit.methods.cycle import VPDL, CYCle, agreement, agreements, divergence, misalignment, misalignments
 
 NAN = math.nan
 
@@ -190,22 +180,6 @@ def test_a_site_that_nobody_shared_with_has_nothing_added_to_its_loss():
     assert float(term.loss(data()[0][0], torch.zeros(4, 1, 5, 5))) == 0.0
 
 
-def test_scoring_may_be_at_the_temperature_of_distillation():
-    given = data(batches=1)
-    held = view({"good": torch.nan}, batches=given)
-    method = CYCle(score="gradients", warmup=0, score_loss="ce_T", T=4.0, kl="peer_own")
-    found = method.learn_from(held).values["misalignment"]
-    (images, masks), weights = given[0], list(held.network.parameters())
-    logits, peer = held.network(images), GOOD(images)
-    residual = [(logits / 4).sigmoid() - masks, (logits / 4).sigmoid() - (peer / 4).sigmoid()]  # of KL(peer || own)
-    gradients = [
-        torch.cat([part.reshape(-1) for part in torch.autograd.grad(logits, weights, one, retain_graph=True)])
-        for one in residual
-    ]
-    expected = (1 - float(torch.cosine_similarity(*gradients, dim=0))) / 2
-    assert found["good"] == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize("kl", ["own_peer", "peer_own"])
 def test_misalignment_is_that_of_the_gradients_over_all_images(kl):
     given = [*data()[:2], tuple(part[:1] for part in data()[2])]  # a last batch of one image counts as one image
@@ -246,19 +220,6 @@ def test_identical_networks_are_neither_aligned_nor_not():
 def test_misalignment_is_half_of_what_the_cosine_lacks_of_one(peer, expected):
     assert misalignment(torch.tensor([3.0, 0.0]), torch.tensor(peer)) == pytest.approx(expected, abs=1e-7)
     assert misalignment(torch.zeros(2), torch.tensor(peer)) == 0.5
-
-
-@pytest.mark.parametrize(("name", "expected"), [("ce", math.log(1 + 1 / 9)), ("ce_T", math.log(1 + 1 / 3))])
-def test_a_sites_own_loss_is_cross_entropy_of_its_logits_or_of_those_by_the_temperature(name, expected):
-    """A logit of ln 9 with a temperature of 2 is one of ln 3; of a mask of 1, -ln p is ln(1 + 1 / e^z)."""
-    loss = own_loss(name, 2.0, view({}))
-    assert float(loss(torch.full((1, 1, 1, 1), math.log(9)), torch.ones(1, 1, 1, 1))) == pytest.approx(expected)
-
-
-def test_a_sites_own_loss_may_be_that_of_its_training():
-    held = view({})
-    assert own_loss("training", 2.0, held) is held.loss
-    assert set(OWN_LOSSES) == {"ce", "ce_T", "training"}
 
 
 @pytest.mark.parametrize(

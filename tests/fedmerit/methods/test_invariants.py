@@ -45,7 +45,7 @@ OTHER_WAYS = [
     ("fedsac", {"standalone_rounds": 2, "beta": 20.0, "importance": "equal", "aggregation": "plain"}),
     ("cgsv", {"contribution": "exact"}),
     ("cgsv", {"reward": "global"}),
-    ("cgsv", {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "floor": 0.0, "mask": "per_tensor"}),
+    ("cgsv", {"alpha": 0.5, "beta": 3.0, "gamma": 0.5, "mask": "per_tensor"}),
     ("rffl", {"gamma": 0.5, "coef": 0.9, "warmup": 0, "form": "released"}),
     ("rr", {"turns": "one"}),
     ("shapfed", {"contribution": "exact", "mu": 0.5}),

@@ -32,7 +32,6 @@ from fedmerit.schema.messages import (
     SparseUpdate,
     Task,
     payload_bytes,
-    rounded,
 )
 from fedmerit.schema.rules import About, Part, parts_of
 from fedmerit.schema.scores import Overlap, Surface
@@ -171,13 +170,6 @@ def test_a_model_instead_of_an_update_is_a_failure():
     model = message_to_model(ANSWERED["reply"].message, NETWORK)
     model.params_type = "FULL"
     assert model_to_answer(model, NETWORK) == Failure("a model instead of an update")
-
-
-def test_numbers_of_an_answer_are_rounded_and_counts_stay():
-    reply = replace(ANSWERED["reply"].message, values={"cosine": 0.123456789}, train_loss=0.987654321)
-    assert (rounded(reply).values["cosine"], rounded(reply).train_loss) == (0.123457, 0.987654)
-    kept = replace(rounded(reply), values=reply.values, train_loss=reply.train_loss)
-    assert is_same(kept, reply)
 
 
 # Rules between fields

@@ -13,7 +13,7 @@ from fedmerit.schema.survey import Question, Survey, Surveyed, Tally, find_quant
 TABLES = arrays.arrays(np.int64, st.tuples(st.integers(2, 12), st.integers(1, 6)), elements=st.integers(0, 3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(TABLES, st.integers(2, 6))
 def test_no_bin_and_no_rest_of_all_bins_is_of_fewer_patients(table, floor):
     tally = mask_small_bins(table, floor, voxels=True)

@@ -45,7 +45,7 @@ def known_of(state, place, sites):
 
 
 @pytest.mark.parametrize("guard", [pytest.param("off", marks=pytest.mark.slow), "on"])
-@pytest.mark.parametrize("method", one_in(4, [name for name in METHODS if name != "krum"]))
+@pytest.mark.parametrize("method", one_in(9, [name for name in METHODS if name != "krum"]))
 def test_a_site_joins_from_the_next_round_on(tmp_path, method, guard):
     plan = tiny_plan(method, rounds=4, guard=guard)
     federation, before = joined_run(plan, tmp_path)

@@ -124,7 +124,7 @@ def deployed(method, has_server_images=False, asked=None, **settings):
     return with_sharing(config, asked, False, has_server_images)
 
 
-@pytest.mark.parametrize("method", one_in(4, [name for name in DECENTRALISED if name not in NEEDS_SHARING]))
+@pytest.mark.parametrize("method", one_in(8, [name for name in DECENTRALISED if name not in NEEDS_SHARING]))
 def test_no_site_is_sent_what_another_trained(tmp_path, monkeypatch, method):
     own = open_sites(make_sites(tmp_path / "own", ["hub"]))
     if method in NEEDS_IMAGES:

@@ -59,7 +59,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("copy", one_in(3, COPIES))
+@pytest.mark.parametrize("copy", one_in(6, COPIES))
 @pytest.mark.parametrize("sites", TASKS, indirect=True)
 def test_copies_are_found(sites, copy):
     change, how = COPIES[copy]

@@ -171,16 +171,6 @@ def test_measure_runs_names_missing_runs(out):
     assert "Table 2" not in result.stdout
 
 
-def test_measure_runs_notes_seed_without_standalone(out):
-    runs = [out / f"{method}_seed{seed}" for method in ("fedavg", "fedce") for seed in (0, 1)]
-    found, notes = measure_runs([*runs, out / "standalone_seed1"], draws=DRAWS)
-    row = measured(found, "performance", "fedavg", "pearson")
-    assert row["seeds"] == 1
-    assert row["mean"] == pytest.approx(measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))[1])
-    assert row["note"] == "seed 0: Dice of standalone is missing"
-    assert any(note.startswith("seed 0: no run of local training") for note in notes)
-
-
 def test_measure_runs_leaves_out_unfinished(out, tmp_path):
     shutil.copytree(out, tmp_path / "out")
     make_run(tmp_path / "out" / "cgsv_seed0", method="cgsv", rounds=4, done=2)
@@ -191,24 +181,6 @@ def test_measure_runs_leaves_out_unfinished(out, tmp_path):
     result = command(path)
     assert result.exit_code == 2
     assert f"--resume --out {path}" in result.stderr
-
-
-def test_measure_runs_notes_untested_site(out, tmp_path):
-    shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
-    results = tmp_path / "fedavg_seed0" / "results.csv"
-    lines = results.read_text().splitlines(keepends=True)
-    results.write_text("".join(line for line in lines if not (",Birch,,testing," in line and ",dice," in line)))
-    found, notes = measure_runs([tmp_path / "fedavg_seed0", out / "standalone_seed0"], draws=DRAWS)
-    assert math.isnan(measured(found, "dice", "fedavg", "mean")["mean"])
-    assert "no test Dice from Birch" in notes[0]
-    assert any("Dice is missing for some site" in note for note in notes)
-
-
-def test_measure_runs_accepts_leave_one_out(out, tmp_path):
-    found, notes = measure_runs([out], ground_truth=make_ground_truth(tmp_path / "reference", LEFT_OUT), draws=DRAWS)
-    assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
-    assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
-    assert notes == []
 
 
 def sampled_ground_truth(folder, of, most=6):
@@ -339,10 +311,3 @@ def test_measure_runs_rejects_folder_without_run(out, tmp_path):
         measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders: give .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])
-
-
-def test_fairness_command_reports_bad_input(tmp_path):
-    result = command(tmp_path / "gone")
-    assert result.exit_code == 2
-    assert "no such run folder" in result.stderr
-    assert "Traceback" not in result.output

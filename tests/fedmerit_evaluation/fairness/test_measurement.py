@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from made_results import SITES, made_dice, made_row
+from made_results import SITES, made_dice
 from simulated_fairness import as_results, coverage
 from simulated_studies import USUAL, as_cases, federations
 
@@ -45,32 +45,6 @@ def test_measure_equal_seeds_have_no_width():
         spread = math.nan if key[0] == "corrected" else 0
         assert (row["std"], row["seeds"], row["note"]) == (pytest.approx(spread, abs=1e-9, nan_ok=True), 2, "")
     assert not {"performance", "gains"} & set(rows.xs("standalone", level="method").index.get_level_values("table"))
-
-
-def test_measure_note_names_differing_seeds():
-    results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
-    rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
-    assert rows.loc[("performance", "fedce", "pearson"), "note"] == "Dice of standalone is the same for all sites"
-    more = [
-        made_row("standalone", 1, 5, site, "dice", value, "testing", "000")
-        for site, value in zip(SITES, (0.5, 0.6, 0.7), strict=True)
-    ]
-    more += [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
-    results = made_dice({"standalone": (0.6,) * 3, "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1, rounds=more)
-    rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
-    assert rows.loc[("performance", "fedce", "pearson"), "note"] == (
-        "seed 0: Dice of standalone is the same for all sites; seed 1: Dice is the same for all sites"
-    )
-
-
-def test_measure_counts_seeds():
-    more = [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
-    results = made_dice({"standalone": (0.6, 0.65, 0.7), "fedce": (0.7, 0.75, 0.8)}, seeds=1, rounds=more)
-    tables = {table.name: table for table in measure(results, METHODS, standalone="standalone", draws=FEW).tables}
-    dice, gains = tables["fairness-dice"], tables["fairness-gains"]
-    seeds = {dice.cell(row, 0): dice.cell(row, 1) for row in range(2)}
-    assert seeds == {"standalone": "1", "fedce": "2"}
-    assert [gains.cell(0, place) for place in range(2)] == ["fedce", "1"]
 
 
 def test_measure_skips_other_test_cases():
@@ -124,19 +98,6 @@ def test_measure_small_sample_has_no_interval(kept, enough):
     why = f"mean ± std over seeds, no confidence interval: fewer than 3 test patients at {SITES[1]}"
     with_interval = [table for table in found.tables if "performance" not in table.name]
     assert all(table.caption.endswith(why) != enough for table in with_interval)
-
-
-def test_tables_show_undefined_as_dash():
-    results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
-    (table,) = (
-        table
-        for table in measure(results, METHODS, standalone="standalone", draws=FEW).tables
-        if table.name == "fairness-performance"
-    )
-    shown = dict(zip(table.headings, (table.cell(0, place) for place in range(table.shape[1])), strict=True))
-    dash = "\N{EN DASH}"
-    assert (shown["Pearson"], shown["p"]) == (dash, dash)
-    assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points
 
 
 @pytest.mark.parametrize(

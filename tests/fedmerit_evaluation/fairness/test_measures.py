@@ -155,7 +155,7 @@ NUMBERS = st.integers(-50, 50).map(lambda number: number / 7)
 VECTORS = st.integers(3, 8).flatmap(lambda n: st.tuples(*[st.lists(NUMBERS, min_size=n, max_size=n)] * 2))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(VECTORS)
 def test_correlations_agree_with_scipy(vectors):
     x, y = vectors
@@ -206,7 +206,7 @@ def test_what_is_undefined_is_nan_without_a_warning_and_with_a_reason(x, y, unde
             assert math.isnan(getattr(measures, name)(x, y)) == bool(measures.explain_undefined(name, x, y))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(VECTORS)
 def test_there_is_a_reason_exactly_where_a_measure_is_undefined(vectors):
     for name in (*PAIRWISE, *GAINS):

@@ -49,14 +49,6 @@ def test_smoothing_keeps_a_parabola_and_never_leaves_the_measured_range() -> Non
     assert curves.smooth(joined_and_left).notna().tolist() == [False] * 3 + [True] * 7 + [False] * 2
 
 
-def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
-    results = _results(tmp_path, rounds=6)
-    rows = results.rows
-    gone = (rows["site"] == "Birch") & (rows["round"] == 3) & (rows["split"] == "")
-    figure = curves.over_rounds(Results(rows[~gone]).rounds.of("contribution"), "Contribution")
-    assert png(figure)
-
-
 def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> None:
     figure = curves.over_rounds(_results(tmp_path, rounds=4).rounds.of("weight"), "Weight", 0.25)
     for panel in figure.axes:
@@ -77,9 +69,3 @@ def test_names_stay_apart_however_many_lines_end_in_one_place() -> None:
     assert heights[-1] <= 1
     assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT
     assert png(figure)
-
-
-def test_methods_whose_numbers_never_change_have_no_panel() -> None:
-    index = pd.MultiIndex.from_product([["fedavg", "fedce"], [0], [0, 1]], names=["method", "seed", "round"])
-    table = pd.DataFrame({"Alder": [0.4, 0.4, 0.4, 0.5], "Birch": [0.6, 0.6, 0.6, np.nan]}, index)
-    assert curves.moving(table) == ["fedce"]

@@ -23,22 +23,6 @@ def test_gains_are_drawn_with_their_intervals_in_rows_that_bear_names() -> None:
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "fedce"]
 
 
-def test_shares_stand_by_size_beside_the_equal_share() -> None:
-    shares = pd.DataFrame({"mean": [0.2, 0.5, 0.3], "low": np.nan, "high": np.nan}, index=list("abc"))
-    figure = dots_and_bars.share_ranges(shares, 1 / 3)
-    panel = figure.axes[0]
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["b", "c", "a"]
-    assert panel.get_xlim()[0] == 0
-    assert figure.legends[0].texts[0].get_text() == "equal share, 33.3 %"
-
-
-def test_agreement_names_each_dot() -> None:
-    values = pd.Series({"Alder": 1.0, "Birch": -0.5, "Cedar": 2.0})
-    figure = dots_and_bars.agreement(values, {"fedce": values / 3, "cgsv": values.drop("Birch")}, "leave-one-out")
-    names = [{text.get_text() for text in panel.texts} for panel in figure.axes]
-    assert names == [set(values.index), {"Alder", "Cedar"}]
-
-
 def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     values = pd.Series({"a": 1.0, "b": 1.05, "c": 2.0})
     figure = dots_and_bars.agreement(values, {"fedce": pd.Series({"a": 0.5, "b": 0.5, "c": 0.1})}, "Shapley")

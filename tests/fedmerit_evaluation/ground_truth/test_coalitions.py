@@ -199,21 +199,6 @@ def test_only_missing_trainings_are_executed(own, prepare):
     pd.testing.assert_frame_equal(coalitions.collect_results(trainings).rows.query("quantity == 'dice'"), whole)
 
 
-@pytest.mark.slow
-def test_sum_seconds_equals_recorded(study):
-    rows = [read_results(training.folder).query("quantity == 'seconds'") for training in study[1]]
-    expected = sum(float(table["value"].sum()) for table in rows)
-    assert coalitions.sum_seconds(study[1]) == pytest.approx(expected)
-    assert expected > 0
-
-
-def test_prepare_accepts_device_of_absent_site(prepare, tmp_path):
-    trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
-    assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
-    with pytest.raises(BadInput, match="no site Elm"):
-        prepare(tmp_path / "other", of=[*ALL], device="Elm=cpu")
-
-
 def test_prepare_rejects_sites_prepared_again(prepare, tmp_path):
     """As leave-one-out first, then the others for Shapley values; the study says so where no run of theirs is there."""
     own = make_sites(tmp_path / "sites", SITES, size=32)

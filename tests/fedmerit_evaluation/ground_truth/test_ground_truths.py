@@ -65,14 +65,6 @@ def test_coalition_utilities_equal_table_average():
     assert 100 * float(coalition_utilities(one_label)[0][frozenset("AB")]) == pytest.approx(shown.frame["Avg."][0])
 
 
-def test_coalition_utilities_name_untested_coalition():
-    rows = [dice("A+B", site, "0", 0.5) for site in "AB"] + [dice("A", "A", "0", 0.5)]
-    with pytest.raises(BadInput, match=r"coalition A, seed 0: not tested on the cases of B"):
-        coalition_utilities(long(rows))
-    with pytest.raises(BadInput, match=r"coalition A\+C.* of C"):
-        coalition_utilities(long([dice("A+C", "A", "0", 0.5)]))
-
-
 SITES = ["A", "B", "C"]
 THREE = {site: WORTH[site] for site in SITES}
 GAME = {frozenset(): 0.0, frozenset("A"): 0.1, frozenset("B"): 0.2, frozenset("C"): 0.3, frozenset("AB"): 0.5,
@@ -103,34 +95,6 @@ def test_reference_values_accept_any_utility():
     assert reference.values(0, twice) == pytest.approx(np.outer(LEAVE_ONE_OUT, [1, 2]))
     with pytest.raises(KeyError):
         reference.values(1, GAME)
-
-
-def test_complete_ground_truths_note_incomplete_seed():
-    """One that is not finite is as good as none; Shapley values continue with the seed that has them."""
-    ground_truths, notes = complete_ground_truths({0: GAME, 3: {**GAME, frozenset("AB"): math.nan}}, SITES, [0, 3, 4])
-    assert [sorted(reference.parts) for reference in ground_truths] == [[0], [0]]
-    assert [note.split(";")[0] for note in notes] == [
-        "leave-one-out, seed 3: no utility of coalition A+B",
-        "leave-one-out, seed 4: no utility of coalitions A+B+C and 3 more",
-        "Shapley, seed 3: no utility of coalition A+B",
-        "Shapley, seed 4: no utility of coalitions A+B+C and 6 more",
-    ]
-    assert "`fedmerit value leave-one-out --sites SITES --seeds 3 --out DIR`" in notes[0]
-    assert "`fedmerit value shapley --exact-up-to 3 --sites SITES --seeds 3 --out DIR`" in notes[2]
-
-
-def test_complete_ground_truths_without_request_note_no_shapley():
-    (reference,), notes = complete_ground_truths({0: without("A", "B", "C")}, SITES, [0])
-    assert (reference.name, notes) == ("leave-one-out", [])
-    (reference,), notes = complete_ground_truths({0: without("A", "B")}, SITES, [0])  # a single site: somebody did
-    assert reference.name == "leave-one-out"
-    assert len(notes) == 1
-    assert notes[0].startswith("Shapley, seed 0: no utility of coalitions A and 1 more;")
-
-
-def test_complete_ground_truths_without_any_raise():
-    with pytest.raises(BadInput, match=r"^leave-one-out, seed 0: .*A\+B;.*; Shapley, seed 0: no utility of .*A\+B;"):
-        complete_ground_truths({0: without("AB")}, SITES, [0])
 
 
 def test_complete_ground_truths_reject_other_sites():
@@ -185,12 +149,6 @@ def test_sampled_reference_names_command_to_continue():
     assert [reference.name for reference in ground_truths] == ["leave-one-out"]
     assert notes[0].startswith(f"sampled Shapley, seed 0: no utility of coalition {first}")
     assert "shapley --exact-up-to 2 --truncation 0.02 --precision 0.01 --most-permutations 50 --sites" in notes[0]
-
-
-def test_write_sampling_leaves_out_seed_and_sites(tmp_path):
-    write_sampling(tmp_path, Sampling(("A", "B"), seed=7, truncation=0.1, precision=0.2, fewest=3, most=4, batch=5))
-    written = json.loads((tmp_path / "sampling.json").read_text())
-    assert written == {"truncation": 0.1, "precision": 0.2, "fewest": 3, "most": 4, "batch": 5}
 
 
 def test_open_ground_truths_returns_noise_ceilings(tmp_path):

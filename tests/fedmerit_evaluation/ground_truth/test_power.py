@@ -67,6 +67,7 @@ def test_minimum_detectable_difference_holds_over_all_pairs(sites, seeds, patien
     assert 0.70 <= np.mean(found) <= 0.95  # three standard errors below 0.8
 
 
+@pytest.mark.slow
 def test_pilot_variances_equal_simulated(tmp_path):
     found = [
         estimate_variances(
@@ -163,36 +164,6 @@ def test_pilot_variances_use_harmonic_mean_of_patients(tmp_path):
 
 def test_power_stated_deviation_overrides_pilot():
     assert Variances(1.0, 2.0).with_overrides(patient=5.0) == Variances(1.0, 5.0)
-
-
-def test_power_table_names_rounds_only_with_variance():
-    variances = Variances(0.03**2, 0.08**2)
-    assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
-    table = power_table(variances.with_overrides(round=0.06**2), [5, 16], [1, 9], rounds=36)
-    assert table.caption.endswith(
-        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over "
-        "seeds is unknown"
-    )
-    assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
-    assert table.frame["1 seed [points]"].isna().all()
-    assert table.frame["Test patients per site"].to_list() == ["5", "16"]
-
-
-def test_reliability_table_warns_of_one_seed():
-    """Values that nothing moves are wholly reliable, and any difference is reported."""
-    settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=5), LOO, 20)
-    table = reliability_table({"mine": settled})
-    (row,) = table.frame.to_dict("records")
-    assert row.pop("Ground truth") == "mine"
-    assert row == pytest.approx(
-        {"Seeds": 2, "Reliability": 1, "Noise ceiling": 1, "Mean standard error [points]": 0, "MDD [points]": 0},
-        abs=1e-6,
-    )
-    assert "one seed only" not in table.caption
-    single = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=5), LOO, 20)
-    both = reliability_table({"mine": settled, "other": single})
-    assert both.frame["Seeds"].to_list() == [2, 1]
-    assert "with one seed the variation over seeds is unknown" in both.caption
 
 
 def test_reliability_table_equals_hand_computed():

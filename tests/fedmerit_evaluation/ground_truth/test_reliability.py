@@ -60,6 +60,7 @@ def test_standard_errors_add_seeds_and_patients():
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patients", [(2, 2, 2, 2, 2), (2, 5, 5, 5, 9)])
 def test_standard_errors_of_few_patients_are_unbiased(patients):
     errors = [

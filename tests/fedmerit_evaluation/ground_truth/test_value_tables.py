@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from noisy_trainings import WORTH, trained
 
-from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.value_tables import REFERENCES, ValueTables
+from fedmerit_evaluation.ground_truth.value_tables import ValueTables
 
 
 def test_tables_say_how_good_the_reference_is_and_who_gains():
@@ -53,33 +52,7 @@ def test_ranks_of_an_additive_game_explicitly():
     assert "over test patients (one seed)" in single["shapley-ranks"].caption
 
 
-def test_utilities_that_were_not_recorded_are_left_out():
-    tables = {table.name: table for table in ValueTables(trained(THREE, seeds=1, patients=2)).tables()}
-    by_utility = tables["shapley-by-utility"].frame
-    assert list(by_utility) == ["Site", "mean Dice [points]", "worst hospital's Dice [points]"]
-    assert by_utility["mean Dice [points]"].to_list() == pytest.approx([5, 10, 15])
-
-
-def test_a_gain_at_one_hospital_is_in_its_column():
-    """Two sites of which each adds 0.2, and A 0.3 more on B's cases: a mean over sites of 0.35 and 0.2."""
-    results = trained({"A": 0.2, "B": 0.2}, seeds=1, patients=1)
-    rows = results.rows
-    rows.loc[rows["coalition"].str.contains("A") & (rows["site"] == "B"), "value"] += 0.3
-    tables = {table.name: table for table in ValueTables(results).tables()}
-    gains = tables["shapley-by-site"].frame.set_index("Site")
-    assert gains.loc["A"].to_dict() == pytest.approx({"A": 20, "B": 50})
-    assert gains.loc["B"].to_dict() == pytest.approx({"A": 20, "B": 20})
-    assert tables["shapley-ranks"].frame["Value [points]"].to_list() == pytest.approx([35, 20])
-
-
 def test_leave_one_out_only_is_a_ground_truth_and_says_nothing_of_who_gains():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("A")])
     names = [table.name for table in ValueTables(lacking).tables()]
     assert names == ["reliability", "leave-one-out-ranks", "leave-one-out-by-utility"]
-
-
-def test_without_a_whole_reference_each_says_what_it_lacks():
-    lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("AB")])
-    with pytest.raises(BadInput, match=r"Shapley: no seed .*coalition A\+B.*; leave-one-out: no seed .*coalition A\+B"):
-        ValueTables(lacking).tables()
-    assert list(REFERENCES) == ["Shapley", "leave-one-out"]

@@ -75,18 +75,6 @@ def test_leave_one_out_explicitly():
     assert by_site.loc["C"].to_dict() == pytest.approx({"A": 10, "B": 20, "C": 30})
 
 
-def test_labels_that_differ_are_averaged():
-    two = results(LEAVE_ONE_OUT, labels=("disc", "cup"))
-    without_c = (two.rows["coalition"] == "A+B") & (two.rows["label"] == "cup")
-    two.rows.loc[without_c, "value"] += 0.1  # of the cup, only 10 points are lost with C
-    table, loses = value_tables.leave_one_out_tables(two)
-    assert column(table, "Drop, disc [points]")["C"] == pytest.approx(20)
-    assert column(table, "Drop, cup [points]")["C"] == pytest.approx(10)
-    assert column(table, "Drop [points]")["C"] == pytest.approx(15)
-    assert column(table, "Performance contribution [%]").iloc[:3].to_list() == pytest.approx([0, 40, 60])
-    assert loses.frame.set_index("Without").loc["C"].to_dict() == pytest.approx({"A": 5, "B": 15, "C": 25})
-
-
 def test_a_label_that_a_site_never_shows_has_no_drop_and_the_others_have():
     two = results(LEAVE_ONE_OUT, labels=("disc", "cup"))
     two.rows.loc[(two.rows["site"] == "B") & (two.rows["label"] == "cup"), "value"] = float("nan")
@@ -121,14 +109,6 @@ def test_means_and_deviations_over_two_seeds():
     assert "seeds" not in value_tables.leave_one_out_tables(results(LEAVE_ONE_OUT))[0].caption
 
 
-def test_a_seed_that_is_not_whole_is_left_out():
-    both = results(LEAVE_ONE_OUT, seeds=(0, 1))
-    partial = Results(both.rows[(both.rows["seed"] == 0) | (both.rows["coalition"] != "A+B")])
-    table, _ = value_tables.leave_one_out_tables(partial)
-    assert column(table, "Drop [points]").iloc[:3].to_list() == pytest.approx([0, 10, 20])
-    assert "seeds" not in table.caption
-
-
 @pytest.mark.parametrize(
     ("of", "there", "named"),
     [
@@ -141,18 +121,6 @@ def test_a_missing_coalition_is_named_and_what_to_do(of, there, named):
     with pytest.raises(BadInput, match="the same command trains the missing ones") as error:
         of(results(there, seeds=(0, 2)))
     assert f"seed 0: {named}; seed 2: {named}" in str(error.value)
-
-
-@pytest.mark.parametrize("of", [value_tables.leave_one_out_tables, value_tables.shapley_tables])
-def test_nothing_trained_is_reported(of):
-    with pytest.raises(BadInput, match="none is trained"):
-        of(Results(pd.DataFrame(columns=COLUMNS)))
-
-
-def test_a_coalition_not_tested_everywhere_is_reported():
-    rows = results(LEAVE_ONE_OUT).rows
-    with pytest.raises(BadInput, match=r"A\+B, seed 0: not tested on the cases of C"):
-        value_tables.leave_one_out_tables(Results(rows[(rows["coalition"] != "A+B") | (rows["site"] != "C")]))
 
 
 def test_no_shares_of_a_loss():

@@ -68,15 +68,6 @@ def test_figures_for_one_hospital_have_only_its_line(tmp_path: Path) -> None:
     assert [label.get_text() for label in panel.get_yticklabels()] == ["Birch"]
 
 
-def test_gains_are_drawn_of_methods_with_a_seed_in_common_with_local_training(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / method, method=method, seed=seed, rounds=2)
-               for method, seed in (("standalone", 0), ("fedavg", 1), ("fedce", 0))]  # fmt: skip
-    seen = draw_figures(_of_runs(*folders))["gains"].seen
-    assert "Gains: fedce from" in seen
-    assert "fedavg" not in seen
-    assert "gains" not in draw_figures(_of_runs(*folders[:2]))
-
-
 def test_local_training_with_other_settings_does_not_hide_that_with_the_methods(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name, method=name.split("-")[0], rounds=rounds)
                for name, rounds in (("fedce", 2), ("standalone", 2), ("standalone-1r", 1))]  # fmt: skip

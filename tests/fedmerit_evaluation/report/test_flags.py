@@ -1,6 +1,5 @@
 """Who is flagged, in which rounds and why; verdicts and bounds of the guard."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -78,12 +77,6 @@ def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "with
     return run
 
 
-def test_guarded_run_without_verdicts_has_an_empty_list(tmp_path):
-    (run,) = open_runs([guarded_run(tmp_path / "run", {})])
-    assert collect_flags([run]).verdicts == []
-    assert not any(one.verdicts or one.needs_review for one in build_model([run]).hospitals)
-
-
 def test_verdict_in_force_needs_review(tmp_path):
     (run,) = open_runs([guarded_run(tmp_path / "run", {"Birch": range(4, ROUNDS)})])
     (verdict,) = list_verdicts(run)
@@ -100,15 +93,6 @@ def test_lifted_verdict_needs_no_review(tmp_path):
     (verdict,) = list_verdicts(run)
     assert (verdict.since, verdict.lifted, verdict.rounds) == (3, 7, "from round 3 to 6")
     assert not any(one.needs_review for one in build_model([run]).hospitals)
-
-
-def test_verdicts_have_seeds_if_there_are_several(tmp_path):
-    one = guarded_run(tmp_path / "one", {"Birch": range(4, ROUNDS)}, on_verdict="exclude")
-    other = guarded_run(tmp_path / "other", {}, on_verdict="exclude")
-    info = json.loads((other / "run.json").read_text())
-    (other / "run.json").write_text(json.dumps(info | {"seed": 1}))
-    (verdict,) = collect_flags(open_runs([one, other])).verdicts
-    assert (verdict.site, verdict.seed, verdict.what, verdict.since) == ("Birch", 0, "excluded", 4)
 
 
 def test_bounds_tell_their_rounds_and_the_own_report_no_amount(tmp_path):

@@ -26,7 +26,7 @@ from fedmerit_evaluation.report.assembly import (
     training_days,
 )
 from fedmerit_evaluation.report.flags import collect_flags
-from fedmerit_evaluation.report.model import Hospital, ReportModel, surface_columns
+from fedmerit_evaluation.report.model import Hospital, ReportModel
 from fedmerit_evaluation.report.redaction import hide_image_shares
 from fedmerit_evaluation.report.verdicts import ONE_SPLIT, collect_verdicts, contribution_shares, sample_size
 from fedmerit_evaluation.results.runs import Run, combine_results, folds_as_seeds, open_runs, pool_folds
@@ -339,13 +339,6 @@ def test_means_over_seeds_of_which_counts_stay_whole() -> None:
     assert mean.loc["a", "Alder"].to_list() == pytest.approx([0.6, 5, 0.5])
     assert mean["cases"].to_list() == [5, 6]
     assert [mean[name].dtype.kind for name in mean] == ["f", "i", "f"]
-
-
-def test_surfaces_are_shown_in_millimetres_and_percent() -> None:
-    columns = surface_columns(pd.DataFrame({"dice": [0.8], "hd95": [4.0], "nsd": [0.75], "nsd_px": [0.5]}))
-    assert {heading: column[0] for heading, column in columns.items()} == {
-        "HD95 [mm]": 4.0, "NSD at 2 mm [%]": 75.0, "NSD at 2 px [%]": 50.0,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def _texts(content: Any) -> str:
     return repr(dataclasses.asdict(content))
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(2, 10), place=st.integers(0, 9))
 def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: int, place: int) -> None:
     random = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_no_number_and_no_name_of_another_hospital_survives(seed: int, count: in
     assert len(redacted.cases) == len(own_rows)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_own_numbers_do_not_depend_on_the_others(seed: int) -> None:
     """Whatever the others' Dice is, the own numbers of Dice are the same."""

@@ -129,13 +129,6 @@ def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, hi
     assert "Test Dice" in Page(write_report([make_run(tmp_path / "other")]).read_text()).text
 
 
-def test_without_training_locally_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
-    page = Page(write_report([make_run(tmp_path / "run")]).read_text())
-    assert "table-gains" not in page.tables
-    assert "table-dice" in page.tables
-    assert "fedmerit run --method standalone" in page.text
-
-
 def test_first_screen_asks_and_answers_four_questions(compared: Path) -> None:
     page = Page(compared.read_text())
     assert "Four hospitals, prostate: did federated training help?" in page.text

@@ -1,7 +1,6 @@
 """A survey shown: its tables against counts made for it, what stands instead of a number below the floor."""
 
 import io
-from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +9,7 @@ from rich.console import Console
 
 from fedmerit.files import read_json
 from fedmerit.schema.survey import Survey, Surveyed, Tally, find_quantity
-from fedmerit_evaluation.report.survey import bin_name, intensities, long_table, sites_table, survey_table, write_survey
+from fedmerit_evaluation.report.survey import bin_name, long_table, sites_table, survey_table, write_survey
 
 FEW = find_quantity("volume cup").bins  # 10
 
@@ -56,26 +55,6 @@ def test_the_outer_bins_are_open() -> None:
     volume = find_quantity("volume cup")
     names = [bin_name(volume, place) for place in range(volume.bins)]
     assert (names[0], names[1], names[-2], names[-1]) == ("below 0.01", "0.01 to 5", "150 to 250", "250 and more")
-
-
-def test_every_bin_is_a_row_of_the_long_table(survey: Survey) -> None:
-    table = long_table(survey)
-    assert len(table) == 2 * FEW + find_quantity("intensity").bins
-    rows = table[(table["site"] == "Birch") & (table["quantity"] == "volume cup")]
-    assert rows["patients"].to_list() == [0, 7, 0, 0, 0, 0, 0, 0, 0, 8]
-    assert rows["voxels"].isna().all()
-    assert rows[["from", "to", "unit"]].iloc[[0, -1]].to_numpy().tolist() == [[-inf, 0.01, "ml"], [250, inf, "ml"]]
-    assert table[table["quantity"] == "intensity"]["voxels"].to_list()[:4] == [50, 30, 90, 0]
-
-
-def test_a_line_is_the_share_of_the_voxels_between_the_edges(survey: Survey) -> None:
-    (panel,) = intensities(survey, "intensity").axes
-    (line,) = panel.lines  # Birch reported nothing
-    assert line.get_label() == "Alder"
-    heights = list(line.get_ydata())
-    assert heights[:3] == [25.0, 75.0, 0.0]  # 30 and 90 of 120: the open ends have no place on the axis
-    assert (len(heights), heights[-1]) == (len(find_quantity("intensity").edges), 0.0)
-    assert list(line.get_xdata())[:2] == [-3.0, -2.75]
 
 
 def test_page_table_and_terminal_name_who_did_not_answer(survey: Survey, tmp_path: Path) -> None:

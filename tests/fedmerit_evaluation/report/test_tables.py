@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_results import made_dice, made_results, made_rounds, made_row, made_runs
+from made_results import made_dice, made_results, made_rounds, made_runs
 from run_factory import SITES, add_rows, make_run
 
 from fedmerit.schema.results import Row
@@ -56,11 +56,6 @@ def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> 
     table = of_dice["gains"].frame.set_index("Method")
     assert table.loc["fedce"].to_list() == pytest.approx([20, 0, 10, 10, 0], abs=1e-9)
     assert table.loc["fedavg"].to_list() == pytest.approx([10, 0, -13, -1, -13], abs=1e-9)
-
-
-def test_too_few_cases_have_no_rank_and_the_table_says_why() -> None:
-    table = _tables(made_dice(LEVELS, noise=0.0, cases=4))["methods"]
-    assert set(table.frame["Rank"]) == {"too few test patients"}
 
 
 def test_contributions_have_intervals_and_no_rank() -> None:
@@ -114,26 +109,6 @@ def test_surfaces_stand_beside_dice_if_they_were_measured(tmp_path: Path) -> Non
     assert "HD95 [mm]" not in report_tables(build_model(open_runs(folders[:1])))["dice"].frame
 
 
-def test_first_tables_show_hospitals_with_percentages_and_their_ends() -> None:
-    rounds = made_rounds("contribution", {"fedce": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
-    flag = made_row("fedce", 0, 1, "Birch", "flagged", 1.0)
-    levels = {"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.6, 0.8)}
-    tables = _tables(made_dice(levels, noise=0.0, rounds=[*rounds, flag]))
-    benefit, contribution = tables["benefit"], tables["contribution"]
-    minus = "\N{MINUS SIGN}10.0"
-    assert [benefit.cell(1, column) for column in range(benefit.shape[1])] == [
-        "Birch", "70.0", "0 of 6 [0, 46 %]", "60.0 [60.0, 60.0]", "0 of 6 [0, 46 %]", f"{minus} [{minus}, {minus}]",
-        "< 0.001", "Significantly better with local training.",
-    ]  # fmt: skip
-    assert [contribution.cell(1, column) for column in range(contribution.shape[1])] == [
-        "Birch", "25.0 [25.0, 25.0]", "flagged, rounds 1",
-        "Flagged: look at it first. Not tested: the patients of one split.",
-    ]  # fmt: skip
-    assert contribution.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
-    assert benefit.caption.endswith("the 95 % confidence interval (CI) over cases and seeds")
-    assert contribution.caption.endswith("by the estimate of fedce; in brackets the 95 % CI over seeds")
-
-
 LEVELS_OF_MODELS = {"given": 0.7, "local_only": 0.6, "selected": 0.8}
 
 
@@ -151,17 +126,6 @@ def _tested(run: Path, split: str, dice: float, number: int = 3) -> None:
 
 def _of_runs(*folders: Path) -> dict[str, Table]:
     return report_tables(build_model(open_runs(folders)))
-
-
-def test_best_round_stands_beside_the_last(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"run{seed}", seed=seed, rounds=4, surfaces=True) for seed in (0, 1)]
-    assert "best_round" not in _of_runs(*runs)
-    _tested(runs[0], "testing_best", 0.9, number=2)
-    tables = _of_runs(*runs)
-    first, second = tables["best_round"].frame.to_dict("records")
-    found = [first[name] for name in ("Best round, Dice [%]", "Best round, HD95 [mm]", "Best round, NSD at 2 mm [%]")]
-    assert [*found, first["Round"]] == pytest.approx([90, 2, 45, 2])
-    assert second["Best round, Dice [%]"] == second["Last round, Dice [%]"]  # the last was the best: it is both
 
 
 def test_selected_models_with_their_surfaces(tmp_path: Path) -> None:

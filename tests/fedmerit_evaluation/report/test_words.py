@@ -15,7 +15,7 @@ from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import Condition, Hospital, Payment, ReportModel, Study
 from fedmerit_evaluation.report.report import NEEDED, Answer, answer
 from fedmerit_evaluation.report.verdicts import CHANCE, ONE_SPLIT
-from fedmerit_evaluation.report.words import correlation, interval, join_words, p_text, percent, points, say
+from fedmerit_evaluation.report.words import interval, p_text, say
 from fedmerit_evaluation.statistics.family import Question, Verdict
 from fedmerit_evaluation.statistics.inference import ONE_SEED, Estimate, SampleSize
 
@@ -99,20 +99,6 @@ def test_benefit_without_local_or_federated_training() -> None:
 
 def _judge_payment(*conditions: Condition) -> Answer:
     return answer(replace(MODEL, payment=Payment(conditions)))[-1]
-
-
-def test_payment_names_what_is_not_shown_and_its_rows_say_why() -> None:
-    assert (_judge_payment().kind, _judge_payment().state) == ("yes", "supported")
-    both = _judge_payment(Condition("one_seed"), Condition("chance", "Shapley"))
-    assert both.sentence == (
-        "No: it is shown neither that hospitals differ nor that the estimate agrees with retraining."
-    )
-    assert [(one.state, one.reason) for one in both.needed] == [
-        ("yes", ""),
-        ("not tested", "see question 2"),
-        ("not tested", "its agreement with Shapley values may be chance"),
-    ]
-    assert len(_judge_payment(Condition("no_estimate")).needed) == 1  # the others are not judged
 
 
 @pytest.mark.parametrize("code", [code for _, badges in NEEDED.values() for code in badges])
@@ -290,9 +276,3 @@ def test_every_code_of_a_limit_has_a_sentence() -> None:
         assert text.startswith("fedce, seeds 0 and 1: ")
         assert text.endswith(".")
         assert len(text) > len("fedce, seeds 0 and 1: .")
-
-
-def test_numbers_in_words() -> None:
-    assert (join_words(["a", "b", "c"]), join_words(["a"]), join_words([])) == ("a, b and c", "a", "")
-    assert (percent(0.815), points(-0.003), correlation(-0.37)) == ("81.5 %", f"{MINUS}0.3", f"{MINUS}0.37")
-    assert points(-0.0001) == "+0.0"

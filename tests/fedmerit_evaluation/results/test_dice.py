@@ -72,13 +72,6 @@ def test_summarise_sites_equals_hand_computed() -> None:
     assert row["worst"] == pytest.approx(0.6)
 
 
-def test_comparison_leaves_out_site_without_dice() -> None:
-    results = _rows([_dice("Alder", "0", "disc", 0.6), _dice("Birch", "0", "disc", None)])
-    row = summarise_sites(Dice(results).by_site).iloc[0]
-    assert row["mean"] == row["worst"] == pytest.approx(0.6)
-    assert math.isnan(row["std"])
-
-
 def _union(site: str, case: str, label: str, value: float | None, *, method: str = "a") -> Row:
     return Row("run", method, 0, 1, site, "dice", value, split="union", case=case, label=label)
 
@@ -116,12 +109,6 @@ def test_comparison_is_mean_and_std_over_seeds() -> None:
     assert spread.loc["a"].to_list() == pytest.approx([math.sqrt(0.02)] * 3 + [0.0, math.sqrt(0.02)], abs=1e-12)
     assert mean.loc["b"].to_list() == pytest.approx([0.6, 0.6, 0.6, 0.0, 0.6])
     assert spread.loc["b"].isna().all()
-
-
-def test_dice_counts_only_last_tested_round() -> None:
-    older = Row("run", "a", 0, 3, "Alder", "dice", 0.1, "testing", "0", "disc")
-    results = _rows([older, _dice("Alder", "0", "disc", 0.6)])
-    assert Dice(results).by_site.to_numpy().tolist() == [[0.6]]
 
 
 def test_gains_are_paired_by_seed() -> None:

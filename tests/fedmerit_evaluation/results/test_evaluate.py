@@ -11,7 +11,7 @@ from torch import nn
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.schema.results import COLUMNS, read_results
+from fedmerit.schema.results import COLUMNS
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
@@ -50,16 +50,6 @@ def test_evaluate_measures_surfaces_with_known_spacing(tmp_path: Path) -> None:
         ["Alder", "000", "hd95"], ["Alder", "000", "nsd"],
     ]  # fmt: skip
     assert Dice(table).sites["hd95"].notna().sum() == 1
-
-
-def test_evaluate_writes_results_schema(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    add_models(run)
-    table = evaluate(run, make_sites(tmp_path / "sites"), split="validation")
-    folder = run / "evaluation"
-    (file,) = folder.glob("validation-sites-*.csv")
-    file.rename(folder / "results.csv")
-    pd.testing.assert_frame_equal(read_results(folder), table, check_dtype=False)
 
 
 def test_evaluate_separates_folders_of_one_name(tmp_path: Path) -> None:

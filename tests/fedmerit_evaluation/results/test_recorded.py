@@ -55,9 +55,3 @@ def test_rankings_of_contributions_are_over_seeds() -> None:
     assert (one.sites, one.value.tolist()) == (["Alder", "Birch", "Cedar"], pytest.approx([0.2, 0.2, 0.9]))
     assert one.table["ranks"].to_dict() == {"Cedar": "1 to 2", "Alder": "1 to 3", "Birch": "2 to 3"}
     assert Rounds(_rows(rows[:3])).rankings == {}  # one seed says nothing of stability
-
-
-def test_validation_leaves_out_final_models():
-    rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
-    rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]
-    assert Rounds(_rows(rows)).validation.index.get_level_values("round").to_list() == [0, 1]

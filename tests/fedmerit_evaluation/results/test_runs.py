@@ -3,7 +3,6 @@
 Run folders opened: their labels, and which may stand together.
 """
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -17,13 +16,6 @@ from fedmerit_evaluation.results.runs import combine_results, open_runs, read_ro
 
 def weights(record):
     return record["weights"].items()
-
-
-def test_read_rounds_keeps_last_value_of_a_key(tmp_path):
-    assert read_rounds(tmp_path, weights) == {}
-    records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
-    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert read_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
 
 
 @pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
@@ -72,19 +64,6 @@ def test_label_runs_separates_runs_that_differ_in_more_than_seed(
     assert {run.label for run in open_runs(runs[1:])} == {"fedce"}
 
 
-def test_label_runs_ignores_unrecorded_defaults(tmp_path: Path) -> None:
-    """By itself a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
-    guards: list[dict[str, str]] = [{"guard": "on"}, {"guard": "off", "on_verdict": "show"}, {}]
-    single = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
-    off = [make_run(tmp_path / f"off{k}", seed=k, plan={"guard": guards[k]}) for k in (1, 2)]
-    said = {"image_size": [32, 32], "privacy": ["top:share=0.5"], "server_sites": "/data/0"}
-    known = make_run(tmp_path / "known", method="fedavg", seed=0, plan={"preprocessing": IMAGES}, **said)
-    silent = make_run(tmp_path / "silent", method="fedavg", seed=1)
-    other = make_run(tmp_path / "other", method="fedavg", seed=2, **said | {"server_sites": "/data/2"})
-    labels = [run.label for run in open_runs([*single, *off, known, silent, other])]
-    assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
-
-
 def test_combine_results_renames_cases_of_other_preparation(tmp_path: Path) -> None:
     """Within a seed, as far as both runs say; another seed may have another split."""
     digests = dict.fromkeys(SITES, "a" * 64)
@@ -114,13 +93,6 @@ def test_combine_results_rejects_folds_beside_one_split(tmp_path: Path) -> None:
     table.to_csv(parts[1] / "results.csv", index=False)
     with pytest.raises(BadInput, match=r"run1: is of a fold, .*run0 of the one split"):
         combine_results(open_runs(parts))
-
-
-def test_open_run_leaves_out_coalitions(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    before = combine_results(open_runs([run])).dice.by_site
-    add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "dice", 0.0, "testing", "000", "prostate", coalition="Birch")])
-    pd.testing.assert_frame_equal(combine_results(open_runs([run])).dice.by_site, before)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The runs of a comparison: which there are to be, what may continue, and how they are worked off."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from tiny import TINY
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.site_folder import open_sites, read_site_digests
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.comparison import PlannedRun, execute_runs, prepare, write_tables
 from fedmerit_evaluation.studies.execution import Workers
@@ -41,23 +39,6 @@ def test_prepare_creates_runs_seed_by_seed(tmp_path, options):
     assert info["plan"]["parameters"]["combine"] == "plus"
     assert info["plan"]["network"]["width"] == 4
     assert not any(run.finished for run in planned)
-
-
-def test_prepare_writes_options(tmp_path, options):
-    read_plan(tmp_path, options, settings={"width": "4"})
-    asked = json.loads((tmp_path / "out/compare.json").read_text())
-    assert asked == {
-        "methods": ["fedavg", "fedce:combine=plus"], "seeds": [0, 3], "settings": {"width": "4"}, "rounds": 2,
-        "engine": "local", "sites": str(tmp_path / "sites"), "site_names": ["A", "B"],
-        "site_digests": read_site_digests(open_sites(options["sites"]))
-    }  # fmt: skip
-
-
-def test_prepare_adds_methods_and_seeds(tmp_path, options):
-    first = read_plan(tmp_path, options)
-    before = {run.folder: (run.folder / "run.json").stat().st_mtime_ns for run in first}
-    assert len(read_plan(tmp_path, options, methods="standalone,fedavg,fedce:combine=plus", seeds="0,3,4")) == 9
-    assert {run.folder: (run.folder / "run.json").stat().st_mtime_ns for run in first} == before
 
 
 BAD: dict[str, tuple[dict[str, object], str]] = {
@@ -107,13 +88,6 @@ def test_prepare_rejects_folder_of_other_files(tmp_path, options):
     with pytest.raises(BadInput, match=r"fedavg_seed3: holds no run\.json"):
         read_plan(tmp_path, options)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedavg_seed3"]
-
-
-def test_prepare_ignores_leftovers_of_killed_process(tmp_path, options):
-    (tmp_path / "out/fedavg_seed0").mkdir(parents=True)
-    (tmp_path / "out/.new.1/fedavg_seed0").mkdir(parents=True)
-    (tmp_path / "out/.new.1/fedavg_seed0/.run.json.1.tmp").write_text("{")
-    assert len(read_plan(tmp_path, options)) == 4
 
 
 def tiny(tmp_path, engine, settings=None):

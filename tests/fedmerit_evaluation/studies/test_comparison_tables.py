@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.schema.results import COLUMNS
-from fedmerit_evaluation.figures.tables import DASH, csv_text
+from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison import comparison_tables as tables
 from fedmerit_evaluation.studies.comparison import gains, transfer
@@ -58,30 +58,11 @@ def test_tables_1_and_6_explicitly():
     ]
 
 
-def test_a_missing_run_is_counted_and_a_missing_method_empty():
-    one, six = tables(long(*TWO_SEEDS[:6], *TWO_SEEDS[6:9]), ["fedce", "standalone", "fedavg"], [0, 1])
-    assert cells(one) == [
-        ["fedce", "1 of 2", "80.00", "90.00", "70.00", "80.00", "10.00"],
-        ["standalone", "0 of 2", DASH, DASH, DASH, DASH, DASH],
-        ["fedavg", "2 of 2", "82.00", "70.00", "65.00", "72.33", "8.74"],
-    ]
-    assert cells(six)[0] == ["fedce", "1 of 2", "80.00", "90.00", "70.00", "80.00", "10.00"]
-    assert csv_text(one).splitlines()[2] == "standalone,0 of 2,,,,,"
-
-
 def test_a_site_missing_in_one_run_is_empty_and_so_are_its_means():
     one, six = tables(long(*TWO_SEEDS[:5], *TWO_SEEDS[6:]), ["fedavg", "fedce"], [0, 1])
     assert cells(one)[0] == ["fedavg", "82.00", "70.00", DASH, DASH, DASH]
     assert cells(six)[0] == ["fedavg", "82.00 ± 2.83", "70.00 ± 0.00", DASH, DASH, DASH]
     assert cells(one)[1][-1] == "5.00"
-
-
-def test_a_site_that_was_never_tested_keeps_its_column():
-    weight = dict.fromkeys(COLUMNS, "") | {"method": "fedavg", "seed": 0, "round": 0, "site": "D"}
-    results = long(*TWO_SEEDS[:3], [weight | {"quantity": "weight", "value": 0.25}])
-    one, _ = tables(results, ["fedavg"], [0])
-    assert one.headings == ["Method", "A", "B", "C", "D", "Avg.", "Std."]
-    assert cells(one) == [["fedavg", "80.00", "70.00", "60.00", DASH, DASH, DASH]]
 
 
 def test_one_table_for_each_label():

@@ -5,7 +5,7 @@ import pytest
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.files import write_json
-from fedmerit_evaluation.studies.execution import Places, execute_one
+from fedmerit_evaluation.studies.execution import execute_one
 
 
 @pytest.fixture
@@ -22,20 +22,6 @@ def failing(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(runs, "execute", execute)
-
-
-def test_execute_one_passes_options(tmp_path, asked):
-    places = Places(tmp_path / "sites", tmp_path / "server")
-    assert execute_one(tmp_path, print, None, 3, places) is None
-    assert asked == [(tmp_path, print, 3, *places)]
-    assert not (tmp_path / "failed.log").exists()
-
-
-def test_execute_one_passes_sites_to_after(tmp_path, asked):
-    heard = []
-    assert execute_one(tmp_path, print, lambda *places: heard.append(places)) is None
-    execute_one(tmp_path, print, lambda *places: heard.append(places), places=Places(tmp_path / "here"))
-    assert heard == [(tmp_path, tmp_path / "own"), (tmp_path, tmp_path / "here")]
 
 
 def test_execute_one_returns_failure_of_after(tmp_path, asked):

@@ -7,14 +7,6 @@ from fedmerit.methods.registry import METHODS
 from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
 
 
-def test_parse_methods_reads_parameters():
-    first, second, third = parse_methods("fedce:combine=plus:error=relative, fedavg,fedce")
-    assert (first.label, first.method) == ("fedce:combine=plus:error=relative", "fedce")
-    assert first.settings == {"combine": "plus", "error": "relative"}
-    assert (second.label, second.method, second.settings) == ("fedavg", "fedavg", {})
-    assert third.settings == {}
-
-
 def test_parse_methods_all_takes_default_optimizer():
     assert [item.label for item in parse_methods("all")] == [name for name in METHODS if name != "scaffold"]
     left_out = set(METHODS) - {item.label for item in parse_methods("all", ["A", "B"])}
@@ -40,11 +32,6 @@ def test_parse_methods_all_takes_default_optimizer():
 def test_parse_methods_rejects_invalid(text, words):
     with pytest.raises(BadInput, match=words):
         parse_methods(text)
-
-
-def test_parse_seeds_reads_numbers():
-    assert parse_seeds("0") == [0]
-    assert parse_seeds("2, 0,11") == [2, 0, 11]
 
 
 @pytest.mark.parametrize("text", ["", "0,", "-1", "1.5", "zero", "0,1,0", "1,01", "٣"])

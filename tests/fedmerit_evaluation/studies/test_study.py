@@ -24,26 +24,12 @@ from fedmerit_evaluation.studies.study import (
 # Folders in the making
 
 
-def test_scratch_deletes_itself_and_empty_folder(tmp_path):
-    out = tmp_path / "out"
-    with scratch(out) as new:
-        (new / "run").mkdir(parents=True)
-        assert new.parent == out
-    assert not out.exists()
-
-
 def fail_half_way(out):
     with scratch(out) as new:
         for name in ("whole", "half"):
             (new / name).mkdir(parents=True)
         (new / "whole").rename(out / "whole")
         raise BadInput("of the second run")
-
-
-def test_scratch_keeps_moved_folders(tmp_path):
-    with pytest.raises(BadInput, match="of the second run"):
-        fail_half_way(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
 def test_scratch_deletes_leftovers(tmp_path):

@@ -94,32 +94,11 @@ def test_games_with_single_patient_have_nan_draws(tmp_path):
     assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
 
 
-def test_round_counts_follow_seed(tmp_path):
-    run, same = (run_of(tmp_path / name, []) for name in ("run", "same"))
-    counts = run.round_counts(5)
-    assert counts.shape == (5, 101)
-    assert counts[:, 0].tolist() == [1] * 5
-    assert (counts.sum(axis=0) == 5).all()
-    assert counts.max() > 1
-    np.testing.assert_array_equal(counts, same.round_counts(5))
-
-
 def test_games_without_observations_name_command(tmp_path):
     run = run_of(tmp_path / "run", rows_of(0, SAID))
     with pytest.raises(BadInput, match="nothing was observed for one_round; run with --values one_round"):
         run.games("one_round")
     assert ObservedRun(run.path).rows.empty  # there is no values.csv
-
-
-def test_observed_run_has_numbers_of_run(tmp_path):
-    seconds = [
-        ("run", "fedavg", 0, "", round, "Alder", "", "multi_round", "", "", "", "seconds", 1.5) for round in (0, 1)
-    ]
-    run = run_of(tmp_path / "run", rows_of(0, SAID) + seconds)
-    assert run.sites == list(SITES)
-    assert run.count == 101
-    assert run.num_samples.tolist() == [40, 50]
-    assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "multi_round": 3.0})
 
 
 def test_prepared_sites_rejects_missing_folder(tmp_path):

@@ -6,12 +6,10 @@ import pandas as pd
 import pytest
 
 from fedmerit.schema.results import COLUMNS
-from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
 from fedmerit_lab.attacks.detection import FALSELY, RIGHTLY, _Detected, _summary, detection_rates
 from fedmerit_lab.attacks.detectors import WINDOW, cosine_drops, low_losses
-from fedmerit_lab.attacks.figures import figures
 
 SITES = ("A", "B", "C", "D")
 
@@ -88,13 +86,3 @@ def test_tied_sites_share_the_highest_suspicion():
     assert _summary([equal], [equal])["Attacker highest [%]"] == 25
     two = _Detected(frozenset("A"), frozenset(), pd.Series([2.0, 0.0, 2.0, 0.0], index=list(SITES)))
     assert _summary([two], [two])["Attacker highest [%]"] == 50
-
-
-@pytest.mark.slow
-def test_figures_4_and_7_show_each_attacker_in_turn(study):
-    drawn = figures(*study)
-    assert set(drawn) == {"figure4_fedavg_zero", "figure7_fedavg_zero"}
-    assert all(png(figure).startswith(b"\x89PNG") for figure in drawn.values())
-    heat = drawn["figure4_fedavg_zero"].axes
-    assert [panel.get_title(loc="left") for panel in heat[:6]] == [f"Round {round}" for round in (0, 2, 4, 7, 9, 11)]
-    assert [text.get_text() for text in heat[5].texts] == ["0.14", "0.00", "0.00", "0.00", "0.14", "0.00"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.outcomes import WITHIN, compare_with_honest, outcomes, tables
+from fedmerit_lab.attacks.outcomes import WITHIN, outcomes, tables
 
 
 def test_outcomes_are_relative_to_the_honest_run_of_the_seed(study):
@@ -72,14 +72,3 @@ def test_runs_without_their_honest_one_are_left_out(study):
     found = outcomes(attacks, Results(results.rows[results.rows["run"] != "honest_1"]))
     assert set(found["Seed"]) == {0}
     assert tables(attacks, Results(results.rows[~results.rows["run"].str.startswith("honest")])) == []
-
-
-def test_one_run_and_its_honest_one(study):
-    attacks, results = study
-    table = compare_with_honest(attacks[1], attacks[0], results).frame.set_index("Site")
-    assert table["Attack"].to_list() == ["zero", "honest", "honest"]
-    flagged = table["Flagged by (after rounds)"]
-    assert flagged[["A", "B"]].to_list() == ["server (1), free-rider value (2)", ""]
-    assert table.loc["A", ["Weight [%]", "Weight, honest run [%]"]].to_list() == pytest.approx([20, 50])
-    assert table.loc["B", ["Dice [%]", "HD95 [mm]", "NSD at 2 mm [%]"]].to_list() == pytest.approx([70, 7, 35])
-    assert table.loc["B", ["Dice, honest run [%]", "HD95, honest run [mm]"]].to_list() == pytest.approx([80, 8])

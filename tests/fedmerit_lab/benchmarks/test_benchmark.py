@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_lab.benchmarks.benchmark import Benchmark, bars
+from fedmerit_lab.benchmarks.benchmark import Benchmark
 
 
 @pytest.fixture
@@ -37,13 +37,12 @@ def test_ratios_are_of_one_repetition(measured):
 
 def test_files(measured, tmp_path):
     benchmark, _ = measured
-    benchmark.write(tmp_path, {"picture": bars(benchmark.table, "seconds", "seconds")})
+    benchmark.write(tmp_path)
     written = json.loads((tmp_path / "example.json").read_text())
     assert len(written["measured"]) == 6
     assert written["machine"]["cores"] >= 1
     assert written["machine"]["packages"]["torch"]
     assert set(pd.read_csv(tmp_path / "example.csv")["case"]) == {"a", "b"}
-    assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
 def test_an_interrupted_benchmark_resumes(tmp_path):

@@ -72,12 +72,6 @@ def test_contrasts_refuse_a_baseline_or_folds_that_are_missing():
         contrast_tables(made(folds=2), "fedavg")
 
 
-def test_contrast_tables_name_baseline_and_family_in_captions():
-    tables = contrast_tables(made(), "fedavg")
-    assert [table.name for table in tables] == ["contrasts-mean", "contrasts-worst"]
-    assert all("fedavg: " in table.caption and "4 comparisons" in table.caption for table in tables)
-
-
 def test_contrast_of_some_of_the_prepared_folds_counts_what_these_share():
     results = made(folds=3)
     differences = [np.diff(explicitly(results, MEAN).loc[["fedavg", "afl"]].to_numpy(), axis=0)[0]]

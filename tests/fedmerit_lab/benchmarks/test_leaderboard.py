@@ -102,15 +102,6 @@ def test_the_page_has_every_task_the_best_estimator_first(folder):
     assert render(folder).read_text() == page
 
 
-def test_a_task_with_single_patients_says_that_its_noise_ceiling_is_not_known(folder):
-    unknown = {"patients": 1, "noise_ceiling": None, "noise_ceiling_low": None, "noise_ceiling_high": None}
-    path = folder / "results.csv"
-    module.write_entries(path, [entry.model_copy(update=unknown) for entry in module.read_entries(path)])
-    page = render(folder).read_text()
-    assert "at least 1 test patient a site; noise ceiling not known" in page
-    assert "below" not in page.partition("## small")[2]
-
-
 def test_the_command(folder, fedmerit):
     added = fedmerit("lab", "leaderboard", folder, "--add", folder / "entries.csv", "--task", "large")
     assert added.exit_code == 0

@@ -48,7 +48,7 @@ def test_memory(bench, sites, out):
 @pytest.mark.slow
 def test_growth(bench, out):
     bench("growth", "--sites", "2,3", "--width", "", "--size", "", "--rounds", "", *TINY[:2], *TINY[4:])
-    assert (out / "growth-sites-seconds.png").exists()
+    assert set(pd.read_csv(out / "growth.csv")["case"]) == {"sites 2", "sites 3"}
 
 
 @pytest.mark.slow
@@ -59,7 +59,6 @@ def test_methods(bench, server_sites_data, out):
     assert list(seconds.index) == ["fedavg", "cffl", "fedsac", "cycle"]
     assert (seconds > 0).all()
     assert "ratio to fedavg" in printed
-    assert (out / "methods.png").exists()
 
 
 @pytest.mark.slow

@@ -24,12 +24,12 @@ def test_help_offers_the_schemes_classes_and_rules_that_there_are():
 
 def test_the_command(fedmerit, sites, tmp_path):
     options = ("--by", "powerlaw", "--exponent", 1, "--seed", 2, "--label-noise", "site-1=0.5,site-3=1")
-    given = ("--out", tmp_path / "out", "--into", 3, *options, "--noise-rule", "invert")
+    given = ("--out", tmp_path / "out", "--into", 3, *options, "--noise-rule", "swap")
     result = fedmerit("data", "partition", sites, *given)
     assert result.exit_code == 0, result.output
     assert f"3 sites in {tmp_path / 'out'}" in result.output
     scheme = Scheme("powerlaw", 3, exponent=1, seed=2)
-    partition(sites, tmp_path / "same", scheme, label_noise={"site-1": 0.5, "site-3": 1}, noise_rule="invert")
+    partition(sites, tmp_path / "same", scheme, label_noise={"site-1": 0.5, "site-3": 1}, noise_rule="swap")
     assert checksums(tmp_path / "out") == checksums(tmp_path / "same")
 
 
@@ -76,8 +76,8 @@ def test_the_command_refuses_other_noise(fedmerit, sites, tmp_path, noise):
 
 
 def test_the_command_refuses_a_rule_without_noise(fedmerit, sites, tmp_path):
-    given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--noise-rule", "invert")
+    given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--noise-rule", "swap")
     result = fedmerit("data", "partition", sites, *given)
     assert result.exit_code == 2
-    assert "--noise-rule invert: belongs to --label-noise; give that too" in result.output
+    assert "--noise-rule swap: belongs to --label-noise; give that too" in result.output
     assert not (tmp_path / "out").exists()

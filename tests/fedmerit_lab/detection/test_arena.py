@@ -57,7 +57,7 @@ def test_a_scenario_changes_one_site_or_all(name):
     assert scenario.card
 
 
-@pytest.mark.parametrize("name", one_in(4, ATTACKS))
+@pytest.mark.parametrize("name", one_in(8, ATTACKS))
 def test_an_attack_is_followed_by_the_last_only_sites(name):
     attack = ATTACKS[name]
     federation = Federation(Case("fedavg", 5, attack, rounds=20))

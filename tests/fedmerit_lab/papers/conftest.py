@@ -1,11 +1,9 @@
 """Tiny site folders for the tests of papers, and studies of synthetic trainings."""
 
-import pandas as pd
 import pytest
 from paper_runs import SyntheticTraining, write_paper_run
 from run_factory import SITES, make_sites
 
-from fedmerit_lab.papers import cgsv
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Study
 
@@ -39,11 +37,9 @@ def paper_run(tmp_path_factory):
 
 
 @pytest.fixture
-def make(study, paper_run, monkeypatch):
+def make(study, paper_run):
     """A function that makes an artefact from synthetic runs of every comparison that it needs."""
     names = [f"site-{number}" for number in range(1, 6)]
-    losses = pd.Series([0.5, 0.4, 0.3, 0.2, 0.1], names)
-    monkeypatch.setattr(cgsv, "final_losses", lambda run, sites: losses)
     study.open_partition = lambda partition: study.sites
 
     def make(artefact):

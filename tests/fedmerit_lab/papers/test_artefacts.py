@@ -1,17 +1,18 @@
 """Tables and figures of CGSV, FedAVE, FedCE and FedSAC, of synthetic runs."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
+from attack_study import make_study
 from paper_runs import SyntheticTraining, artefact_of, write_paper_run
 from run_factory import SITES
 
 from fedmerit.schema.results import read_results
+from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers import cgsv, fedave, fedce, fedsac
 from fedmerit_lab.papers.artefact import KEEP_OWN
-from fedmerit_lab.papers.figures import site_marks
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
 
 CGSV, FEDAVE, FEDCE, FEDSAC = (one.PAPER for one in (cgsv, fedave, fedce, fedsac))
@@ -37,19 +38,6 @@ def test_the_overhead_is_over_local_only_training(make):
     assert frame.loc["fedavg", "Sites [s]"] == 22.5  # they take 2.5 to 6.5
     assert frame.loc["eci", ["Server [s]", "Overhead [s]"]].to_list() == [1.5, 1.5]
     assert frame.loc["eci", "Ratio to training"] == pytest.approx(1.5 / 22.5)
-
-
-def test_final_losses_are_drawn_with_dice(study, make):
-    artefact = artefact_of(CGSV, "figure8")
-    dice, test, train = make(artefact).drawn
-    assert [one.name for one in (dice, test, train)] == ["figure8", "figure8-test-loss", "figure8-train-loss"]
-    assert test.numbers["method"].to_list() == list(artefact.needs[0].labels)
-    assert test.numbers["site-2"].to_list() == [0.4] * 4
-    rows = study.results(artefact.needs[0]).rows
-    last = rows[(rows["quantity"] == "train_loss") & (rows["round"] == 3) & (rows["site"] == "site-1")]
-    means = last.astype({"method": str}).groupby("method")["value"].mean()
-    expected = means[train.numbers["method"]].to_list()
-    assert train.numbers.set_index("method")["site-1"].to_list() == pytest.approx(expected)
 
 
 def test_several_quantities_are_several_figures(make):
@@ -123,10 +111,15 @@ def test_figure_5_compares_renormalised_weights(study, tmp_path, make):
     assert [panel.axison for panel in made.drawn[0].figure.axes] == [True] * 4 + [False] * 2
 
 
-def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
-    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
-    (panel,) = site_marks(table, "Test loss").axes
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
-    assert panel.get_xlabel() == "Test loss"
-    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
-    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]
+def test_figures_4_and_7_show_each_free_rider_in_turn():
+    attacks, results = make_study()
+    riding = [one for one in attacks if one.kind in ("zero", "honest")]
+    of_them = Results(results.rows[results.rows["run"].isin([one.folder.name for one in riding])])
+    study = SimpleNamespace(trainings={fedce.FREE_RIDING: riding}, results=lambda need: of_them)
+    heat, lines = (
+        artefact_of(FEDCE, name).make(study, artefact_of(FEDCE, name)).drawn[0] for name in ("figure4", "figure7")
+    )
+    panels = heat.figure.axes[:6]
+    assert [panel.get_title(loc="left") for panel in panels] == [f"Round {round}" for round in (0, 2, 4, 7, 9, 11)]
+    assert [text.get_text() for text in panels[5].texts] == ["0.14", "0.00", "0.00", "0.00", "0.14", "0.00"]
+    assert [panel.get_title(loc="left") for panel in lines.figure.axes] == ["A attacks", "B attacks"]

@@ -1,7 +1,6 @@
 """Tables and figures of CYCle: partitions as in the paper, collaboration gain, reputations, wrong masks."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,19 +57,6 @@ def test_gains_over_local_only_training(study, make):
     assert uniform.loc["cycle"].drop("Worse than local-only").to_list() == pytest.approx(both.to_list())
     lost = [site for site in both.index if both[site] < 0]
     assert uniform.loc["cycle", "Worse than local-only"] == (", ".join(lost) or "none")
-
-
-def test_a_point_of_the_figure_is_a_row_of_the_table(make):
-    table, figure = artefact_of(PAPER, "table1"), artefact_of(PAPER, "figure13")
-    two = tuple(replace(need, labels=("standalone", "cycle", "cgsv")) for need in figure.needs[:2])
-    rows = make(replace(table, needs=two)).tables[0].frame.set_index("Method")
-    (drawn,) = make(replace(figure, needs=two)).drawn
-    points = drawn.numbers.set_index(["method", "partition"])
-    for method in ("cycle", "cgsv"):
-        for name in ("Homogeneous", "Dirichlet (0.5)"):
-            assert points.loc[(method, name), "MCG"] == rows.loc[method, f"MCG [points], {name}"]
-            assert points.loc[(method, name), "CGS"] == rows.loc[method, f"CGS [points], {name}"]
-    assert len(points) == 4
 
 
 def test_the_site_with_wrong_masks_has_its_own_columns(study, tmp_path, make):

@@ -81,7 +81,7 @@ OF_COMPARISONS = [
 ]
 
 
-@pytest.mark.parametrize("name", one_in(6, OF_COMPARISONS))
+@pytest.mark.parametrize("name", one_in(12, OF_COMPARISONS))
 def test_an_artefact_of_comparisons_is_made(name, make):
     artefact = ARTEFACTS[name]
     made = make(artefact)

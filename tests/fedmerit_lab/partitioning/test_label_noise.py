@@ -82,21 +82,6 @@ def test_shift_moves_by_half_the_extent(seed):
     assert 1 <= along <= 1 + 2 * np.sqrt(2) / columns  # rounded away from zero by less than a pixel
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_resize_grows_or_shrinks_by_a_quarter_of_the_smallest_radius(seed):
-    mask = case("a", "a").label[5]
-    resized = apply("resize", mask, seed=seed).astype(bool)
-    grows = resized.sum() > mask.sum()
-    inner, outer = (mask.astype(bool), resized) if grows else (resized, mask.astype(bool))
-    assert (inner <= outer).all()
-    radius = np.sqrt(mask.sum(axis=(1, 2)).min() / np.pi) / 4
-    for plane, larger in zip(inner, outer, strict=True):
-        for axis in (0, 1):
-            extent = [np.ptp(np.nonzero(where)[axis]) + 1 for where in (plane, larger)]
-            assert abs((extent[1] - extent[0]) / 2 - radius) <= 1
-    assert (resized[1] <= resized[0]).all()  # the cup stays within the disc
-
-
 def test_swapped_masks_are_another_patients(masks):
     disturbed = disturb("HK", masks, 1, "swap", SEED)
     for item in masks:
@@ -114,7 +99,7 @@ def test_swapped_masks_are_another_patients(masks):
         ({"share": 0}, "label noise HK=0: expected a share above 0 and at most 1"),
         ({"share": 1.5}, "label noise HK=1.5: expected a share"),
         ({"share": 0.01}, r"label noise HK=0.01: none of its \d+ training slices .* would be wrong; a share of 0"),
-        ({"rule": "blur"}, "noise rule 'blur': unknown; expected one of shift, offset, resize, invert, swap"),
+        ({"rule": "blur"}, "noise rule 'blur': unknown; expected one of shift, offset, swap"),
         ({"masks": [case("a", "a", empty=range(6))]}, "label noise HK: none of its training slices shows a label"),
         ({"masks": [case("a", "a")], "rule": "swap"}, "label noise HK: swapping needs 2 training patients"),
         (

@@ -15,7 +15,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.trainers.monai.networks import (
-    ARCHITECTURES,
+    CONSTRUCTORS,
     build_network,
     initial_network,
     kernels_and_strides,
@@ -71,10 +71,10 @@ def measure_network(network: Network, sides: Sequence[int]) -> tuple[int, int]:
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
     """Raise `BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
-    if network.architecture not in ARCHITECTURES:
+    if network.architecture not in CONSTRUCTORS:
         _require_masks(network, image_size)
         return
-    architecture = ARCHITECTURES[network.architecture]
+    architecture = CONSTRUCTORS[network.architecture]
     if architecture.depths and network.depth not in architecture.depths:
         raise BadInput(
             f"depth={network.depth}: {network.architecture} has {' or '.join(map(str, architecture.depths))} levels; "
@@ -126,7 +126,7 @@ def _check_patch(network: Network, step: int) -> None:
         raise BadInput(f"patch {patch}: expected three sides, slices, rows and columns, as in --set patch=16,96,96")
     if len(network.spacing) not in (0, 3):
         raise BadInput(f"spacing of {len(network.spacing)} numbers: expected three, of slices, rows and columns in mm")
-    if ARCHITECTURES[network.architecture].uneven:
+    if CONSTRUCTORS[network.architecture].uneven:
         strides = kernels_and_strides(network)[1]
         steps = [math.prod(level[axis] for level in strides) for axis in range(3)]
     else:
@@ -144,7 +144,7 @@ def _check_depth(network: Network) -> str:
 
 def _with_depth_hint(network: Network, hint: str) -> str:
     """Return the ``hint`` about depth, if depth says how often sides are halved; else ""."""
-    step = ARCHITECTURES[network.architecture].step
+    step = CONSTRUCTORS[network.architecture].step
     return hint if step(network) != step(replace(network, depth=network.depth + 1)) else ""
 
 

@@ -96,7 +96,7 @@ def _segresnet(network: Network) -> dict[str, Any]:
     return {"init_filters": network.width, "blocks_down": (1, *[2] * levels), "blocks_up": (1,) * levels}
 
 
-ARCHITECTURES: Mapping[str, Architecture] = {
+CONSTRUCTORS: Mapping[str, Architecture] = {
     "dynunet": Architecture(
         "DynUNet", _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads"), uneven=True
     ),
@@ -120,7 +120,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 MOST_BYTES = 1 << 30  # of a network: 1 GiB
 NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
-    "networks", ARCHITECTURES, callable, "what makes a torch.nn.Module"
+    "networks", CONSTRUCTORS, callable, "what makes a torch.nn.Module"
 )
 
 
@@ -167,7 +167,7 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
             f"architecture={network.architecture}: {kind.__name__} refuses width={network.width}, "
             f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error!s:.200}"
         ) from error
-    own = ARCHITECTURES.get(network.architecture)
+    own = CONSTRUCTORS.get(network.architecture)
     if not isinstance(built, nn.Module):
         raise BadInput(f"architecture={network.architecture}: made {type(built).__name__}; expected a torch.nn.Module")
     if own is None:
@@ -245,7 +245,7 @@ def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, A
         "in_channels": network.in_channels,
         "out_channels": len(network.labels),
     }
-    own = ARCHITECTURES.get(network.architecture)
+    own = CONSTRUCTORS.get(network.architecture)
     if own:
         return own.kind, {**shape, **own.arguments(network), **_norm(network, own), **network.arguments}
     kind = _find_external(network.architecture)
@@ -314,7 +314,7 @@ def keeps_largest_component(network: nn.Module) -> bool:
 
 def output_modules(network: nn.Module) -> list[nn.Module]:
     """Return the blocks whose channels are the labels themselves."""
-    for architecture in ARCHITECTURES.values():
+    for architecture in CONSTRUCTORS.values():
         if architecture.outputs and isinstance(network, architecture.kind):
             return [module for name in architecture.outputs if (module := getattr(network, name, None)) is not None]
     body = network

@@ -199,7 +199,7 @@ def test_a_run_opened_again_continues_from_its_last_complete_round(tmp_path, und
     assert [record["round"] for record in records_of(again)] == [0, 1]
 
 
-@pytest.mark.parametrize("name", one_in(10, MALFORMED))
+@pytest.mark.parametrize("name", one_in(30, MALFORMED))
 def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing(tmp_path, undisturbed, name):
     aggregator = play(tmp_path / "run", MALFORMED[name])
     good = undisturbed(True)
@@ -217,7 +217,7 @@ def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing
     assert verify(tmp_path / "run/ledger.jsonl") == 2
 
 
-@pytest.mark.parametrize("name", one_in(10, MALFORMED))
+@pytest.mark.parametrize("name", one_in(30, MALFORMED))
 def test_site_that_sends_nothing_else_is_absent(tmp_path, undisturbed, name):
     aggregator = play(tmp_path / "run", MALFORMED[name], then_honest=False)
     silent = undisturbed(False)

@@ -187,11 +187,6 @@ def test_as_many_are_at_work_as_there_are_slots(monkeypatch, tmp_path):
     assert most_at_work(6, together=2) == 2
 
 
-def test_without_a_limit_all_are_at_work(monkeypatch):
-    monkeypatch.delenv(CONCURRENCY_LIMIT, raising=False)
-    assert most_at_work(4, together=4) == 4
-
-
 def test_a_process_that_dies_frees_its_slot(monkeypatch, tmp_path):
     def die_in_slot():
         with concurrency_slot():
@@ -234,12 +229,6 @@ def test_a_forked_process_is_woken(created):
     shared_machine.wake_up(["Birch"])
     process.join(300)
     assert process.exitcode == 0
-
-
-def test_without_events_waking_up_does_nothing(monkeypatch):
-    monkeypatch.setattr(shared_machine, "_events", {})
-    shared_machine.wake_up(["Alder"])
-    shared_machine.wake_up()
 
 
 @pytest.mark.slow

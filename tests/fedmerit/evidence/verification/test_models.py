@@ -18,13 +18,13 @@ from fedmerit.files import read_json, record_hash, write_json
 from fedmerit.schema.configuration import settings
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.trainers.factory import initial_network
-from fedmerit.trainers.monai.networks import ARCHITECTURES
+from fedmerit.trainers.monai.networks import CONSTRUCTORS
 
 STATISTICS = "running_mean"
 
 
 @pytest.mark.parametrize("patch", [(), (16, 64, 64)], ids=["slices", "volumes"])
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", sorted(CONSTRUCTORS))
 def test_what_is_trained_of_known_networks_is_reported_from_their_files(architecture, patch):
     sizes = {"swinunetr": {"width": 12}, "basicunet": {"depth": 5}}.get(architecture, {"depth": 3})
     network = initial_network(
@@ -35,7 +35,7 @@ def test_what_is_trained_of_known_networks_is_reported_from_their_files(architec
     file.seek(0)
     found = torch.cat([one.reshape(-1) for one in trained_tensors(torch.load(file, weights_only=True))])
     assert torch.equal(found, flat.get_parameters(network))
-    assert set(settings.ARCHITECTURES) == set(ARCHITECTURES)
+    assert set(settings.ARCHITECTURES) == set(CONSTRUCTORS)
 
 
 @pytest.fixture(params=["fedavg", "standalone", "fedbn"])

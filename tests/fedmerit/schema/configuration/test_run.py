@@ -66,26 +66,6 @@ def test_a_configuration_survives_json(method):
         assert type(again.build_method()) is METHODS[method]
 
 
-@pytest.mark.parametrize(
-    ("where", "value", "message"),
-    [
-        ("method", "fedec", "method 'fedec': unknown"),
-        ("rounds", 0, "rounds=0"),
-        ("network", None, "network=None: expected a table"),
-        ("engine", "sim", "unknown name engine"),
-        ("parameters", {"mode": "plus"}, "method fedce: unknown name mode"),
-        ("parameters", {"combine": "product"}, "expected one of times, plus"),
-        ("training", {"nesterov": True}, r"unknown name training\.nesterov"),
-        ("training", {"lr": -1}, "expected a number above 0"),
-        ("network", {"labels": ["disc"]}, r"network\.in_channels"),
-        ("network", {"in_channels": 3, "labels": ["disc"], "kernel": 3}, r"unknown name network\.kernel"),
-    ],
-)
-def test_a_stored_configuration_is_checked_likewise(where, value, message):
-    with pytest.raises(BadInput, match=message):
-        RunConfiguration.from_dict(config().to_dict() | {where: value})
-
-
 def test_a_stored_configuration_without_parameters_takes_the_defaults():
     stored = config().to_dict() | {"parameters": {}, "training": {}}
     assert RunConfiguration.from_dict(stored) == config(batch_size=8)

@@ -210,7 +210,7 @@ CANDIDATES = [name for name, kind in METHODS.items() if issubclass(kind, Evaluat
 
 
 @pytest.mark.parametrize("statistics", ["mean", "own", "weights", "recalibrated", "frozen"])
-@pytest.mark.parametrize("method", one_in(3, CANDIDATES))
+@pytest.mark.parametrize("method", one_in(6, CANDIDATES))
 def test_every_method_with_candidates_ends_by_every_rule(tmp_path, method, statistics):
     federation = Federation(tiny_plan(method, statistics=statistics, frozen_from=1), SITES, tmp_path / "run")
     while federation.work:

@@ -23,7 +23,7 @@ from fedmerit.trainers.monai.network_checks import (
     count_parameters,
     require_repeatable,
 )
-from fedmerit.trainers.monai.networks import ARCHITECTURES, output_modules, working_network
+from fedmerit.trainers.monai.networks import CONSTRUCTORS, output_modules, working_network
 from fedmerit.trainers.saved_networks import read_description, save_network
 from fedmerit.trust import allow
 
@@ -41,7 +41,7 @@ def description(architecture, **changes):
     return Network(1, ("disc", "cup"), architecture, WIDTHS.get(architecture, 4), depth, **changes)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", CONSTRUCTORS)
 def test_every_architecture_gives_a_logit_map_per_label_and_comes_back_from_disk(architecture, tmp_path):
     network = description(architecture)
     built = initial_network(network, 0).eval()
@@ -55,7 +55,7 @@ def test_every_architecture_gives_a_logit_map_per_label_and_comes_back_from_disk
     assert torch.equal(loaded(image), logits)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", CONSTRUCTORS)
 def test_hidden_neurons_are_all_but_the_outputs(architecture):
     built = initial_network(description(architecture), 0)
     outputs = {module for block in output_modules(built) for module in block.modules()}
