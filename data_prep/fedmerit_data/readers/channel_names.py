@@ -32,29 +32,11 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "us": ("ultrasound",),
 }
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
-PROCESSED = (  # words of scanners and programs that do not say what an image shows
-    *("preprocessed", "processed", "registered", "reg", "coreg", "brain", "bet", "stripped", "n4", "norm"),
-    *(
-        "tse",
-        "fse",
-        "frfse",
-        "se",
-        "gre",
-        "spc",
-        "space",
-        "cube",
-        "vista",
-        "vibe",
-        "mprage",
-        "bravo",
-        "tfe",
-        "ffe",
-        "ep2d",
-        "epi",
-        "diff",
-    ),
-    *("tra", "sag", "cor", "ax", "axial", "transversal", "transverse", "sagittal", "coronal", "oblique", "2d", "3d"),
+FURTHER = (  # words of scanners and programs that do not say what an image shows
+    "preprocessed processed registered reg coreg brain bet stripped n4 norm tse fse frfse se gre spc space cube vista "
+    "vibe mprage bravo tfe ffe ep2d epi diff tra sag cor ax axial transversal transverse sagittal coronal oblique 2d 3d"
 )
+PROCESSED = FURTHER.split()
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001
 MODALITIES = {"ct": "CT", "pet": "PT", "suv": "PT", "us": "US"}  # DICOM's codes; other known channels are MR
 GENERAL = {"mri": "MR", "mr": "MR", "ct": "CT", "pet": "PT", "us": "US", "xray": "XR"} | dict.fromkeys(

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit.files import read_bytes
 from fedmerit.schema.configuration.data import NORMALISATIONS
-from fedmerit_data.raw_cases import RawSite, add_left_out, list_visible, require_file, require_folder
+from fedmerit_data.raw_cases import RawSite, add_left_out, require_file, require_folder
 from fedmerit_data.readers.channel_names import Names, find_channels
 from fedmerit_data.readers.image_files import KNOWN
 from fedmerit_data.readers.inventory import OUTLINES, UNREAD, Inventory, take_inventory
@@ -57,10 +57,7 @@ def find_sites(
     if pairs is not None:
         return read_pairs(pairs, source)
     require_folder(source, EXPECTED)
-    if not (lists := find_lists(source)):
-        inner = [find_lists(folder)[:1] for folder in list_visible(source) if folder.is_dir()]
-        lists = [listing for found in inner for listing in found] if inner and all(inner) else []
-    if lists:
+    if lists := find_lists(source):
         if site is not None:
             raise BadInput(f"{source}: --site {site} names a folder of one site without a list; leave it out")
         for listing in lists:

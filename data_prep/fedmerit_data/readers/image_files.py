@@ -25,7 +25,7 @@ from fedmerit_data.spatial.geometry import align_axes, resample_channel, restore
 from fedmerit_data.spatial.heads import is_dicom_file
 from fedmerit_data.spatial.photographs import load_photograph, to_grey
 from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
-from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
+from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack, stack_shape
 from fedmerit_data.spatial.unread_forms import describe_unread
 from fedmerit_data.spatial.volumes import (
     COLOURS,
@@ -92,11 +92,14 @@ DICOM, SEGMENTATION = ".dcm", ".seg.dcm"
 READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
 KNOWN = f"{', '.join(READABLE)}, or the folder of one DICOM series"
 HEADERS = (".mhd", ".nhdr", ".hdr")  # whose voxels are in another file
-FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
+FILE = re.compile(r"(?P<stem>.+?)(?:\.ome(?=\.tiff?$))?(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 
 
 def name_and_suffix(path: PurePath) -> tuple[str, str]:
-    """Name and suffix of a file, such as ``("scan", ".nii.gz")``; an empty suffix if the name has none."""
+    """Return name and suffix of a file, such as ``("scan", ".nii.gz")``; an empty suffix if the name has none.
+
+    That of ``scan.ome.tif`` is ``.tif``.
+    """
     match = FILE.fullmatch(path.name)
     return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
 
@@ -138,12 +141,19 @@ def is_dicom(path: Path) -> bool:
     )
 
 
-def read_scan(path: Path, channel: int | None = None, slices: Sequence[Path] = ()) -> Volume:
-    """Return a volume in one file, a stack of pictures, or one DICOM series: ``slices``, or all of a folder."""
+def read_scan(path: Path, channel: int | None = None, slices: Sequence[Path] = (), colours: bool = False) -> Volume:
+    """Return a volume in one file, a stack of pictures, or one DICOM series: ``slices``, or all of a folder.
+
+    Args:
+        path: The file or folder.
+        channel: The channel to read of several, from 0.
+        slices: The slices of the series, if the folder holds others.
+        colours: Whether those of NIfTI are channels, too.
+    """
     if is_dicom(path):
         (volume,) = read_dicom(path, slices)
         return volume
-    return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
+    return read_stack(path, channel) if path.suffix.lower() in TIFF else read_volume(path, channel, colours)
 
 
 def is_photograph(path: Path) -> bool:
@@ -259,19 +269,13 @@ def _read_part(part: Channel, count: int) -> list[Volume]:
         if (colours := read_colours(path, part.files)) is not None:
             return _pictures(path, to_grey(colours) if _is_grey(path, count) else colours)
         return read_dicom(path, part.files, count, index)
-    if path.suffix.lower() in TIFF or name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
-        if count != 1:
-            raise BadInput(
-                f"{path}: a file of this format has one channel, not {count}; pass --channels 1, or export it as NIfTI"
-            )
-        return [read_scan(path)]
     shape = read_shape(path)
     number = shape[3] if len(shape) == 4 else 1
     if index is not None:
         if shape and not (count == 1 and len(shape) == 4 and 0 <= index < number):
             there = f"it has {number}, counted from 0" if count == 1 else f"all {count} are read; leave it out"
             raise BadInput(f"{path}: --channel {index}: no such channel; {there}")
-        return [read_volume(path, index, colours=True)]
+        return [read_scan(path, index, colours=True)]
     leads_with_one = len(shape) == 4 and shape[0] == 1 == count  # its reader says so
     if shape and number != count and not leads_with_one:
         choose = "; name one by --channel, counted from 0" if count == 1 else ""
@@ -281,7 +285,7 @@ def _read_part(part: Channel, count: int) -> list[Volume]:
         )
     if count == 1:
         return [read_scan(path)]
-    return [read_volume(path, channel, colours=True) for channel in range(count)]
+    return [read_scan(path, channel, colours=True) for channel in range(count)]
 
 
 def _is_grey(path: Path, count: int) -> bool:
@@ -318,6 +322,8 @@ def read_size(path: Path) -> tuple[tuple[int, ...], tuple[float, ...]]:
             flat = [1] * (reader.GetDimension() == 2)
             shape = (*reader.GetSize(), *flat, reader.GetNumberOfComponents())
             return drop_axes_of_one(shape), (*reader.GetSpacing()[:3], *map(float, flat))
+        if shape := stack_shape(path):
+            return shape, ()
         if suffix not in NIFTI or not path.is_file():
             return (), ()
         file = open_nifti(path)

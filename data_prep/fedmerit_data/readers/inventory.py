@@ -118,7 +118,7 @@ class Inventory:
 
 def _sizes(paths: Sequence[Path]) -> str:
     """Return what the heads of volumes state of their sizes, for a summary; "" of other files."""
-    heads = [head for path in paths[:FEW_FILES] if (head := read_size(path))[0]]
+    heads = [head for path in paths[:FEW_FILES] if (head := read_size(path))[1]]
     if not heads:
         return ""
     shapes, sides = ((_span(axis) for axis in zip_longest(*each, fillvalue=1)) for each in zip(*heads, strict=True))

@@ -31,6 +31,7 @@ from fedmerit_data.readers.label_map import (
 )
 from fedmerit_data.spatial.geometry import align_axes, resample_mask
 from fedmerit_data.spatial.photographs import load_colours, load_levels
+from fedmerit_data.spatial.stacks import TIFF
 from fedmerit_data.spatial.structures import join_regions, read_regions
 from fedmerit_data.spatial.volumes import Volume, as_real, open_itk, report_damage
 
@@ -90,7 +91,14 @@ def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -
         return [Layer(align_axes(case, image, mask).voxels)], remarks
     shape = read_shape(path)
     numbers: Sequence[int | None] = range(shape[3]) if len(shape) == 4 else [None]
+    (part, *others), chosen = case.parts, case.parts[0].index
+    if chosen is not None and not others and len(shape) == 4 and read_shape(part.path)[3:] == shape[3:]:
+        numbers = [chosen]  # a mask of each time of the image
     placed = [_place(case, image, read_scan(path, number), resample) for number in numbers]
+    if not path.name.lower().endswith(SLICER) and all(
+        np.array_equal(one.voxels, placed[0][0].voxels) for one, _ in placed[1:]
+    ):
+        placed = placed[:1]
     remarks = [remark for _, said in placed for remark in said]
     segments = read_segments(path) if path.name.lower().endswith(SLICER) else []
     if len(placed) == 1:
@@ -201,7 +209,8 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
             a value that the map does not name.
     """
     picture = is_photograph(case.label)
-    if is_photograph(case.image) != picture and not (picture and is_dicom(case.image)):  # a mask drawn on an X-ray
+    may_be_flat = is_dicom(case.image) or case.image.suffix.lower() in TIFF  # an X-ray, a picture of several channels
+    if is_photograph(case.image) != picture and not (picture and may_be_flat):
         for path in (case.image, case.label):
             if not path.is_dir():
                 require_readable(path)
@@ -211,7 +220,7 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
         )
     parts = case.parts if allowed.channel is None else [replace(part, index=allowed.channel) for part in case.parts]
     image = read_channels(parts, channels, allowed.resample, allowed.fill)
-    masks, remarks = _read_masks(case, image.grid, labels, allowed.resample)
+    masks, remarks = _read_masks(replace(case, channels=tuple(parts)), image.grid, labels, allowed.resample)
     decoded = image.slices(masks)
     return replace(decoded, remarks=(*decoded.remarks, *remarks))
 

@@ -4,23 +4,26 @@ import os
 import re
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import Channel, Origin, RawCase, RawSite, list_files, list_visible, note_file, pair_files
-from fedmerit_data.readers.channel_names import canonical
+from fedmerit_data.readers.channel_names import SYNONYMS, canonical
 from fedmerit_data.readers.image_files import PHOTOGRAPHS, READABLE, is_detached, name_and_suffix, require_readable
 from fedmerit_data.readers.inventory import SERIES_MARK, find_series
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
+from fedmerit_data.readers.names import FILE_WORD
 from fedmerit_data.spatial.heads import read_head
 from fedmerit_data.tables import read_table
 
+Stated = TypeVar("Stated")
 NUMBERED = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # names of image files, without suffix
 COLOURS = 3  # channels that one photograph has in one file
 
@@ -127,7 +130,14 @@ class Entry:
 
 
 def find_lists(source: Path) -> list[Path]:
-    """Return the lists in a folder: ``dataset.json``, else ``pairs.csv``, else every data list that MONAI reads."""
+    """Return the lists in a folder, or in each of its folders: ``dataset.json``, else ``pairs.csv``, else MONAI's."""
+    if (own := _lists_in(source)) or not source.is_dir():
+        return own
+    inner = [_lists_in(folder)[:1] for folder in list_visible(source) if folder.is_dir()]
+    return [listing for one in inner for listing in one] if all(inner) else []
+
+
+def _lists_in(source: Path) -> list[Path]:
     for name in (DATASET, PAIRS):
         if os.path.lexists(source / name):
             return [source / name]
@@ -161,12 +171,24 @@ def stated_labels(source: Path) -> LabelMap | None:
     Raises:
         BadInput: they have another form than nnU-Net or the Decathlon documents.
     """
-    return _read_labels(source / DATASET, _stated(source).get("labels"))
+    return _agreed(source, "labels", lambda file, content: _read_labels(file, content.get("labels")))
 
 
 def stated_channels(source: Path) -> int | None:
     """Return the number of channels, likewise."""
-    return len(channel_names(source / DATASET, _stated(source))) or None
+    return _agreed(source, "channels", lambda file, content: len(channel_names(file, content)) or None)
+
+
+def _agreed(source: Path, what: str, read: Callable[[Path, Mapping[str, Any]], Stated | None]) -> Stated | None:
+    """Return what all lists in a folder state; `BadInput` if two differ."""
+    found = [(file, read(file, content)) for file, content in _stated(source)]
+    for file, stated in found:
+        if stated != found[0][1]:
+            raise BadInput(
+                f"{file}: states the {what} {stated}, but {found[0][0]} {found[0][1]}; give --{what}, or prepare each "
+                "folder apart"
+            )
+    return found[0][1] if found else None
 
 
 def listed_channels(source: Path, pairs: Path | None = None) -> tuple[str, ...] | None:
@@ -178,19 +200,19 @@ def listed_channels(source: Path, pairs: Path | None = None) -> tuple[str, ...] 
         return ()
     if not find_lists(source):
         return None
-    names = channel_names(source / DATASET, _stated(source))
-    return tuple(canonical(names[number]) for number in sorted(names))
+    each = [channel_names(file, content) for file, content in _stated(source)]
+    found = {tuple(canonical(names[number]) for number in sorted(names)) for names in each}
+    return found.pop() if len(found) == 1 else ()
 
 
-def _stated(source: Path) -> Mapping[str, Any]:
-    """Return the content of a ``dataset.json``; nothing if there is none, or it cannot be read: `read_list` says
-    why.
-    """
-    try:
-        content = _parsed(source / DATASET) if (source / DATASET).is_file() else None
-    except (OSError, ValueError, RecursionError):
-        content = None
-    return content if isinstance(content, dict) else {}
+def _stated(source: Path) -> list[tuple[Path, Mapping[str, Any]]]:
+    """Return the content of each ``dataset.json``, except those that cannot be read: `read_list` says why."""
+    found = []
+    for file in find_lists(source):
+        with suppress(OSError, ValueError, RecursionError):
+            if file.name == DATASET and isinstance(content := _parsed(file), dict):
+                found.append((file, content))
+    return found
 
 
 def _read_labels(file: Path, stated: object) -> LabelMap | None:
@@ -224,8 +246,12 @@ def _read_json(path: Path) -> RawSite:
         given = content.get("dataset")
         listed += [{"image": one["images"], "label": one["label"]} for one in given.values()] if given else []
         lists_files = bool(listed) or "channel_names" not in content
+        listed = [_with_plain_keys(one) if isinstance(one, dict) else one for one in listed]
         masked = [one for one in listed if (isinstance(one, dict) and "label" in one) or not isinstance(one, dict)]
-        entries = [Entry(_paths(one["image"]), _paths(one["label"]), _patient(one)) for one in masked]
+        entries = [
+            Entry(_paths(one["image"]), _paths(one["label"]), _patient(one), channels=one.get("channels", ()))
+            for one in masked
+        ]
         if lists_files and not entries:
             raise KeyError("training")
         without = [one for one in listed if one not in masked]
@@ -244,8 +270,19 @@ def _read_json(path: Path) -> RawSite:
         return read_nnunet(path, content, name)
     entries = [replace(one, images=_numbered(path, one.images)) for one in entries]
     left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
-    unread = _unread(path, (key for one in masked for key in one if key not in (*READ_KEYS, *PATIENT_KEYS)))
+    unread = _unread(path, (key for one in masked for key in one if key not in (*READ_KEYS, "channels", *PATIENT_KEYS)))
     return RawSite(name, _cases(path, path.parent, name, entries), left_out, unread)
+
+
+def _with_plain_keys(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an entry of a list with the keys image and label, also of one with a key for each channel and a mask."""
+    channels = [key for key in entry if canonical(key) in SYNONYMS]
+    masks = [key for key in entry if FILE_WORD["mask"].fullmatch(key)]
+    if "image" in entry or not channels or len(masks) > 1:
+        return entry
+    named = {"image": [entry[key] for key in channels], "channels": tuple(channels)}
+    rest = {key: value for key, value in entry.items() if key not in (*channels, *masks)}
+    return rest | named | ({"label": entry[masks[0]]} if masks else {})
 
 
 def _patient(entry: Mapping[str, Any]) -> str:
@@ -368,7 +405,10 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
         files, masks = [channel.path for channel in channels], [root / mask for mask in entry.masks]
         for path in (*files, *masks):
             if not _exists(path):
-                raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
+                raise BadInput(
+                    f"{listing}: names {path}, file not found; correct the list, move it to where its paths begin, or "
+                    "add the file"
+                )
             require_readable(path, f"{listing}: names ")
         case, within = name_and_suffix(files[0])[0], _within(root, entry.images[0])
         if entry.name:

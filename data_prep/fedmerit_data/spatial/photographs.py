@@ -18,7 +18,7 @@ from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape
-from fedmerit_data.spatial.stacks import PLAIN, TIFF
+from fedmerit_data.spatial.stacks import PLAIN, TIFF, count_from_black, picture_levels
 from fedmerit_data.spatial.volumes import ITK, report_damage
 
 CUP, RIM, BACKGROUND = 0, 128, 255
@@ -90,7 +90,7 @@ def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
     if (levels := _read_deep_tiff(path)) is None:
         with _opened(path, (*MODES, *DEEP)) as file:
             if file.mode in DEEP:
-                levels = np.array(file)[..., None]
+                levels = picture_levels(file)[..., None]
             elif _has_deep_colours(path, file.format):
                 levels = _read_deep_colours(path)
             else:
@@ -112,13 +112,13 @@ def _read_deep_tiff(path: Path) -> NDArray[Any] | None:
         with tifffile.TiffFile(path) as file:
             page = file.pages.first
             samples, kind = page.samplesperpixel, page.dtype
-            is_plain = len(file.pages) == 1 and page.compression in PLAIN and page.photometric in (1, 2)
+            is_plain = len(file.pages) == 1 and page.compression in PLAIN and page.photometric in (0, 1, 2)
             is_deep = kind is not None and kind.kind in "uif" and kind.itemsize > 1
             is_separate = page.planarconfig == SEPARATE and samples > 1
             if not (is_plain and is_deep) or (is_separate and samples > 3) or page.size > 4 * MAX_PIXELS:
                 return None
             _require_upright(path, page.tags.valueof(ExifTags.Base.Orientation))
-            pixels = page.asarray()
+            pixels = count_from_black(page.asarray(), page.photometric, page.bitspersample)
     except BadInput:
         raise
     except Exception:  # any error over a damaged file
@@ -194,7 +194,9 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
         with _opened(path, (*MODES, *DEEP)) as file:
             stored_as = "JPEG" if file.format == "MPO" else str(file.format)
             lossy = stored_as == "JPEG" or (stored_as == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path))
-            levels = _read_deep_colours(path) if _has_deep_colours(path, file.format) else np.array(file)
+            levels = _read_deep_colours(path) if _has_deep_colours(path, file.format) else picture_levels(file)
+            if file.mode == "1":  # its white is 1, or 255 if that is what labels name
+                levels = levels * np.uint8(255 if 255 in wanted and 1 not in wanted else 1)
             if file.mode in ("P", "PA"):
                 palette = np.zeros((256, 3), np.uint8)
                 stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))

@@ -10,6 +10,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
+from PIL.TiffImagePlugin import TiffImageFile
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
@@ -19,6 +20,8 @@ TIFF = (".tif", ".tiff")
 PLAIN = (1, 8, 32946, 32773)  # no compression, deflate and PackBits: what tifffile reads by itself
 MILLIMETRES = {"mm": 1.0, "millimeter": 1.0, "cm": 10.0, "m": 1000.0, "um": 0.001, "µm": 0.001, "\\u00B5m": 0.001}
 MILLIMETRES |= {"micron": 0.001, "microns": 0.001, "micrometer": 0.001, "nm": 1e-6}
+CHANNEL = "C"  # tifffile's letter of this axis
+PHOTOMETRIC, MIN_IS_WHITE = 262, 0  # a tag of TIFF, and its value if 0 is white
 Steps = tuple[float, float, float]  # mm between slices, rows and columns
 
 
@@ -31,17 +34,37 @@ class StackHeader:
 
 def is_stack(path: Path) -> bool:
     """Return whether a TIFF file has several grey pictures of one size; False if it cannot be read."""
+    return bool(stack_shape(path))
+
+
+def stack_shape(path: Path) -> tuple[int, ...]:
+    """Return the shape of a stack: x, y, z and, if pictures are stated to be of several channels, their number.
+
+    Empty if it is no stack, or cannot be read.
+    """
     if path.suffix.lower() not in TIFF or not path.is_file():
-        return False
+        return ()
     try:
         with tifffile.TiffFile(path) as file:
-            return len(file.series) == 1 and len(file.series[0].shape) == 3 and "S" not in file.series[0].axes
+            (series,) = file.series
+            sides = dict(zip(series.axes, series.shape, strict=True))
+            is_stated = file.is_ome or len(sides) > 3  # ImageJ's slices without a statement are channels, too
     except Exception:  # any error over a damaged file; the reader of photographs says why
-        return False
+        return ()
+    channels = sides.pop(CHANNEL, 1) if is_stated else 1
+    slices = [side for axis, side in sides.items() if axis not in "YXS"]
+    if "S" in sides or len(slices) > 1 or (not slices and channels == 1):
+        return ()
+    return (sides["X"], sides["Y"], *(slices or [1]), *[channels] * (channels > 1))
 
 
-def read_stack(path: Path) -> Volume:
-    """Return the volume of a TIFF file, whose pictures are its slices, at no place.
+def count_from_black(levels: NDArray[Any], photometric: int | None, bits: int) -> NDArray[Any]:
+    """Return the levels of a picture as viewers show them; of one whose 0 is white (min-is-white) from black up."""
+    return (1 << bits) - 1 - levels if photometric == MIN_IS_WHITE and levels.dtype.kind == "u" else levels
+
+
+def read_stack(path: Path, channel: int | None = None) -> Volume:
+    """Return the volume of a TIFF file, whose pictures are its slices, at no place; of several channels one, from 0.
 
     Spacing is what ImageJ wrote with a unit, OME's physical size, or a ``NAME.json`` beside it with
     ``{"spacing": [slices, rows, columns]}`` in mm, as nnU-Net has it. TIFF's own resolution states no distance of
@@ -53,14 +76,21 @@ def read_stack(path: Path) -> Volume:
     with report_damage(path, "TIFF stack"):
         with tifffile.TiffFile(path) as file:
             series, page = file.series[0], file.pages[0]
-            if "S" in series.axes or len(file.series) != 1:
+            if not (shape := stack_shape(path)):
                 raise BadInput(f"{path}: holds several pictures of different kinds, or in colours; expected one volume")
-            require_sane(path, series.shape[::-1], path.stat().st_size)
+            if len(shape) == 4 and channel is None:
+                raise BadInput(f"{path}: has {shape[3]} channels; expected one: name it by --channel, counted from 0")
+            require_sane(path, shape[:3], path.stat().st_size)
             if series.dtype is None or series.dtype.kind not in "buif":
                 raise BadInput(f"{path}: has pixels of type {series.dtype}; expected one real number each")
             stated = _read_json(path) or _read_ome(file.ome_metadata)
             steps = stated or _read_imagej(file.imagej_metadata or {}, getattr(page, "resolution", (0, 0)))
-            voxels = series.asarray() if page.compression in PLAIN else _read_pictures(path)
+            if page.compression in PLAIN:
+                stored = count_from_black(series.asarray(), page.photometric, page.bitspersample)
+            else:
+                stored = _read_pictures(path).reshape(series.shape)
+            by_channel = np.moveaxis(stored, series.axes.index(CHANNEL), 0) if len(shape) == 4 else stored[None]
+            voxels = by_channel[channel or 0].reshape(shape[2::-1])
         depth, down, along = steps or (1.0, 1.0, 1.0)
         affine = np.diag([along, down, depth, 1])
         volume = place_volume(path, np.asarray(voxels).T, affine, is_located=False, header=StackHeader(steps))
@@ -70,7 +100,14 @@ def read_stack(path: Path) -> Volume:
 def _read_pictures(path: Path) -> NDArray[Any]:
     """Return (slices, height, width) by Pillow, which knows more ways to compress."""
     with Image.open(path, formats=["TIFF"]) as pictures:
-        return np.stack([np.array(picture) for picture in ImageSequence.Iterator(pictures)])
+        return np.stack([picture_levels(picture) for picture in ImageSequence.Iterator(pictures)])
+
+
+def picture_levels(picture: Image.Image) -> NDArray[Any]:
+    """Return the levels of a picture by Pillow, which turns those of 8 bits whose 0 is white, but not deeper ones."""
+    levels = np.array(picture)
+    is_deep = isinstance(picture, TiffImageFile) and levels.dtype == np.uint16
+    return count_from_black(levels, picture.tag_v2.get(PHOTOMETRIC), 16) if is_deep else levels  # type: ignore[attr-defined]
 
 
 def _read_json(path: Path) -> Steps | None:

@@ -47,6 +47,48 @@ def test_every_format_is_read(tmp_path, suffix):
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
 
 
+@pytest.mark.parametrize("compression", [None, "tiff_lzw"])
+@pytest.mark.parametrize("is_stack", [False, True])
+def test_tiff_levels_whose_zero_is_white_count_from_black(tmp_path, compression, is_stack):
+    levels = np.random.default_rng(0).integers(0, 2**16, (3, 20, 24) if is_stack else (1, 20, 24), dtype=np.uint16)
+    pictures = [Image.fromarray(2**16 - 1 - one) for one in levels]
+    kept = {"compression": compression} if compression else {}
+    pictures[0].save(tmp_path / "a.tif", save_all=True, append_images=pictures[1:], tiffinfo={262: 0}, **kept)
+    with Image.open(tmp_path / "a.tif") as stored:
+        assert stored.tag_v2[262] == 0
+    np.testing.assert_array_equal(read_image(tmp_path / "a.tif", 1).decoded.image[:, 0], levels)
+
+
+def test_mask_of_each_time_or_channel_is_read(tmp_path):
+    other = np.roll(box(), 2, axis=0)
+    for name, masks in {"equal": (box(), box()), "moving": (box(), other)}.items():
+        save_nifti(tmp_path / name / "images" / "p.nii.gz", np.stack([volume(1), volume(2)], axis=-1))
+        save_nifti(tmp_path / name / "masks" / "p.nii.gz", np.stack(masks, axis=-1))
+    organ = {"organ": (1,)}
+    (case,) = generic.find_sites(tmp_path / "equal")[0].cases
+    assert generic.decode(case, organ, 2).label.sum() == box().sum()
+    (case,) = generic.find_sites(tmp_path / "moving")[0].cases
+    decoded = generic.decode(case, organ, 1, replace(generic.Allowed(), channel=1))
+    np.testing.assert_array_equal(decoded.label[:, 0], other.transpose(2, 1, 0))
+    with pytest.raises(BadInput, match="has the values 2, which no label has"):
+        generic.decode(case, organ, 2)
+
+
+@pytest.mark.parametrize(("labels", "are_known"), [((1,), True), ((255,), True), ((), True), ((2,), False)])
+def test_white_of_a_mask_of_one_bit_is_what_labels_name(tmp_path, labels, are_known):
+    marked = np.zeros((20, 24), bool)
+    marked[4:9, 5:12] = True
+    save_png(tmp_path / "images" / "p.png", np.full((20, 24, 3), 9, np.uint8))
+    (tmp_path / "masks").mkdir()
+    Image.fromarray(marked).save(tmp_path / "masks" / "p.png")
+    (case,) = generic.find_sites(tmp_path)[0].cases
+    if are_known:
+        assert generic.decode(case, {"organ": labels}, 3).label.sum() == marked.sum()
+    else:
+        with pytest.raises(BadInput, match="has the values 1, which no label has"):
+            generic.decode(case, {"organ": labels}, 3)
+
+
 def test_folders_of_dicom_slices_are_prepared(tmp_path):
     """In site folders, and by a table that names them; each slice is one of the files that were used."""
     for number in range(4):

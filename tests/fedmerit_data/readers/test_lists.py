@@ -284,6 +284,28 @@ def test_what_is_wrong_with_them_is_said(name, tmp_path):
         decode_all(tmp_path, options)
 
 
+def test_folders_with_a_dataset_json_each_state_labels_and_channels(tmp_path):
+    for hospital in ("A", "B"):
+        nnunet_v2(tmp_path / hospital)
+    asked = Preparation("generic", source=tmp_path)
+    one = Preparation("generic", source=tmp_path / "A")
+    assert (asked.labels, asked.channels) == (one.labels, one.channels)
+    edit(tmp_path / "B", labels={"background": 0, "other": 1})
+    with pytest.raises(BadInput, match=r"B/dataset.json: states the labels .*; give --labels, or prepare each folder"):
+        Preparation("generic", source=tmp_path)
+
+
+def test_entries_with_a_key_for_each_channel_are_read(tmp_path):
+    for number in range(3):
+        for name in ("t1", "t2", "seg"):
+            save_nifti(tmp_path / f"p{number}_{name}.nii.gz", box() if name == "seg" else volume(number))
+    entries = [{name: f"p{number}_{name}.nii.gz" for name in ("t2", "t1", "seg")} for number in range(3)]
+    write_json(tmp_path / "site-1.json", {"training": entries[:2], "validation": entries[2:]})
+    (site,) = generic.generic_kind(channels=2).find_sites(tmp_path)
+    assert {case.channel_names for case in site.cases} == {("t2", "t1")}
+    assert [case.label.name for case in site.cases] == [f"p{number}_seg.nii.gz" for number in range(3)]
+
+
 def test_masks_on_another_grid_and_voxels_without_a_value(tmp_path):
     """Refused as such; with the options read, and said so."""
     image, coarse = volume(0).astype(np.float32), AXIAL @ np.diag([2.0, 2.0, 1.0, 1.0])

@@ -214,6 +214,42 @@ def tiff_of(kind, **stored):
     return write
 
 
+def zero_is_white(shape):
+    """A TIFF file of 16 bits whose 0 is white: a picture, or a stack."""
+
+    def write(root, name, seed):
+        path = root / "A" / "images" / f"{name}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = (scan(seed).T if len(shape) == 3 else picture(seed, 60_000)).astype(np.uint16)
+        tifffile.imwrite(path, 2**16 - 1 - pixels, photometric="miniswhite")
+        (root / "A" / "masks").mkdir(parents=True, exist_ok=True)
+        marked = organ().T if len(shape) == 3 else organ()[..., 1].T
+        tifffile.imwrite(root / "A" / "masks" / f"{name}.tif", marked, photometric="minisblack")
+        return np.atleast_3d(2**16 - 1 - tifffile.imread(path)).reshape(-1, 1, SIDE, SIDE)
+
+    return write
+
+
+def tiff_of_channels(axes):
+    """An OME-TIFF of two channels, of one picture or several slices."""
+
+    def write(root, name, seed):
+        path = root / "A" / "images" / f"{name}.ome.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        channels = [scan([seed, number]).T for number in range(2)]
+        pixels = np.stack(channels, axis=axes.index("C")) if "Z" in axes else np.stack([one[1] for one in channels])
+        tifffile.imwrite(path, pixels, photometric="minisblack", metadata={"axes": axes})
+        (root / "A" / "masks").mkdir(parents=True, exist_ok=True)
+        if "Z" in axes:
+            tifffile.imwrite(root / "A" / "masks" / f"{name}.tif", organ().T, photometric="minisblack")
+        else:
+            save_png(root / "A" / "masks" / f"{name}.png", organ()[..., 1].T)
+        seen = np.moveaxis(tifffile.imread(path), axes.index("C"), 0)
+        return np.moveaxis(seen.reshape(2, -1, SIDE, SIDE), 0, 1)
+
+    return write
+
+
 def raw_png(kind, interlaced=False, colours=0, depth=16):
     """A PNG file made of its chunks, for what other writers do not write."""
 
@@ -475,6 +511,11 @@ FORMS = {
     "pair in capitals": Form(pair_in_capitals),
     "tiff of planes of 16 bits": Form(tiff_of(np.float32, photometric="rgb", planarconfig="separate"), 3),
     "tiff of 64 bits": Form(tiff_of(np.float64)),
+    "tiff picture whose 0 is white": Form(zero_is_white((SIDE, SIDE))),
+    "tiff stack whose 0 is white": Form(zero_is_white((SIDE, SIDE, SLICES))),
+    "tiff picture of two channels": Form(tiff_of_channels("CYX"), 2),
+    "tiff stack of two channels": Form(tiff_of_channels("ZCYX"), 2),
+    "tiff stacks of two channels": Form(tiff_of_channels("CZYX"), 2),
     "tiff of 1 bit": Form(black_and_white, 1, WHITE),
     "grey png of 16 bits with alpha": Form(raw_png(4), 1, WHITE),
     "interlaced grey png of 16 bits with alpha": Form(raw_png(4, interlaced=True), 1, WHITE),
