@@ -100,6 +100,7 @@ class Images:
         if not masks:
             return
         used = frozenset().union(*self.groups)
+        in_folder = max(Counter((mask.item.path.parent, _number(*mask.core)) for mask in masks).values())
         free = [image for images in self.by["folders"].values() for image in images if id(image) not in used]
         for of_mask, of_image, name in _ways({without_zeros(mask.path) for mask in masks}):
             there: dict[object, list[Placed]] = defaultdict(list)
@@ -108,8 +109,10 @@ class Images:
             wanted = Counter(map(of_mask, masks))
             found = [there[key] for key in wanted if key is not None]
             are_different = all(len({without_zeros(image.path) for image in images}) == len(images) for images in found)
+            is_each = len(found) == len(masks) or (name is not None and in_folder == 1 and of_mask is _role_and_number)
             if (
-                len(found) == len(masks)
+                is_each
+                and len(found) == len(wanted)
                 and all(found)
                 and (are_different if name is None else {1} == {*map(len, found)})
             ):
@@ -126,7 +129,8 @@ Key = Callable[[Placed], object]
 def _ways(paths: Collection[Words]) -> Iterator[tuple[Key, Key, Callable[[Placed], str] | None]]:
     """Yield what to compare of masks and of images, and the name of the image, None: of its file; the most exact first.
 
-    The names except for zeros, of ``paths`` of masks: p1 and p01, p01_t1; the numbers of both names: label1 and img001;
+    The names except for zeros, of ``paths`` of masks: p1 and p01, p01_t1; the numbers of both names: label1 and img001,
+    also of several folders of masks, such as lung_mask and infection_mask;
     the number of the mask and of the patient or of a folder: label0001 and PANCREAS_0001.
     """
 
@@ -142,10 +146,17 @@ def _ways(paths: Collection[Words]) -> Iterator[tuple[Key, Key, Callable[[Placed
 
     yield lambda mask: without_zeros(mask.path), begins, None
     yield in_folder, in_folder, lambda image: image.stem
+    yield _role_and_number, _role_and_number, lambda image: image.stem
     names: list[Callable[[Placed], str]] = [lambda image: image.item.head.patient if image.item.head else ""]
     names += [partial(_folder, depth) for depth in range(MOST_FOLDERS)]
     for name in names:
         yield number, lambda image, name=name: _number(name(image)), name  # type: ignore[misc]
+
+
+def _role_and_number(one: Placed) -> object:
+    """Return the number of a file in a folder of masks or images, with the folder that this one is in."""
+    number = _number(*one.core)
+    return (one.item.path.parent.parent, number) if number and one.above is not None else None
 
 
 def _same_words(mask: Placed, image: Placed) -> str:
@@ -204,6 +215,7 @@ def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
     found = found or _longest(mask.name, images.by["name"])
     common = max((len(_common(mask.folders, image.folders)) for image in found), default=0)
     near = [image for image in found if len(_common(mask.folders, image.folders)) == common]
+    near = [image for image in near if image.above is not None] or near  # in a folder that is called that of images
     channels = {canonical(image.folders[-1]) for image in near if image.folders}
     is_each = len(channels) == len(near) and channels <= SYNONYMS.keys()  # T1/p1, T2/p1 and masks/p1
     return near if is_each or len({image.folders for image in near}) == 1 else []
@@ -460,6 +472,9 @@ def _find_patients(groups: Sequence[Group]) -> None:
     """Set the folders of the site, and the patient by folders."""
     by_folder: dict[Words, set[int]] = defaultdict(set)
     begins: dict[Words, list[bool]] = defaultdict(list)  # whether names in a folder begin with its own
+    channels: dict[Words, set[str]] = defaultdict(set)  # what images in a folder are called
+    for group in groups:
+        channels[group.own_folders] |= {canonical(image.stem) for image in group.images}
     ids = [group.head.patient if group.head else "" for group in groups]
     known = {name: place for place, name in enumerate(sorted(set(ids)))} if len(set(ids) - {""}) > 1 else {}
     for place, (group, patient) in enumerate(zip(groups, ids, strict=True)):
@@ -486,7 +501,8 @@ def _find_patients(groups: Sequence[Group]) -> None:
             group.site = folders if at is None else folders[:at]
         else:
             if at is None and folders:
-                at = _visit_or_patient(folders, several)
+                is_one = channels[folders] <= SYNONYMS.keys() and is_a("numbered", folders[-1])  # 020/t2, 020/adc
+                at = len(folders) - 1 if is_one else _visit_or_patient(folders, several)
             group.site = folders if at is None else folders[:at]
         if at and is_a("visit", folders[at]) and len(group.site) == at:  # anna/baseline, anna/followup
             at -= 1

@@ -207,7 +207,7 @@ def listed_channels(source: Path, pairs: Path | None = None) -> tuple[str, ...] 
 
 def _stated(source: Path) -> list[tuple[Path, Mapping[str, Any]]]:
     """Return the content of each ``dataset.json``, except those that cannot be read: `read_list` says why."""
-    found = []
+    found = list[tuple[Path, Mapping[str, Any]]]()
     for file in find_lists(source):
         with suppress(OSError, ValueError, RecursionError):
             if file.name == DATASET and isinstance(content := _parsed(file), dict):

@@ -124,12 +124,11 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
 
 
 def _of_channel(images: Sequence[Placed], names: Names) -> list[Placed]:
-    """Return the images that may be the only channel of a model: those called so, and those that state no channel."""
+    """Return the images that are called as the only channel of a model; all if none states a channel."""
     stated = [_channel_name(one, names)[0] for one in images]
     if not {"", *names} & set(stated):
         _by_channel(images, names)  # says what is there
-    others = () if not {*names} & set(stated) else {*stated} - {"", *names}
-    return [one for one, name in zip(images, stated, strict=True) if name not in others]
+    return [one for one, name in zip(images, stated, strict=True) if name in names] or [*images]
 
 
 def _require_one_series_a_study(folder: Path, images: Sequence[Placed], inventory: Inventory) -> None:

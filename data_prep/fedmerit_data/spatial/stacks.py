@@ -75,7 +75,7 @@ def read_stack(path: Path, channel: int | None = None) -> Volume:
     """
     with report_damage(path, "TIFF stack"):
         with tifffile.TiffFile(path) as file:
-            series, page = file.series[0], file.pages[0]
+            series, page = file.series[0], file.pages.first
             if not (shape := stack_shape(path)):
                 raise BadInput(f"{path}: holds several pictures of different kinds, or in colours; expected one volume")
             if len(shape) == 4 and channel is None:

@@ -173,6 +173,41 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
     assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
 
 
+def test_several_folders_of_masks_are_paired_by_number(tmp_path):
+    for number in (1, 2, 3):
+        save_nifti(tmp_path / "ct_scans" / f"cases_org_{number:03d}.nii.gz", volume(number))
+        for name in ("lung_mask", "infection_mask"):
+            save_nifti(tmp_path / name / f"cases_{number:03d}.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path, labels={"lung": ("lung_mask",)})
+    assert [(case.image.name, case.label.parent.name) for case in site.cases] == [
+        (f"cases_org_{number:03d}.nii.gz", "lung_mask") for number in (1, 2, 3)
+    ]
+    save_nifti(tmp_path / "infection_mask" / "old_cases_001.nii.gz", box())  # two of one number
+    with pytest.raises(BadInput, match="its image is missing"):
+        generic.find_sites(tmp_path, labels={"lung": ("lung_mask",)})
+
+
+def test_images_are_looked_for_in_the_folder_of_images_first(tmp_path):
+    for number in range(3):
+        for name in ("images", "vessel-segmentations", "arteries"):
+            save_nifti(tmp_path / name / f"{number}.nii.gz", box())
+    with pytest.raises(BadInput, match=r"arteries/0.nii.gz: its mask is missing"):
+        generic.find_sites(tmp_path)
+    shutil.rmtree(tmp_path / "arteries")
+    (site,) = generic.find_sites(tmp_path)
+    assert {case.image.parent.name for case in site.cases} == {"images"}
+
+
+def test_folders_of_cases_called_as_channels_are_patients(tmp_path):
+    for patient in ("020", "021", "022"):
+        for name in ("t2", "adc", "t2_mask", "adc_mask"):
+            save_nifti(tmp_path / "H" / patient / f"{name}.nii.gz", box())
+    (site,) = generic.find_sites(tmp_path)
+    assert {(case.name, case.patient) for case in site.cases} == {
+        (f"{patient}-{name}", f"{site.name}-{patient}") for patient in ("020", "021", "022") for name in ("t2", "adc")
+    }
+
+
 def test_organs_are_named_by_the_ends_of_names_of_masks(tmp_path):
     for number in (1, 2):
         for name in ("IMG_CT", "OAR_Parotid_L_seg", "OAR_Parotid_R_seg"):
@@ -407,8 +442,11 @@ def test_find_images_of_a_model_with_one_named_channel_gives_no_other_channel(tm
     assert [image.name for image in find_images([tmp_path / "P1"], 1, None, ("t2",))] == ["P1"]
     with pytest.raises(BadInput, match="has no channel adc, but t1, flair, t2"):
         find_images([tmp_path / "P1"], 1, None, ("adc",))
-    save_nifti(tmp_path / "P1" / "scan.nii.gz", volume(0))  # states no channel
-    assert len(find_images([tmp_path / "P1"], 1, None, ("t2",))) == 2
+    save_nifti(tmp_path / "P1" / "CTres.nii.gz", volume(0))  # states no channel that is known
+    assert [image.name for image in find_images([tmp_path / "P1"], 1, None, ("t2",))] == ["P1"]
+    save_nifti(tmp_path / "P3" / "scan.nii.gz", volume(0))
+    save_nifti(tmp_path / "P3" / "other.nii.gz", volume(0))
+    assert [image.name for image in find_images([tmp_path / "P3"], 1, None, ("t2",))] == ["other", "scan"]
 
 
 CHANNELS = {  # files of one patient; names of channels
