@@ -223,9 +223,16 @@ class LocalOnlyValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) Dice, fractions."""
         game = run.games(self.observes)[-1]
-        dice = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        dice = local_only_dice(game, run.sites)
         reached = mean_over_testers(dice, self.voice, own_patient_mask(game, run.sites))
         return reached / run.holders[:, None] if self.copies == "share" else reached
+
+
+def local_only_dice(game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """Return (n, n, D) Dice of the local-only model of row at column; 0 of a site that was absent, as it has none."""
+    is_tested = np.isfinite(np.stack([*game.utilities.values()])).any(axis=0)
+    absent = np.where(is_tested, 0.0, np.nan)
+    return np.stack([game.utilities.get(frozenset([site]), absent) for site in sites])
 
 
 @dataclass(frozen=True)
@@ -275,7 +282,7 @@ class CoverageValues(Estimator):
     def values(self, run: ObservedRun) -> FloatArray:
         """Return (n, D) points of Dice, fractions."""
         game = run.games(self.observes)[-1]
-        dice = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        dice = local_only_dice(game, run.sites)
         return mean_over_testers(coverage_matrix(dice, self.kind), self.voice, own_patient_mask(game, run.sites))
 
 

@@ -15,6 +15,7 @@ from fedmerit_evaluation.valuation.estimators import (
     MultiRoundValues,
     benefit_matrix,
     efficiency_gap,
+    local_only_dice,
     shapley_matrix,
 )
 from fedmerit_evaluation.valuation.observed_run import RoundGame
@@ -184,3 +185,13 @@ def test_who_gains_goes_by_the_rounds_in_which_a_site_said_something(rounds):
     expected = first + np.where(np.array(SITES) == "B", 0.0, second)
     np.testing.assert_allclose(found, expected)
     np.testing.assert_allclose(benefit_matrix(run_of(*rounds[:2])), first + second)
+
+
+def test_site_that_was_absent_when_local_models_were_rated_has_a_dice_of_zero():
+    """A site cannot keep a payment from being computed by missing that round."""
+    rated = round_of(
+        {frozenset(): [0.1, 0.2, np.nan], frozenset("A"): [0.5, 0.6, np.nan], frozenset("B"): [0.7, 0.4, np.nan]}
+    )
+    np.testing.assert_array_equal(
+        local_only_dice(rated, ["A", "B", "C"])[:, :, 0], [[0.5, 0.6, np.nan], [0.7, 0.4, np.nan], [0.0, 0.0, np.nan]]
+    )
