@@ -23,7 +23,10 @@ TAKE = "take the file from somebody who got it when the run ended"
 OF_SERVER: Mapping[str, str] = {
     "round number": "{where}: is of round {found}, expected {expected}",
     "number of rounds": "{where}: is of round {round} of {found}, expected more rounds than that",
-    "malformed record": "{where}: not the record of a round: {found}; get the file again from whom it belongs to",
+    "malformed record": (
+        "{where}: not the record of a round: {found}; get the file again from whom it belongs to, or verify with the "
+        "FedMerit of the run"
+    ),
     "stranger": "{where}: {quantity} names {site}; expected no other sites than {expected}, who took part",
     "model swapped": (
         "{where}: {site} began round {round} with model {found}, expected {expected}, {because}: a model was swapped"
@@ -86,6 +89,10 @@ OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     ),
     "rated models": (
         "{where}: {site} rated other models in round {round} than {log}, has: the server sends all raters the same"
+    ),
+    "values left out": (
+        "{where}: {site} rated {quantity} in round {round}, by {log}, and the ledger has that this counted; neither "
+        "this file nor the ratings in the ledger have it"
     ),
     "values": ("{where}: values of {quantity} by {site} in round {round}: Dice {found}; {log} has no such answer"),
     "projected step": (

@@ -98,8 +98,6 @@ def compare_kept_updates(
 class KeptReplay(Replay):
     """A replay of a run on the updates that its sites sent: the guard measures them, and models are models."""
 
-    unknown_quantities = ()
-
     def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], run: Path):
         self.kept: KeptRound | None = None
         self.plan = read_plan(run)
@@ -236,36 +234,24 @@ class _Comparison:
             yield make_finding("kept", file, site=join_names(absent), round=record.round, **values)
 
     def _compare_inputs(self, sites: Sequence[str]) -> None:
-        recorded, measured = (
-            RoundInputs.from_record(self.record.inputs, sites, self.record.participants),
-            self.replay.measured,
-        )
-        assert measured is not None
-        lengths = norms(measured.reports.products) if measured.reports.products is not None else torch.zeros(len(sites))
+        recorded = RoundInputs.from_record(self.record.inputs, sites, self.record.participants)
+        assert self.replay.measured
+        ours, again = _products(recorded), _products(self.replay.measured)
+        if ours.keys() != again.keys():
+            raise ValueError(f"round {self.record.round}: ledger and updates have other inner products")
+        lengths = norms(again["inner product of updates"]) if again else torch.zeros(len(sites))
         scale = torch.outer(lengths, lengths)
-        pairs = [
-            ("inner product of updates", recorded.reports.products, measured.reports.products, GRAM_ROUNDING * scale)
-        ]
-        if recorded.measured is not None and measured.measured is not None:
-            ours, again = recorded.measured, measured.measured
-            pairs.append(
-                ("score", ours.scores, again.scores, SCORE_ROUNDING * (1 + again.scores.nan_to_num(0.0).abs()))
-            )
-            pairs.append(("inner product of rests", ours.rests, again.rests, REST_ROUNDING * scale))
-        parts = (
-            [] if recorded.parts is None or measured.parts is None else zip(recorded.parts, measured.parts, strict=True)
-        )
-        pairs += [("inner product of parts", ours, again, REST_ROUNDING * scale) for ours, again in parts]
-        for quantity, found, expected, tolerance in pairs:
-            if found is None and expected is None:
-                continue
-            if found is None or expected is None:
-                raise ValueError(f"round {self.record.round}: {quantity}: only ledger or updates have it")
-            differs = (found.nan_to_num(0.0) - expected.nan_to_num(0.0)).abs() > tolerance
+        for quantity, expected in again.items():
+            tolerance = REST_ROUNDING * scale
+            if quantity == "inner product of updates":
+                tolerance = GRAM_ROUNDING * scale
+            elif quantity == "score":
+                tolerance = SCORE_ROUNDING * (1 + expected.nan_to_num(0.0).abs())
+            differs = (ours[quantity].nan_to_num(0.0) - expected.nan_to_num(0.0)).abs() > tolerance
             for row, column in differs.triu().nonzero().tolist():
                 names = [sites[place] for place in dict.fromkeys((row, column))]
                 place = {"site": join_names(names), "round": self.record.round, "quantity": quantity}
-                values = {"found": float(found[row, column]), "expected": float(expected[row, column])}
+                values = {"found": float(ours[quantity][row, column]), "expected": float(expected[row, column])}
                 self.report(make_finding("measured otherwise", self._where, **place, **values))
 
     def _compare_rated(self, what: str, candidates: Candidates, scale: float) -> None:
@@ -336,6 +322,21 @@ class _Comparison:
         if list(rows) != texts or [*rows.values()] not in [entry.scores for entry in asked]:
             place = {"site": log.site, "round": self.record.round, "quantity": observer}
             self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows), log=log.path))
+
+
+def _products(inputs: RoundInputs) -> dict[str, Tensor]:
+    """Return (n, n) inner products and scores by name, those that there are."""
+    measured = inputs.measured
+    found = {
+        "inner product of updates": inputs.reports.products,
+        "score": measured and measured.scores,
+        "inner product of rests": measured and measured.rests,
+    }
+    found |= {
+        f"inner product of part {number}": part
+        for number, part in enumerate(() if inputs.parts is None else inputs.parts)
+    }
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _are_close(first: Tensor, second: Tensor, scale: float) -> bool:

@@ -4,9 +4,8 @@ No outcome is taken from the ledger: all rounds follow from round 0. Each site's
 with 1 in the site's place, so a model shows which sum of updates was added to it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +26,8 @@ from fedmerit.schema.run_info import RunInfo
 from fedmerit.server.membership import grow_all
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
+
+OF_VECTORS = ("reward_distance", "model_distance", "output_distance")  # quantities of models, in float32
 
 
 def certified_organisation(enrolment: EnrolmentRecord, site: str) -> str:
@@ -78,8 +79,6 @@ class Replay:
         strict: whether ratings have to be by all that were asked, of as many models as there are, and only by these
             sites; else others are left out, and a rater's results of its models are taken in turn.
     """
-
-    unknown_quantities: ClassVar[Collection[str]] = ("reward_distance", "model_distance", "output_distance")
 
     def __init__(self, info: RunInfo, records: Sequence[RoundRecord], sites: Sequence[str], strict: bool = True):
         plan, joined = info["plan"], {site for record in records for site in record.joined}
@@ -201,8 +200,7 @@ class Replay:
         left = self.withheld & ~admission.withheld  # they come from their own model to that of all
         self.models, self.withheld = outcome.models, admission.withheld
         self._leave_one_out(inputs, admission, given, received, record)
-        quantities = {name: one for name, one in outcome.quantities.items() if name not in self.unknown_quantities}
-        quantities |= self._conclude(admission, outcome)
+        quantities = self._conclude(admission, outcome)
         steps = None
         if self.method.sums_updates and self.sees_updates:
             steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
@@ -235,8 +233,8 @@ class Replay:
         """Take note of a round before the guard divides what the method has ``given``; unit vectors show nothing."""
 
     def _conclude(self, admission: Admission, outcome: Outcome) -> Mapping[str, Tensor]:
-        """Take note of a round at its end; return what it shows of the updates themselves: unit vectors nothing."""
-        return {}
+        """Take note of a round at its end; return the quantities of results.csv that unit vectors show."""
+        return {name: one for name, one in outcome.quantities.items() if name not in OF_VECTORS}
 
     def _enrol(self, enrolments: Mapping[str, EnrolmentRecord]) -> None:
         self.enrolled |= enrolments

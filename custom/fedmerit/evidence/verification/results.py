@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedmerit.evidence.closing_record import CROSS_SITE, OBSERVED
+from fedmerit.evidence.ledger import texts_digest
 from fedmerit.evidence.verification.chains import SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, make_finding, stop
 from fedmerit.evidence.verification.replay import PlayedRound
 from fedmerit.files import read_json
 from fedmerit.guard.enrolment import may_train_on
-from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, RoundRecord
+from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, LogEntry, RoundRecord
 from fedmerit.schema.results import (
     EXPECTED,
     FINAL_CANDIDATES,
@@ -441,35 +443,49 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     return {digests[sites.index(log.site)] for digests in answers}
 
 
-def compare_values(run: Path, logs: Sequence[SiteLog], rounds: int, report: Report = stop) -> None:
+def compare_values(run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop) -> None:
     """Require that values.csv has of each site with a log what the site answered of models in that round.
 
     Args:
         run: the run folder.
+        records: the ledger.
         logs: those of sites that were given.
-        rounds: of the ledger.
 
     Raises:
-        Contradiction: the Dice of its models are those of no answer, or rows are of another round or quantity.
+        Contradiction: the Dice of its models are those of no answer, rows are of another round or quantity, or an
+            answer that counted is neither there nor among the ratings of the ledger.
     """
-    path = run / OBSERVED
-    if not path.exists():
-        return
+    path, rounds = run / OBSERVED, len(records)
+    values = digest_values(_read_values(path, run, rounds, report)) if path.exists() else {}
+    answers: dict[tuple[str, int], list[LogEntry]] = {}
+    for log in logs:
+        for _, entry in log.lines(EVALUATE):
+            answers.setdefault((log.site, entry.round), []).append(entry)
+    paths, shown = {log.site: log.path for log in logs}, dict[tuple[str, int], list[Sequence[str]]]()
+    for (site, round, observer), of_models in values.items():
+        shown.setdefault((site, round), []).append(digests := [*of_models.values()])
+        if site in paths and digests not in [entry.scores for entry in answers.get((site, round), ())]:
+            place = {"site": site, "round": round, "quantity": observer}
+            report(make_finding("values", path, **place, found=f"of {len(digests)} models", log=paths[site]))
+    for record, site in product(records, paths):
+        rated = [of_sites[site].dice for of_sites in record.inputs.ratings.values() if site in of_sites]
+        for entry in answers.get((site, record.round), ()):
+            counted = texts_digest(entry.overlaps or ()) in record.evaluated.get(site, ())
+            used = entry.rating is None or entry.rating.dice in rated or not any(entry.rating.cases)
+            if counted and not used and entry.scores not in shown.get((site, record.round), ()):
+                place = {"site": site, "round": record.round, "quantity": "models"}
+                report(make_finding("values left out", path, **place, log=paths[site]))
+
+
+def _read_values(path: Path, run: Path, rounds: int, report: Report) -> pd.DataFrame:
+    """Return the rows of values.csv, of which each is there once, of this run, and of a kind that a round writes."""
     rows = read_rows(path)
     require_each_once(rows, KEY, path)
     require_same_run(ResultsTable(path, rows, {}), run, report)
     is_known = rows["quantity"].isin(["dice", "seconds"]) & rows["round"].between(0, rounds - 1)
     for round, site, quantity in rows.loc[~is_known, ["round", "site", "quantity"]].itertuples(index=False):
         report(make_finding("unknown row", path, site=site, round=round, quantity=quantity, cell="", expected=rounds))
-    answers: dict[tuple[str, int], list[Sequence[str]]] = {}
-    for log in logs:
-        for _, entry in log.lines(EVALUATE):
-            answers.setdefault((log.site, entry.round), []).append(entry.scores)
-    paths = {log.site: log.path for log in logs}
-    for (site, round, observer), of_models in digest_values(rows).items():
-        if site in paths and [*of_models.values()] not in answers.get((site, round), []):
-            place = {"site": site, "round": round, "quantity": observer}
-            report(make_finding("values", path, **place, found=f"of {len(of_models)} models", log=paths[site]))
+    return rows
 
 
 def digest_values(rows: pd.DataFrame) -> dict[tuple[str, int, str], dict[str, str]]:

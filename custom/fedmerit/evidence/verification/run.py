@@ -196,9 +196,9 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
             measured = [*compare_kept_updates(run, records, sites, logs, report, unproven.append)]
             answered |= {*SHOWN} if measured else set()
     with faults.collect("unreadable file"):
-        compare_values(run, logs, len(records), report)
+        compare_values(run, records, logs, report)
         if table:
-            compare_quantities(table, measured or played, report)
+            compare_quantities(table, [*played, *measured], report)
             require_same_run(table, run, report)
         if closing and records:
             unproven += compare_models(run, records, logs, table.rows if table else None, report)

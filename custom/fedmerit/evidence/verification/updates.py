@@ -50,21 +50,12 @@ def find_discarded_updates(
     If the site signs its log this is a dispute, which is reported: of site and server, each signed the contrary. Also
     yielded are rounds without the site of which its log has no task: nothing shows that it was asked.
     """
+    without = [record for record in records if log.site not in (*record.participants, *record.updates)]
     trained = {entry.round for _, entry in log.lines(TRAIN)}
-    discarded = [
-        record
-        for record in records
-        if record.round in trained and log.site not in (*record.participants, *record.updates)
-    ]
+    discarded = [record for record in without if record.round in trained]
     yield from _list_discarded("update discarded", discarded, ledger, log, "an answer in that round", report)
     tasks = {entry.round for _, entry in log.lines()}
-    missing = [
-        record
-        for record in records
-        if record.round not in tasks and log.site not in (*record.participants, *record.updates)
-    ]
-    for reason, rounds in _by_reason(missing, log.site).items():
-        yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
+    yield from _list_absent([record for record in without if record.round not in tasks], log.site)
 
 
 def compare_ratings(
@@ -88,8 +79,7 @@ def compare_ratings(
             discarded.append(record)
     yield from _list_discarded("rating discarded", discarded, ledger, log, "its evaluations of that round", report)
     refused = [record for record in records if log.site in record.rejected and log.site in record.participants]
-    for reason, rounds in _by_reason([record for record in refused if record not in discarded], log.site).items():
-        yield make_finding("absence unproven", site=log.site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
+    yield from _list_absent([record for record in refused if record not in discarded], log.site)
 
 
 def compare_rated_models(records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop) -> None:
@@ -111,6 +101,11 @@ def compare_rated_models(records: Sequence[RoundRecord], logs: Sequence[SiteLog]
                 if models.isdisjoint(others):
                     place = {"site": log.site, "round": record.round, "log": other}
                     report(make_finding("rated models", where, **place))
+
+
+def _list_absent(records: Sequence[RoundRecord], site: str) -> Iterator[Finding]:
+    for reason, rounds in _by_reason(records, site).items():
+        yield make_finding("absence unproven", site=site, found=reason, rounds=join_rounds(rounds), numbers=rounds)
 
 
 def _by_reason(records: Sequence[RoundRecord], site: str) -> dict[str, list[int]]:

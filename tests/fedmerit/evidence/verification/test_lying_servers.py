@@ -13,6 +13,7 @@ from lying_servers import retell
 from signed_runs import KIT_SITES, closed_again, examined, kit_signer, log_of
 
 from fedmerit.evidence.signatures import CERTIFICATE
+from fedmerit.schema.configuration.requirements import UPDATES
 from fedmerit.schema.results import COLUMNS
 from fedmerit.site.enrolment import OPENING
 
@@ -146,6 +147,13 @@ def mean_of_cases(rows):
 def test_values_that_sites_did_not_answer_are_found(run, kits, change, kind):
     edit(run / "values.csv", change)
     assert kind in attributed(retell(run, kits), kits)
+
+
+@pytest.mark.parametrize("dropped", [{"site": "site2"}, {"round": "1"}])
+def test_answers_left_out_of_the_values_are_found_without_kept_updates(run, kits, dropped):
+    shutil.rmtree(run / UPDATES)
+    edit(run / "values.csv", lambda rows: [row for row in rows if not dropped.items() <= row.items()])
+    assert "values left out" in attributed(retell(run, kits), kits)
 
 
 def test_entry_of_a_log_that_is_none_convicts_its_site(run, kits):
