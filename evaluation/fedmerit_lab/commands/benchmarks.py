@@ -104,7 +104,7 @@ def speed(
 
     Interrupted, the same command resumes.
     """
-    from fedmerit_lab.benchmarks.speed import speed as measure
+    from fedmerit_lab.benchmarks.costs import speed as measure
 
     folder, settings = _sites(sites, out, size), asked.all_settings
     found = measure(out, folder, rounds, repetitions, _split(cases), settings, _on_case(repetitions))

@@ -15,7 +15,7 @@ from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.figures.pages import Drawing, SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.studies.execution import OnEnd, Workers
-from fedmerit_lab.papers import cgsv, cycle, fedave, fedce, fedsac
+from fedmerit_lab.papers import cgsv, cycle, fedave_fedsac, fedce
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Need, Study
@@ -23,8 +23,8 @@ from fedmerit_lab.papers.study import Need, Study
 PAPERS: Mapping[str, Paper] = {
     "fedce": fedce.PAPER,
     "cgsv": cgsv.PAPER,
-    "fedave": fedave.PAPER,
-    "fedsac": fedsac.PAPER,
+    "fedave": fedave_fedsac.FEDAVE,
+    "fedsac": fedave_fedsac.FEDSAC,
     "cycle": cycle.PAPER,
 }
 

@@ -24,14 +24,6 @@ from fedmerit_evaluation.studies.study import (
 # Folders in the making
 
 
-def fail_half_way(out):
-    with scratch(out) as new:
-        for name in ("whole", "half"):
-            (new / name).mkdir(parents=True)
-        (new / "whole").rename(out / "whole")
-        raise BadInput("of the second run")
-
-
 def test_scratch_deletes_leftovers(tmp_path):
     old = tmp_path / "out" / f".new.{os.getpid()}" / "old"
     old.mkdir(parents=True)

@@ -13,9 +13,7 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
 from fedmerit_lab.benchmarks import costs
-from fedmerit_lab.benchmarks import speed as speed_module
-from fedmerit_lab.benchmarks.costs import SETTINGS, Work, growth, memory, method_costs
-from fedmerit_lab.benchmarks.speed import CASES, speed
+from fedmerit_lab.benchmarks.costs import CASES, SETTINGS, Work, growth, memory, method_costs, speed
 
 LEAK = 0.05  # MB a round, at most
 
@@ -78,7 +76,7 @@ def commands(monkeypatch, tmp_path):
         names = [f"site{place:03d}" for place in range(number)]
         return make_sites(tmp_path / f"{size}px-{number}", names, size=size)
 
-    for module in (costs, speed_module):
+    for module in (costs, costs):
         monkeypatch.setattr(module, "measure", measure)
     monkeypatch.setattr(costs, "generated_sites", generated)
     return found

@@ -11,11 +11,12 @@ from run_factory import SITES
 
 from fedmerit.schema.results import read_results
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.papers import cgsv, fedave, fedce, fedsac
+from fedmerit_lab.papers import cgsv, fedce
 from fedmerit_lab.papers.artefact import KEEP_OWN
+from fedmerit_lab.papers.fedave_fedsac import FEDAVE, FEDSAC
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
 
-CGSV, FEDAVE, FEDCE, FEDSAC = (one.PAPER for one in (cgsv, fedave, fedce, fedsac))
+CGSV, FEDCE = cgsv.PAPER, fedce.PAPER
 
 # CGSV
 

@@ -9,8 +9,9 @@ from paper_runs import artefact_of
 from partition_results import study_of
 
 from fedmerit.errors import BadInput
-from fedmerit_lab.papers import cgsv, fedave
+from fedmerit_lab.papers import cgsv
 from fedmerit_lab.papers.artefact import Artefact, Made
+from fedmerit_lab.papers.fedave_fedsac import FEDAVE
 from fedmerit_lab.papers.partitioned_sites import (
     accuracies,
     agents,
@@ -35,7 +36,7 @@ def compared(labels, partitions=(POW,)):
 
 
 def test_correlations_are_means_over_seeds_with_the_papers_columns(study, make):
-    artefact = artefact_of(fedave.PAPER, "table2")
+    artefact = artefact_of(FEDAVE, "table2")
     cells = make(artefact).tables[0].frame.set_index("Method")
     results = study.results(artefact.needs[0]).rows
     rows = results[(results["split"] == "union") & (results["quantity"] == "dice")].astype({"method": str})
