@@ -19,7 +19,7 @@ from fedmerit_data.preparing.site_lists import find_sites, require_site_name, sp
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.generic import propose_pairs
 from fedmerit_data.readers.label_map import ANY
-from fedmerit_data.readers.lists import ROWS
+from fedmerit_data.readers.lists import ROWS, pair_rows
 from fedmerit_data.splits import Earlier
 from fedmerit_data.tables import write_csv
 
@@ -172,7 +172,12 @@ def write_pairs(asked: Preparation, file: Path) -> int:
         raise BadInput(f"kind {asked.kind}: has a fixed layout; a table of pairs belongs to kind {GENERIC}")
     if file.exists():
         raise BadInput(f"{file}: exists and is left unchanged; move it, or give it back with --pairs")
-    rows = propose_pairs(Path(asked.source), asked.site, asked.labels or ANY)
+    source = Path(asked.source)
+    try:
+        found = find_sites(asked, source)
+        rows = [row for site in found for case in site.cases for row in pair_rows(source, site.name, case)]
+    except BadInput:  # what is found without images, masks or channels that are missing
+        rows = propose_pairs(source, None if asked.site_lookup else asked.site, asked.labels or ANY)
     import pandas as pd  # takes a second to import
 
     write_csv(file, pd.DataFrame(rows, columns=list(ROWS)))

@@ -161,6 +161,11 @@ def is_photograph(path: Path) -> bool:
     return name_and_suffix(path)[1] in PHOTOGRAPHS and not is_stack(path)
 
 
+def picture_files(folder: Path) -> list[Path]:
+    """Return the pictures in a folder, those of the slices of a mask; [] of a file."""
+    return [entry for entry in list_visible(folder) if is_photograph(entry)] if folder.is_dir() else []
+
+
 @dataclass(frozen=True)
 class Channels:
     """An image in memory: its channels in order, all on the grid of ``grid``, which is the finest of them."""

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
+from fedmerit_data.raw_cases import Decoded, RawCase
 from fedmerit_data.readers.image_files import (
     is_dicom,
     is_photograph,
+    picture_files,
     read_channels,
     read_scan,
     read_shape,
@@ -78,7 +79,7 @@ def _number(path: Path, layer: Layer, number: int) -> Layer:
 
 def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> Read:
     path = case.label
-    if path.is_dir() and (pictures := [entry for entry in list_visible(path) if is_photograph(entry)]):
+    if pictures := picture_files(path):
         return _read_pictures(path, pictures, image, labels)
     if is_photograph(path) and (wanted := named_colours(labels)):
         colours = load_colours(path)

@@ -25,11 +25,11 @@ from fedmerit_data.readers.names import (
     NUMBER,
     PATTERNS,
     SEPARATOR,
-    UNMASKED,
     Placed,
     Words,
     is_a,
     is_reader,
+    is_result,
     is_unmasked,
     place_item,
     place_items,
@@ -333,7 +333,7 @@ def arrange(
         placed = place_items(inventory.items, organs, mask_words)
     placed = _with_stacks(placed)
     masks, images = [one for one in placed if one.is_mask], [one for one in placed if not one.is_mask]
-    results = [one for one in masks if any(map(UNMASKED.fullmatch, one.item.key.split("/")[:-1]))]
+    results = [one for one in masks if is_result(one.item.key)]
     results = results if len(results) < len(masks) else []
     masks = [one for one in masks if one not in results]
     raw = [one for one in images if not one.is_derivative] or images

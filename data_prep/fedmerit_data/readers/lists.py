@@ -16,10 +16,18 @@ from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import Channel, Origin, RawCase, RawSite, list_files, list_visible, note_file, pair_files
 from fedmerit_data.readers.channel_names import SYNONYMS, canonical
-from fedmerit_data.readers.image_files import PHOTOGRAPHS, READABLE, is_detached, name_and_suffix, require_readable
+from fedmerit_data.readers.image_files import (
+    PHOTOGRAPHS,
+    READABLE,
+    is_detached,
+    name_and_suffix,
+    picture_files,
+    require_readable,
+)
 from fedmerit_data.readers.inventory import SERIES_MARK, find_series
 from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
 from fedmerit_data.readers.names import FILE_WORD
+from fedmerit_data.readers.patients import SLICE
 from fedmerit_data.spatial.heads import read_head
 from fedmerit_data.tables import read_table
 
@@ -114,7 +122,7 @@ READ_KEYS = ("image", "label")  # of an entry of a JSON list
 PATIENT_KEYS = ("patient", "patient_id", "subject", "subject_id", "patientID", "PatientID")
 LIST = re.compile(r"\w[\w.-]*\.json")  # not "Copy of site-1.json", nor "site-1 (2).json"
 LARGEST_LABEL = 2**31 - 1
-PLAIN = re.compile(r"\w[\w .-]*")  # names of sites
+PLAIN = re.compile(r"[\w(][^/\\\x00-\x1f]*")  # names of sites in lists; `prepare` takes fewer
 
 
 @dataclass(frozen=True)
@@ -361,7 +369,7 @@ def _entries_by_case(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> 
 def _entries_by_file(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> dict[str, list[Entry]]:
     cases: dict[tuple[str, str], list[tuple[int, dict[str, str]]]] = defaultdict(list)
     for line, row in rows:
-        if not (row["image"] or row["mask"]) or not row["case"] or not PLAIN.fullmatch(row["site"]):
+        if not ((row["image"] or row["mask"]) and row["case"] and PLAIN.fullmatch(row["site"])):
             raise BadInput(
                 f"{path}: line {line} has no image or mask, no case, or a site that is not a plain name; complete the "
                 "row or remove it"
@@ -409,7 +417,8 @@ def _cases(listing: Path, root: Path, site: str, entries: Sequence[Entry]) -> tu
                     f"{listing}: names {path}, file not found; correct the list, move it to where its paths begin, or "
                     "add the file"
                 )
-            require_readable(path, f"{listing}: names ")
+            if path not in masks or not picture_files(path):
+                require_readable(path, f"{listing}: names ")
         case, within = name_and_suffix(files[0])[0], _within(root, entry.images[0])
         if entry.name:
             case = entry.name
@@ -449,8 +458,9 @@ def _differing(stems: Sequence[str]) -> list[str]:
 
 def pair_rows(source: Path, site: str, case: RawCase) -> list[dict[str, str]]:
     """Return the rows of a case in a table that `read_pairs` reads, with paths relative to ``source``."""
-    prefix = f"{site}-"
-    images = [(name_in_list(source, part), part.name) for part in case.parts]
+    patient = case.patient.removeprefix(f"{site}-")
+    named = case.channel_names if len(case.channel_names) == len(case.parts) else [part.name for part in case.parts]
+    images = [(name_in_list(source, part), name) for part, name in zip(case.parts, named, strict=True)]
     organs = case.organs or ("",) * (1 + len(case.more))
     masks = [
         (name_in_list(source, Channel(path)), organ)
@@ -458,7 +468,7 @@ def pair_rows(source: Path, site: str, case: RawCase) -> list[dict[str, str]]:
     ]
     rows = []
     for (image, channel), (mask, organ) in zip_longest(images, masks, fillvalue=("", "")):
-        values = (site, case.name, case.patient.removeprefix(prefix), image, channel, mask, organ)
+        values = (site, case.name, SLICE.sub("", patient) or patient, image, channel, mask, organ)
         rows.append(dict(zip(ROWS, values, strict=True)))
     return rows
 

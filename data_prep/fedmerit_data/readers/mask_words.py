@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmerit_data.readers.image_files import is_photograph, read_scan
 from fedmerit_data.readers.inventory import Item
-from fedmerit_data.readers.names import split_name
+from fedmerit_data.readers.names import is_result, split_name
 from fedmerit_data.spatial.photographs import BLACK_OR_WHITE, load_photograph, share_between
 
 FEW_VALUES = 16  # of a mask; an image has more
@@ -21,6 +21,7 @@ def find_mask_words(items: Sequence[Item]) -> frozenset[str]:
 
     Few files of each word, and of those without it, are read.
     """
+    items = [item for item in items if not is_result(item.key)]
     by_word: dict[str, list[Item]] = defaultdict(list)
     for item in items:
         *parents, stem = item.key.split("/")

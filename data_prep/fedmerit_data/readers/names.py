@@ -27,7 +27,7 @@ WORDS: Mapping[str, str] = {  # in lower case and singular; digits may follow
     # what may follow a role in the name of a folder, and states nothing
     "further": "tr ts va train training test testing val valid validation png jpg jpeg nii nifti dicom class",
     # folders without masks, in a source that has others
-    "unmasked": "prediction pred output result preview thumbnail overlay segmentationobject",
+    "unmasked": "prediction pred output result preview overview thumbnail overlay segmentationobject",
 }
 PATTERNS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern, re.IGNORECASE)
@@ -84,6 +84,11 @@ def is_a(kind: str, name: str) -> bool:
 def is_unmasked(folder: str) -> bool:
     """Return whether a folder is one without masks by its name."""
     return is_a("unmasked", folder) or bool(UNMASKED.fullmatch(folder))
+
+
+def is_result(key: str) -> bool:
+    """Return whether an item lies in a folder of what a program made, such as predictions or overlays."""
+    return any(map(UNMASKED.fullmatch, key.split("/")[:-1]))
 
 
 def is_reader(name: str) -> bool:

@@ -20,7 +20,8 @@ from fedmerit_data.readers.inventory import (
     take_inventory,
 )
 from fedmerit_data.readers.lists import listed_channels
-from fedmerit_data.readers.names import PATTERNS, SEPARATOR, Placed, place_item
+from fedmerit_data.readers.mask_words import find_mask_words
+from fedmerit_data.readers.names import PATTERNS, SEPARATOR, Placed, is_result, place_item
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,10 @@ def _in_folder(folder: Path, channels: int, series: str | None, names_of_channel
         return [Unlabelled(name, (find_series(folder, series).channel,))]
     inventory = take_inventory(folder)
     placed = [one for one in map(place_item, inventory.items) if not one.item.is_region]
+    if not any(one.is_mask for one in placed) and (words := find_mask_words([one.item for one in placed])):
+        placed = [place_item(one.item, mask_words=words) for one in placed]
     images = [one for one in placed if not one.is_mask] or placed
-    images = [one for one in images if not one.is_derivative] or images
+    images = [one for one in images if not (one.is_derivative or is_result(one.item.key))] or images
     if not images:
         raise BadInput(f"{folder}: holds no image; expected {KNOWN}", *inventory.lines)
     if channels == 1 < len(images) and names_of_channels:

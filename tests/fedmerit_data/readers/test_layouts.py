@@ -14,6 +14,7 @@ from pydicom import dcmread
 from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import write_pairs
+from fedmerit_data.preparing.site_lists import find_sites
 from fedmerit_data.readers import generic, inventory
 from fedmerit_data.readers.channel_names import canonical
 from fedmerit_data.readers.image_files import read_image
@@ -404,6 +405,44 @@ def test_pairs_written_by_describe_are_read_back_and_can_be_corrected(tmp_path):
     ]  # fmt: skip
     with pytest.raises(BadInput, match=r"pairs.csv: exists and is left unchanged"):
         write_pairs(asked, table)
+
+
+def identified(asked):
+    return [
+        (site.name, case.name, case.patient, case.channel_names, case.paths)
+        for site in find_sites(asked, asked.source)
+        for case in site.cases
+    ]
+
+
+DESCRIBED = {  # images and masks, without endings, by number; options
+    "sites by name": (("images/A{}_x", "masks/A{}_x"), {"site": "^([AB])"}),
+    "name with spaces": (("Hospital (A)/images/p{}", "Hospital (A)/masks/p{}"), {}),
+    "patients of slices": (("images/p1_slice_{}", "masks/p1_slice_{}"), {}),
+    "a channel of a known name": (("P{0}/P{0}_t2w", "P{0}/P{0}_seg"), {}),
+    "patients by pattern": (("images/p{}_b", "masks/p{}_b"), {"patient_table": "(p.)_"}),
+}
+
+
+@pytest.mark.parametrize("form", DESCRIBED)
+def test_pairs_written_by_describe_give_the_same_cases(tmp_path, form):
+    (image, mask), options = DESCRIBED[form]
+    files(tmp_path / "raw", *((f"{image.format(n)}.nii.gz", f"{mask.format(n)}.nii.gz") for n in range(3)))
+    given = {"source": tmp_path / "raw", "labels": {"mask": ()}, "channels": 1}
+    asked = Preparation("generic", **given, **options)
+    write_pairs(asked, tmp_path / "pairs.csv")
+    assert identified(Preparation("generic", **given, pairs=tmp_path / "pairs.csv")) == identified(asked)
+
+
+def test_pairs_name_a_folder_of_pictures_as_mask(tmp_path):
+    save_series(tmp_path / "raw" / "P1" / "DICOM", volume(0))
+    for path in (tmp_path / "raw" / "P1" / "DICOM").iterdir():
+        save_png(tmp_path / "raw" / "P1" / "Ground" / f"{path.stem}.png", box()[..., 1].T)
+    given = {"source": tmp_path / "raw", "labels": {"mask": ()}, "channels": 1}
+    write_pairs(Preparation("generic", **given), tmp_path / "pairs.csv")
+    again = Preparation("generic", **given, pairs=tmp_path / "pairs.csv")
+    ((site,), whole) = find_sites(again, tmp_path / "raw"), box().shape[2] * box()[..., 1].sum()
+    assert again.layout.decode(site.cases[0]).label.sum() == whole
 
 
 def test_pairs_name_a_series_of_a_shared_folder(tmp_path):

@@ -6,6 +6,7 @@ from layouts import box, save_nifti, save_png, volume
 
 from fedmerit.errors import BadInput
 from fedmerit_data.readers import generic
+from fedmerit_data.readers.unlabelled import find_images
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,16 @@ def test_masks_are_found_by_content_without_a_known_word(tmp_path, image, mask, 
     }
     assert pairs == {(f"{image.format(number)}{suffix}", f"{mask.format(number)}{suffix}") for number in range(3)}
     assert site.remarks[-1].endswith("are masks by what they hold")
+
+
+def test_find_images_leaves_out_masks_without_a_known_word_and_results(tmp_path):
+    for number in range(3):
+        save_nifti(tmp_path / "bilder" / f"p{number}.nii.gz", volume(number))
+        save_nifti(tmp_path / "segmentierung" / f"p{number}.nii.gz", box())
+        save_png(tmp_path / "sites" / "overview" / f"{number}.png", np.eye(32, dtype=np.uint8))
+    assert [image.name for image in find_images([tmp_path], 1)] == ["p0", "p1", "p2"]
+    (site,) = generic.find_sites(tmp_path)
+    assert len(site.cases) == 3
 
 
 def test_images_without_masks_have_no_words_of_masks(tmp_path):
