@@ -207,20 +207,12 @@ def _lines(path: Path) -> list[bytes]:
     return content.split(b"\n")
 
 
-def read_verified_records(
-    path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
-) -> list[dict[str, Any]]:
-    """Read the records of an intact chain.
-
-    Args:
-        path: the file of the chain.
-        certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
-            the key of one, and none with one before that of the record before; None: signatures are ignored.
-        owner: of the certificates.
+def read_verified_records(path: Path) -> list[dict[str, Any]]:
+    """Read the records of an intact chain; signatures are not checked.
 
     Raises:
-        BadInput: the file is missing, or a record was changed, left out, reordered, is not signed or is not JSON; the
-            message names the line.
+        BadInput: the file is missing, or a record was changed, left out, reordered or is not JSON; the message names
+            the line.
     """
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the ledger of a run")
@@ -243,30 +235,29 @@ def read_verified_records(
             raise Tampered(f"{path}, line {count}: its content does not match its hash; it was changed")
         previous = claimed
         records.append(whole)
-    if certificates is not None:
-        ends = [(record.get("signature", ""), record.get("round"), record["hash"]) for record in records]
-        require_signatures(path, ends, certificates, owner)
     return records
 
 
 def require_signatures(
-    path: Path, ends: Iterable[tuple[object, object, str]], certificates: Sequence[Certificate], owner: str
+    path: Path, records: Sequence[Mapping[str, Any]], certificates: Sequence[Certificate], owner: str = "the server"
 ) -> None:
-    """Require that all records of a chain are signed, as `read_verified_records` has it.
+    """Require that all records of a chain are signed.
 
     Args:
         path: the file of the chain.
-        ends: signature, round and hash of each record; of one without a signature "".
-        certificates: of the owner.
-        owner: who has to have signed.
+        records: of `read_verified_records`.
+        certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
+            the key of one, and none with one before that of the record before.
+        owner: of the certificates.
 
     Raises:
         Tampered: a record is not signed so.
     """
     keys, chain = certificates, ""
-    for count, (signature, round, hash) in enumerate(ends, start=1):
+    for count, record in enumerate(records, start=1):
+        signature = record.get("signature", "")
         sealed = RecordSignature.parse(signature)
-        while keys and not sealed.is_signed_by(keys[:1], round, hash):
+        while keys and not sealed.is_signed_by(keys[:1], record.get("round"), record["hash"]):
             keys = keys[1:]
         if not keys:
             how = f"its signature is not {owner}'s" if signature else "it is not signed"

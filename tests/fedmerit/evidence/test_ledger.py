@@ -8,7 +8,7 @@ from chains import verify
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.digests import digest, state_digest
-from fedmerit.evidence.ledger import GENESIS, Ledger, RecordSignature, read_verified_records, signature_payload
+from fedmerit.evidence.ledger import GENESIS, Ledger, RecordSignature, signature_payload
 from fedmerit.evidence.signatures import Signer
 
 
@@ -148,7 +148,7 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
     for path in paths:
         for round in (0, 1):
             Ledger(path, signer).append({"round": round})
-        assert len(read_verified_records(path, [signer.certificate])) == 2
+        assert verify(path, [signer.certificate]) == 2
     one, other = ([RecordSignature.parse(record["signature"]) for record in Ledger(path).records] for path in paths)
     assert one[0].chain == one[1].chain != other[0].chain
     head = Ledger(paths[0]).last["hash"]
@@ -167,7 +167,7 @@ def test_a_chain_that_continues_as_another_is_found(signer, tmp_path):
     strange = str(RecordSignature("another", signer.sign(signature_payload("another", 1, record["hash"]))))
     other.write_text(other.read_text() + json.dumps(record | {"signature": strange}) + "\n")
     with pytest.raises(BadInput, match=r"other\.jsonl, line 2: is signed for another chain than the lines before"):
-        read_verified_records(other, [signer.certificate])
+        verify(other, [signer.certificate])
 
 
 def test_a_chain_continues_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
@@ -175,13 +175,13 @@ def test_a_chain_continues_with_a_renewed_key_and_never_back(keys, signer, tmp_p
     for round, by in enumerate([signer, signer, renewed]):
         Ledger(path, by).append({"round": round})
     old, new = signer.certificate, renewed.certificate
-    assert len(read_verified_records(path, (old, new))) == 3
+    assert verify(path, (old, new)) == 3
     for certificates, line in (((old,), 3), ((new,), 1), ((new, old), 3), ((), 1)):
         with pytest.raises(BadInput, match=f"line {line}: its signature is not the server's"):
-            read_verified_records(path, certificates)
+            verify(path, certificates)
     Ledger(path, signer).append({"round": 3})
     with pytest.raises(BadInput, match="line 4: its signature is not the server's"):
-        read_verified_records(path, (old, new))
+        verify(path, (old, new))
 
 
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a": ' + "[" * 900 + "]" * 900 + ', "hash": "0"}'])

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from certificates import issue
+from chains import verify
 from pretending import SITES, tiny_plan
 
 from fedmerit.contract.method import Outcome
 from fedmerit.evidence.closing_record import CROSS_SITE, OBSERVED, read_closing
 from fedmerit.evidence.digests import digest
-from fedmerit.evidence.ledger import Ledger, read_verified_records
+from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import CERTIFICATE, Signer, read_certificates
 from fedmerit.schema.messages import Evaluated, Reply
 from fedmerit.schema.results import ROUND_SPLITS, ResultsFile, read_results, rows_digest
@@ -250,7 +251,7 @@ def test_a_server_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_
             round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome(), INPUTS
         )
         found.append(signer.certificate)
-    assert len(read_verified_records(run / "ledger.jsonl", found)) == 2
+    assert verify(run / "ledger.jsonl", found) == 2
 
 
 def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):

@@ -95,12 +95,6 @@ def parse_ledger(path: Path, contents: Sequence[Content]) -> list[RoundRecord]:
     return records
 
 
-def require_signed(path: Path, contents: Sequence[Content], certificates: Sequence[Certificate], owner: str) -> None:
-    """Require that the lines of a chain are signed by ``owner``, as `require_signatures` has it."""
-    ends = ((one.get("signature", ""), one.get("round"), one["hash"]) for one in contents)
-    require_signatures(path, ends, certificates, owner)
-
-
 def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
     """Read a site's log.
 
@@ -122,7 +116,7 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
                 trust.require(certificate, site, str(path))
             else:
                 require_owner(certificate, site, str(path))
-        require_signed(path, contents, certificates, site)
+        require_signatures(path, contents, certificates, site)
     is_signed = bool(certificates and trust and trust.is_authority)
     entries = []
     for line, content in enumerate(contents, start=1):

@@ -329,8 +329,8 @@ def _products(inputs: RoundInputs) -> dict[str, Tensor]:
     measured = inputs.measured
     found = {
         "inner product of updates": inputs.reports.products,
-        "score": measured and measured.scores,
-        "inner product of rests": measured and measured.rests,
+        "score": measured.scores if measured else None,
+        "inner product of rests": measured.rests if measured else None,
     }
     found |= {
         f"inner product of part {number}": part

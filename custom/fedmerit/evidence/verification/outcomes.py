@@ -155,13 +155,13 @@ def _compare_outcome(played: PlayedRound, report: Report) -> None:
             _require_same(report, site in record.flagged, bool(flags[row]), "flagged", site, played)
     recorded, guard, rounded = record.guard, played.guard, 2 * 10.0**-PLACES
     named = {*played.sites, *recorded.verdicts}
-    by_site = [
-        ("verdicts", *({site: site in part.verdicts for site in named} for part in (recorded, guard)), ROUNDING),
+    verdicts, expected_verdicts = ({site: site in part.verdicts for site in named} for part in (recorded, guard))
+    by_site: list[tuple[str, Mapping[str, Any], Mapping[str, Any], float]] = [
+        ("verdicts", verdicts, expected_verdicts, ROUNDING),
         ("evidence", recorded.evidence, guard.evidence, rounded),
     ]
     for name in sorted({*recorded.bounds, *guard.bounds} - {"statistics_bound"}):  # that is of no update
-        bounds = (part.bounds.get(name, {}) for part in (recorded, guard))
-        by_site.append((f"bound {name}", *bounds, rounded))
+        by_site.append((f"bound {name}", recorded.bounds.get(name, {}), guard.bounds.get(name, {}), rounded))
     if record.ended:
         by_site.append(("models", dict.fromkeys(record.ended, True), dict.fromkeys(played.sites, True), ROUNDING))
     for name, found, expected, tolerance in by_site:

@@ -9,7 +9,7 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
-from fedmerit.evidence.ledger import GENESIS, read_verified_records
+from fedmerit.evidence.ledger import GENESIS, read_verified_records, require_signatures
 from fedmerit.evidence.repeated_work import RepeatedWork
 from fedmerit.evidence.signatures import CERTIFICATE, Trust, subject
 from fedmerit.evidence.verification.chains import (
@@ -18,7 +18,6 @@ from fedmerit.evidence.verification.chains import (
     list_sites,
     parse_ledger,
     read_site_logs,
-    require_signed,
     signing_certificates,
 )
 from fedmerit.evidence.verification.enrolments import compare_cases, compare_enrolments
@@ -131,7 +130,7 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
         contents = read_verified_records(ledger)
         certificates, number = list(signing_certificates(run, contents, trust)), len(contents)
         if certificates:
-            require_signed(ledger, contents, certificates, "the server")
+            require_signatures(ledger, contents, certificates)
         signatures = Signatures(bool(certificates and trust))  # so a malformed record is the server's
         records = parse_ledger(ledger, contents)
     with faults.collect("unreadable file"):
