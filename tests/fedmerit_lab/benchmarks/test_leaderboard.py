@@ -65,6 +65,7 @@ def test_the_interval_of_misallocation_is_a_jackknife_over_seeds():
     assert found["misallocated_low"] == pytest.approx(max(found["misallocated"] - reach, 0), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_of_folds_these_take_the_place_of_seeds(folder):
     one = result({"data_size": [1, 2, 4]}, seeds=1)
     of_folds = np.array([[0.01, 0.02, 0.04], [0.02, 0.02, 0.03], [0.01, 0.03, 0.03]])

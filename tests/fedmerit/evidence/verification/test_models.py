@@ -60,7 +60,7 @@ def changed(path, which):
     torch.save(state, path)
 
 
-@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("rewrites", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("best", [False, True])
 def test_a_model_that_was_swapped_is_found(run, rewrites, best):
     folder = run / "models/best" if best else run / "models"

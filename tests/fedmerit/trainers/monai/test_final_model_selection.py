@@ -59,6 +59,7 @@ def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
     assert all(home[site] >= max(given[site], single[site]) - 1e-9 for site in home)
 
 
+@pytest.mark.slow
 def test_what_was_given_is_the_run_s_model_and_what_was_trained_locally_is_standalone(finished, single):
     assert dice(finished, "testing_given") == pytest.approx(dice(finished, "testing"))
     assert dice(finished, "testing_local_only") == dice(single, "testing")
