@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
+OF_SYSTEMS = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")  # folders
 MAX_LABELS = 128  # different values in a mask
 
 
@@ -109,13 +110,13 @@ def blank_remarks(case: Decoded) -> list[str]:
 
 
 def list_visible(folder: Path) -> list[Path]:
-    """Return all entries of a folder, sorted by name, except hidden ones.
+    """Return all entries of a folder, sorted by name, except hidden ones and those that systems add.
 
     Raises:
         BadInput: the folder does not exist or is not readable.
     """
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        return sorted(path for path in folder.iterdir() if not (path.name.startswith(".") or path.name in OF_SYSTEMS))
     except OSError as error:
         raise BadInput(f"{folder}: not a readable folder ({error}); correct its name or its permissions") from error
 

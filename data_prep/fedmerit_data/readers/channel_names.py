@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Channel, Origin, RawCase, RawSite
+from fedmerit_data.readers.image_files import read_shape
 
 # Names of each channel in public data sets and in scanners' protocols, in lower case without separators.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
@@ -34,7 +35,8 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 CANONICAL = {name: canonical for canonical, names in SYNONYMS.items() for name in (canonical, *names)}
 FURTHER = (  # words of scanners and programs that do not say what an image shows
     "preprocessed processed registered reg coreg brain bet stripped n4 norm tse fse frfse se gre spc space cube vista "
-    "vibe mprage bravo tfe ffe ep2d epi diff tra sag cor ax axial transversal transverse sagittal coronal oblique 2d 3d"
+    "vibe mprage mpr bravo tfe ffe ep2d epi diff tra sag cor ax axial transversal transverse sagittal coronal oblique "
+    "2d 3d"
 )
 PROCESSED = FURTHER.split()
 NUMBERED = re.compile(r"(?:phase|echo|dce|b|te|time|dyn|frame|channel)?\d{1,4}")  # b800, phase1, 0001
@@ -64,7 +66,7 @@ def canonical(name: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    return [word for word in re.split(r"[^a-z0-9]+", name.casefold()) if word]
+    return [word for word in re.split(r"[^a-z0-9]+", name.casefold().replace("2*", "2star")) if word]
 
 
 def is_known(name: str) -> bool:
@@ -172,6 +174,9 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
     name = "" if name in GENERAL and name not in SYNONYMS else name
     if len(wanted) == 1 and name not in ("", *wanted):
         raise BadInput(f"{part.path}: is the channel {name}; --channels names {wanted[0]}, and no other file is there")
+    if len(wanted) > 1 and name in SYNONYMS and read_shape(part.path)[3:] != (len(wanted),):
+        missing = next(one for one in wanted if one != name)
+        raise BadInput(f"{part.path}: case {case.name} has no channel {missing}, but {name}")
     names = wanted or ((name,) if name else ())
     found = _named(case, names, Origin.OPTION if wanted else origin, case.channels)
     general = GENERAL.get(canonical("".join(stated)), "") if listed else ""

@@ -376,6 +376,7 @@ def arrange(
         numbered = [group for group in by_site[name] if group.rule == NUMBER_RULE]
         text = f"masks of {len(numbered)} case(s) paired by number only, such as"
         remarks = tuple(f"{text} {group.masks[0].item.path.name} of {group.named}" for group in numbered[:1])
+        remarks += _several_ids(by_site[name])
         if mask_words:
             remarks += (f"files and folders called {', '.join(sorted(mask_words))} are masks by what they hold",)
         sites.append(RawSite(name, cases, remarks=remarks))
@@ -387,6 +388,19 @@ def arrange(
     return Arrangement(
         tuple(sites), (*unpaired, *single), tuple(faults), tuple(rule for rule, _ in rules.most_common())
     )
+
+
+def _several_ids(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Return a remark if the folder of a patient holds images of several PatientIDs."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for group in groups:
+        if group.head and group.head.patient and group.patient:
+            ids[group.patient].add(group.head.patient)
+    found = [folder for folder, of_folder in ids.items() if len(of_folder) > 1]
+    text = (
+        f"{len(found)} folder(s), such as {min(found, default='')}, hold images of several PatientIDs, which count as "
+    )
+    return (f"{text}patients: if each is of one, name patients with --patient-table",) * bool(found)
 
 
 def _add_channels(groups: Sequence[Group], images: Sequence[Placed]) -> None:
@@ -497,7 +511,8 @@ def _find_patients(groups: Sequence[Group]) -> None:
             at = next((place for place in below if is_a("numbered", folders[place]) or not several[place]), None)
             group.site = folders[:at]
         elif at is None and (group.head is not None or group.rule == FOLDER_RULE or not group.masks[0].core):
-            at = next((place for place in range(len(folders)) if not several[place]), None)
+            places = (place for place, name in enumerate(folders) if not several[place] or is_a("patient", name))
+            at = next(places, None)
             group.site = folders if at is None else folders[:at]
         else:
             if at is None and folders:
@@ -571,7 +586,7 @@ def _cases(
     parts = [_channel_parts(group, by_name) for group in groups]
     times = Counter(mask.stem for group in groups for mask in group.masks)
     of_one_case = frozenset(stem for stem, count in times.items() if count == 1 < len(groups))
-    usual = Counter(tuple(sorted(part)) for part in parts).most_common(1)[0][0] if parts else ()
+    usual = Counter(map(_needed, parts)).most_common(1)[0][0] if parts else ()
     several = not by_name and any(len(group.images) > 1 or group.rule == FOLDER_RULE for group in groups)
     for group, channels, name in zip(groups, parts, names, strict=True):
         if not channels:
@@ -579,8 +594,8 @@ def _cases(
             faults.append(f"{group.images[0].item.path}: its mask names no series; {there}; name one in pairs.csv")
             continue
         name = UNUSUAL.sub("_", name).strip() or "case"
-        if several and tuple(sorted(channels)) != usual:
-            have, others = (", ".join(sorted(filter(None, one))) or "one of any name" for one in (channels, usual))
+        if several and (needed := _needed(channels)) != usual:
+            have, others = (", ".join(filter(None, one)) or "one of any name" for one in (needed, usual))
             where = group.images[0].item.path.parent
             faults.append(
                 f"{where}: has the images {have}, the other patients {others}; each needs the same, or name those to "
@@ -602,6 +617,12 @@ def _cases(
             RawCase(name, f"{site}-{patient}", listed[0].path, first, tuple(more), named, () if is_plain else listed)
         )
     return tuple(sorted(cases, key=lambda case: case.name)), faults
+
+
+def _needed(channels: Collection[str]) -> Words:
+    """Return the channels that each patient needs, sorted: those of known names, or all if none is known."""
+    known = [name for name in channels if canonical(name) in SYNONYMS]
+    return tuple(sorted(known or channels))
 
 
 def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:

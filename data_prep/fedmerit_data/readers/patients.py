@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-import pydicom
-
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite, list_visible
 from fedmerit_data.readers.image_files import name_and_suffix
+from fedmerit_data.spatial.heads import Head, read_head
 from fedmerit_data.tables import read_table
 
 SUBJECT = re.compile(r"(?:^|[_/])sub-([A-Za-z0-9]+)(?=[_/.]|$)")  # of BIDS
@@ -273,23 +272,9 @@ def _read_head(case: RawCase) -> _Head:
 
 def _read_tags(path: Path) -> tuple[str, str]:
     """Return PatientID and Modality of a file, or of the first DICOM file in a folder; "" of what is not stated."""
-    for file in list_visible(path) if path.is_dir() else [path]:
-        if not file.is_file() or not _is_dicom(file):
-            continue
-        try:
-            head = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["PatientID", "Modality"], force=True)
-        except Exception:  # any error over a damaged file: its reader says why
-            return "", ""
-        patient, modality = (str(head.get(tag) or "").strip() for tag in ("PatientID", "Modality"))
-        return patient, modality
-    return "", ""
-
-
-def _is_dicom(file: Path) -> bool:
-    """Return whether a file may be DICOM: by its preamble, or a name of slices without one."""
-    with file.open("rb") as stream:
-        has_preamble = stream.read(132)[128:] == b"DICM"
-    return has_preamble or file.suffix.lower() in (".dcm", ".ima", "") or file.suffix[1:].isdigit()
+    heads = map(read_head, list_visible(path) if path.is_dir() else [path])
+    head = next((head for head in heads if head is not None), Head())
+    return head.patient, head.modality
 
 
 def _join(stated: Sequence[set[tuple[Origin, str]]]) -> list[set[tuple[Origin, str]]]:

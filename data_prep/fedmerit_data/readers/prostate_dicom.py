@@ -21,9 +21,10 @@ from fedmerit_data.raw_cases import (
     require_folder,
 )
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.dicom import is_slice, read_series, read_series_uid
+from fedmerit_data.spatial.dicom import is_slice, read_series
 from fedmerit_data.spatial.geometry import resample_mask, slice_volume
-from fedmerit_data.spatial.segmentations import read_referenced_series, read_segmentation
+from fedmerit_data.spatial.heads import read_head
+from fedmerit_data.spatial.segmentations import read_segmentation
 from fedmerit_data.spatial.volumes import read_itk
 
 
@@ -37,7 +38,7 @@ def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | N
     """
     several = sorted(folders)
     if uid is not None:
-        several = [folder for folder in several if read_series_uid(folder) == uid]
+        several = [folder for folder in several if _series_uid(folder) == uid]
     elif len(several) > 1:
         several = [folder for folder in several if name.search(folder.name)] or several
     if len(several) != 1:
@@ -46,6 +47,11 @@ def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | N
             "keep only that one"
         )
     return several[0]
+
+
+def _series_uid(folder: Path) -> str:
+    head = read_head(next(path for path in list_visible(folder) if is_slice(path)))
+    return head.series if head else ""
 
 
 def list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
@@ -223,7 +229,8 @@ def find_prostatex(source: Path) -> list[RawSite]:
         left_out.append((source / "Image" / patient, "no zones: no mask to learn from"))
     images = {}
     for patient in sorted(series.keys() & masks.keys()):
-        named = read_referenced_series(masks[patient]) if masks[patient].suffix.lower() == ".dcm" else None
+        head = read_head(masks[patient])
+        named = next(iter(head.refers), None) if head else None
         images[patient] = select_series(series[patient], PROSTATEX_T2, named)
         for other in series[patient] - {images[patient]}:
             left_out.append((other, "not the T2 series of the mask"))

@@ -402,8 +402,3 @@ def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -
             f"{folder}: {names[at]} and {names[at + 1]} are {steps[at]:.2f} mm apart, others {usual:.2f} mm; "
             "add the missing slice, or remove what is not part of the series"
         )
-
-
-def read_series_uid(folder: Path) -> str:
-    """Return the SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
-    return str(_header(next(path for path in list_visible(folder) if is_slice(path))).SeriesInstanceUID)

@@ -128,15 +128,6 @@ def _union(path: Path, file: Any, numbers: Collection[int]) -> Volume:
     return place_slices(path, geometry.with_array(union.astype(np.float32)))
 
 
-def read_referenced_series(path: Path) -> str | None:
-    """Return the series that a DICOM segmentation was drawn on, if it names one; `BadInput` if the file is
-    unreadable.
-    """
-    with report_dicom_damage(path, "DICOM segmentation"):
-        named = pydicom.dcmread(with_preamble(path), stop_before_pixels=True).get("ReferencedSeriesSequence")
-        return str(named[0].SeriesInstanceUID) if named else None
-
-
 def missing_reference(image: Volume) -> str | None:
     """Return what a DICOM image lacks so that no segmentation can refer to it: one value of an attribute for all
     slices, or one frame at each place; `None` if it lacks nothing.

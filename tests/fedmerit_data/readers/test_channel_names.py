@@ -13,6 +13,7 @@ from fedmerit_data.check import check
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.raw_cases import Channel, RawCase, RawSite
 from fedmerit_data.readers.channel_names import arrange_channels, canonical, is_known, modality_of, parse_names
+from fedmerit_data.readers.generic import generic_kind
 
 BRATS = {"2021": ("t1", "t1ce", "t2", "flair"), "2023": ("t1n", "t1c", "t2w", "t2f")}
 LEVELS = (100, 200, 300, 400)  # of the channels of `BRATS`
@@ -173,3 +174,18 @@ def test_canonical_without_words_for_what_a_program_did():
 
 def test_arrange_channels_takes_the_plain_name_beside_a_processed_one(tmp_path):
     assert arranged(tmp_path, "t2", "t2_preprocessed")[0] == ["t2"]
+
+
+def test_single_channel_beside_which_one_is_missing_is_named(tmp_path):
+    for number in range(3):
+        save_nifti(tmp_path / f"P{number}" / "t1.nii.gz", volume(number))
+        save_nifti(tmp_path / f"P{number}" / "seg.nii.gz", box())
+    with pytest.raises(BadInput, match=r"P0/t1.nii.gz: case .* has no channel t2, but t1"):
+        generic_kind(channels=("t1", "t2")).find_sites(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("ep2d_diff_ADC", "adc"), ("T2*", "t2star"), ("t1_mpr_ce", "t1ce"), ("T2 tse tra", "t2")]
+)
+def test_canonical_reads_descriptions_of_scanners(name, expected):
+    assert canonical(name) == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from layouts import AXIAL, box, save_nifti, save_png, volume
 from layouts_dicom import save_structures
-from layouts_prostate import save_series
+from layouts_prostate import OBLIQUE, save_series
 from pydicom import dcmread
 
 from fedmerit.errors import BadInput
@@ -172,6 +172,40 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
     assert [len(part.files) for part in site.cases[0].parts] == [4, 4]
     (image,) = find_images([folder], 2, names=("t2", "t1"))
     assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
+
+
+def test_masks_of_other_organs_that_some_patients_lack_are_no_channels(tmp_path):
+    for number in (1, 2, 3):
+        for name in ("ct", "liver", *["spleen"] * (number > 1)):
+            save_nifti(tmp_path / f"P{number}" / f"{name}.nii.gz", box())
+    asked = generic.generic_kind({"liver": ("liver",)}, channels=1)
+    (site,) = asked.find_sites(tmp_path)
+    assert [case.image.name for case in site.cases] == ["ct.nii.gz"] * 3
+
+
+def test_folder_of_a_patient_with_several_patient_ids_is_no_site(tmp_path):
+    for number in range(4):
+        visit = tmp_path / f"P{number // 2}" / f"{2019 + number % 2}"
+        save_series(visit / "series", volume(number))
+        for path in (visit / "series").iterdir():
+            slice_ = dcmread(path)
+            slice_.PatientID = f"1.2.3.4.5.{number}"
+            slice_.save_as(path)
+        save_nifti(visit / "mask.nii.gz", box(), OBLIQUE)
+    (site,) = generic.find_sites(tmp_path)
+    assert len({case.patient for case in site.cases}) == 4
+    assert site.remarks == (
+        "2 folder(s), such as P0, hold images of several PatientIDs, which count as patients: if each is of one, name "
+        "patients with --patient-table",
+    )
+
+
+def test_folders_that_systems_add_are_no_data(tmp_path):
+    files(tmp_path, ("images/p.nii.gz", "masks/p.nii.gz"))
+    for name in ("__MACOSX", "images/@eaDir", "masks/lost+found"):
+        save_nifti(tmp_path / name / "p.nii.gz", volume(0))
+    (site,) = generic.find_sites(tmp_path)
+    assert (len(site.cases), site.left_out) == (1, ())
 
 
 def test_several_folders_of_masks_are_paired_by_number(tmp_path):

@@ -11,7 +11,7 @@ from layouts_prostate import save_series
 from fedmerit.errors import BadInput
 from fedmerit_data.spatial import dicom, heads
 from fedmerit_data.spatial.dicom import read_dicom, read_series
-from fedmerit_data.spatial.segmentations import read_referenced_series, read_segmentation
+from fedmerit_data.spatial.segmentations import read_segmentation
 from fedmerit_data.spatial.structures import read_regions, read_structures
 
 
@@ -88,7 +88,7 @@ def test_a_deflated_file_is_read_up_to_a_size(tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "MOST_INFLATED", 1000)
     for read, of in (
         (read_series, path.parent), (read_dicom, path), (read_regions, path), (read_segmentation, path),
-        (read_referenced_series, path), (read_structures, path),
+        (read_structures, path),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=r"1-02.dcm: inflates to more than 1000 bytes; store it without deflation"):
             read(of)
