@@ -175,8 +175,8 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
     if len(wanted) == 1 and name not in ("", *wanted):
         raise BadInput(f"{part.path}: is the channel {name}; --channels names {wanted[0]}, and no other file is there")
     if len(wanted) > 1 and name in SYNONYMS and read_shape(part.path)[3:] != (len(wanted),):
-        missing = next(one for one in wanted if one != name)
-        raise BadInput(f"{part.path}: case {case.name} has no channel {missing}, but {name}")
+        absent = next(one for one in wanted if one != name)
+        raise BadInput(f"{part.path}: case {case.name} has no channel {absent}, but {name}")
     names = wanted or ((name,) if name else ())
     found = _named(case, names, Origin.OPTION if wanted else origin, case.channels)
     general = GENERAL.get(canonical("".join(stated)), "") if listed else ""

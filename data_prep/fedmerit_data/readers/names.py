@@ -35,7 +35,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         # folders that tell training from test
         "split": r"(?:train(?:ing|val)?|test(?:ing)?|val(?:id)?(?:ation)?)[_ -]?(?:data)?(?:[_ -]?sets?)?[_ -]?[a-d]?"
         r"\d*",
-        "unmasked": r"(?:images?|imgs?)[_ -]?ts|test.*",
+        "unmasked": r"(?:images?|imgs?)[_ -]?ts|test.*|.*[_ -]test(?:ing)?|.*unlabell?ed.*",
         # folders of a patient or visit
         "patient": r"(?:p|pt|pat|patient|subj?|subject|case|id)[_ -]?\d+",
         "visit": r"ses-\w+|(?:visit|time ?point|time|tp|scan|exam|day|week|month|year|baseline|follow[_ -]?up|pre|post)"

@@ -200,6 +200,14 @@ def test_folder_of_a_patient_with_several_patient_ids_is_no_site(tmp_path):
     )
 
 
+@pytest.mark.parametrize("folder", ["images_test", "imagesTs", "unlabeled", "FLARE_Unlabeled/images", "test/images"])
+def test_images_in_folders_without_masks_are_left_out(tmp_path, folder):
+    files(tmp_path, ("A/images/p.nii.gz", "A/masks/p.nii.gz"))
+    save_nifti(tmp_path / folder / "q.nii.gz", volume(0))
+    (site,) = generic.find_sites(tmp_path)
+    assert site.left_out == ((f"{folder}/q.nii.gz", "in a folder of images without masks"),)
+
+
 def test_folders_that_systems_add_are_no_data(tmp_path):
     files(tmp_path, ("images/p.nii.gz", "masks/p.nii.gz"))
     for name in ("__MACOSX", "images/@eaDir", "masks/lost+found"):
