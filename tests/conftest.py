@@ -105,6 +105,16 @@ def own_environment() -> Iterator[None]:
         os.environ.update(before)
 
 
+@pytest.fixture
+def fresh_versions() -> Iterator[None]:
+    """Versions of packages are looked up again, in the test and after it."""
+    from fedmerit.version import package_version
+
+    package_version.cache_clear()
+    yield
+    package_version.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
     """A folder for all processes of a session, made by the first that asks for its name: never change it."""

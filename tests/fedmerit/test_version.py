@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedmerit.version
-from fedmerit.version import code_commit
+from fedmerit.version import code_commit, package_version
 
 
 def git(folder, *words):
@@ -32,8 +32,16 @@ def test_a_checkout_names_its_commit_and_says_when_files_differ(tmp_path):
     assert commit_of(tmp_path) == f"{head}-dirty"
 
 
-@pytest.mark.parametrize(("installed", "commit"), [("1.2", "unknown"), ("1.3.dev4+gabc123.d20260101", "abc123")])
+@pytest.mark.usefixtures("fresh_versions")
+@pytest.mark.parametrize(
+    ("installed", "commit"),
+    [("1.2", "unknown"), ("1.3.dev4+gabc123", "abc123"), ("1.3.dev4+gabc123.d20260101", "abc123")],
+)
 def test_an_installed_package_has_the_commit_of_its_version(monkeypatch, installed, commit, tmp_path):
     monkeypatch.setattr(fedmerit.version, "__file__", str(tmp_path / "version.py"))
     monkeypatch.setattr(fedmerit.version, "version", lambda package: installed)
     assert code_commit.__wrapped__() == commit
+
+
+def test_a_missing_package_has_no_version():
+    assert package_version("no-such-package") == "not installed"

@@ -19,8 +19,12 @@ def run(tmp_path):
     issue(tmp_path, "root")
     issue(tmp_path, "auditor", "root")
     for site, fault in (("A", ""), ("B", "state 2 of 3 is another")):
-        rounds = {"0": {"root": "0", "leaf": 1}, "1": {"root": "1", "leaf": 3, "fault": fault}}
-        statement = AuditStatement.model_validate({"site": site, "plan": "p", "machine": "m", "rounds": rounds})
+        rounds = {
+            "0": {"root": "0", "leaf": 1, "leaves": 3},
+            "1": {"root": "1", "leaf": 3, "leaves": 3, "fault": fault},
+        }
+        content = {"site": site, "plan": "p", "ledger": "0" * 64, "machine": "m", "rounds": rounds}
+        statement = AuditStatement.model_validate(content)
         signer = Signer(tmp_path / "auditor.key", tmp_path / "auditor.crt") if site == "A" else None
         write_statement(tmp_path / AUDITS, statement, signer)
     return SimpleNamespace(path=tmp_path, label="fedavg", seed=0)

@@ -42,6 +42,7 @@ def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
     assert RunConfiguration.from_dict(reported["plan"]) == CONFIG
 
 
+@pytest.mark.usefixtures("fresh_versions")
 def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/opt/bin/fedmerit", "run", "--out", "my run", "--set", "lr=0.1"])
     reported = describe("mine", CONFIG, ("A",), "local")
@@ -55,6 +56,7 @@ def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
     assert reported["commit"] == code_commit()
 
 
+@pytest.mark.usefixtures("fresh_versions")
 def test_what_came_with_a_job_has_no_version(monkeypatch):
     def version(package):
         if package == "fedmerit":
