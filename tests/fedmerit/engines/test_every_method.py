@@ -120,9 +120,9 @@ def test_server_on_the_simulator_evaluates_its_own_images(two_rounds, own_server
 @pytest.mark.parametrize(("method", "free_rider"), [("cgsv", "site1"), ("fedce", "site2")])
 def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method, free_rider):
     """A free rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe quick``)."""
-    options = {"recipe": "quick", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{free_rider}=zero"}
-    local = trained(method=method, **options)
-    run = trained(method=method, engine="sim", threads=3, **options)
+    options = {"recipe": "quick", "rounds": 5, "guard": "on", "attack": f"{free_rider}=zero"}
+    local = trained("on_verdict=withhold", method=method, **options)
+    run = trained("on_verdict=withhold", method=method, engine="sim", threads=3, **options)
     assert_same_run(local, run)  # verdicts and pay are in results.csv
     assert by_site(run, "verdict", 4) == {name: float(name == free_rider) for name in NAMES}
     weights = by_site(run, "weight", 4)
