@@ -136,7 +136,7 @@ def _free_riders(study: Study, artefact: Artefact) -> Made:
     numbers = table.reset_index()
     numbers.insert(0, "free_rider", numbers["run"].map(free_riders))
     by_site = {
-        site: rows.drop(columns=["free_rider", "run"]).groupby("round").mean().dropna(axis=1, how="all")
+        str(site): rows.drop(columns=["free_rider", "run"]).groupby("round").mean().dropna(axis=1, how="all")
         for site, rows in numbers.groupby("free_rider")
         if site != "none"
     }
