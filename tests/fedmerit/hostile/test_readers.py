@@ -73,7 +73,6 @@ ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/engines/site_errors.py": "logs of this machine's own sites",
     "custom/fedmerit/site/job_ledger.py": "the ledger that this site wrote",
     "data_prep/fedmerit_data/readers/inventory.py": "the index that it wrote itself",
-    "data_prep/fedmerit_data/readers/patients.py": "heads of raw images, without pixels",
     "data_prep/fedmerit_data/spatial/heads.py": "heads of raw files, without pixels; the pipe from its own process",
 }
 
