@@ -265,5 +265,6 @@ def test_estimate_command_prints_and_writes(observed, fedmerit, tmp_path):
 @pytest.mark.slow
 def test_report_shows_observed_values(observed, tmp_path):
     page = write_report(observed, tmp_path / "report.html", images=False).read_text()
-    assert "No payment should rest on a difference that is not significant" in page
+    assert "No: there is no estimate to pay by." in page
+    assert "Value of each site by what was observed of the run" in page
     assert (tmp_path / "figures" / "values.png").exists()
