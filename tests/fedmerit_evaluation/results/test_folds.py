@@ -88,9 +88,10 @@ def test_bootstrap_over_folds_equals_students_t():
 @pytest.mark.parametrize(("seeds", "patients", "sd"), [(1, 9, USUAL), (3, 9, USUAL), (3, 20, STABLE), (1, 5, USUAL)])
 def test_interval_over_folds_covers_true_gain(seeds, patients, sd):
     """Of 400 hospitals: a standard error of 1.1 points. If models do not differ by who trains, 99 %."""
-    held, width = fold_coverage(seeds, patients, sd, from_patients=1.0)
+    held, _ = fold_coverage(seeds, patients, sd, from_patients=1.0)
     assert 91.5 <= held["folds", "gain"] <= 99.5, held
-    if sd is USUAL:  # that is what widths are reported of before training
+    if sd is USUAL:  # widths before training are of models that do not differ by who trains; if they do, less
+        _, width = fold_coverage(seeds, patients, sd)
         assert width["folds", "gain"] == pytest.approx(expected_width(patients, seeds, 5), rel=0.15)
 
 

@@ -147,8 +147,8 @@ def test_holm_with_weights_equals_hand_computed() -> None:
     [(3, 5, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 5, 8), (3, 30, 16), (10, 5, 16)))],
 )
 def test_gain_of_equal_methods_is_rarely_significant(seeds: int, patients: int, hospitals: int) -> None:
-    """Of any of 16 it was 67 % at three seeds, 89 % at five."""
-    assert wrong_verdicts(seeds, patients, STABLE, hospitals, 60) <= 5 + 3
+    """Of any of 16 it was 67 % at three seeds, 89 % at five. The standard error of 240 studies is 1.4 points."""
+    assert wrong_verdicts(seeds, patients, STABLE, hospitals, 240) <= 5 + 3
 
 
 @pytest.mark.parametrize(
