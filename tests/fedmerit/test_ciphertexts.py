@@ -392,7 +392,7 @@ def test_deployed_run_leaves_its_model_at_the_hospitals(sites, trained, model, f
     job, run = tmp_path / "job", tmp_path / "run"
     tiny = ("--rounds", 2, "--min-sites", 3, *flags())
     exported = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny,
-                        "--set", "batch_size=2", "--privacy", "he", "--set", "guard=off")  # fmt: skip
+                        "--privacy", "he", "--set", "guard=off")  # fmt: skip
     assert exported.exit_code == 0, exported.output
     with federation_of(tmp_path / "federation", sites, keys=tmp_path / "keys") as hospitals:
         submitted = hospitals.submit(job)

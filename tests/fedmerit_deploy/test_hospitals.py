@@ -102,7 +102,6 @@ def test_removed_site_leaves_run_and_federation(
 ):
     """The training is the leave-one-out run, bit for bit; the kit is refused within a minute."""
     tiny = ("--rounds", ROUNDS, *flags())
-    tiny = (*tiny, "--set", "batch_size=2")
     fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny)
     hospitals.gate.close(1)
     first = hospitals.submit(tmp_path / "job")

@@ -37,7 +37,6 @@ def job(fedmerit: Callable[..., object], tmp_path: Path) -> Callable[..., Path]:
 
     def export(rounds: int = ROUNDS, *options: object) -> Path:
         tiny = ("--rounds", rounds, *flags())
-        tiny = (*tiny, "--set", "batch_size=2")
         fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny, *options)
         return tmp_path / "job"
 

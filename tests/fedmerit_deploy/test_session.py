@@ -31,7 +31,7 @@ from fedmerit_deploy.provisioning import add_sites, init, make_project
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 NO_ROUND = "its first round was not complete"
 
-TINY = flags(batch_size=2)
+TINY = flags()
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 

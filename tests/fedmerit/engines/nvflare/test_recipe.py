@@ -116,7 +116,6 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
     def run(rounds: int, allowed: bool, **environment: str) -> Path:
         job, workspace = tmp_path / "fedce_prostate", tmp_path / "workspace"
         settings = ("--rounds", rounds, *flags())
-        settings = (*settings, "--set", "batch_size=2")
         fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
         (workspace / "local").mkdir(parents=True)
         if allowed:
