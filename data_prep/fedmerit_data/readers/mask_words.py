@@ -28,19 +28,18 @@ def find_mask_words(items: Sequence[Item]) -> frozenset[str]:
         words = split_name(stem)
         for word in {name.casefold() for name in (*parents, *words[:1], *words[-1:]) if not name.isdigit()}:
             by_word[word].append(item)
-    found = set()
+    found, is_mask = set(), cache(_is_mask)  # files may change from call to call
     for word, named in by_word.items():
         if not max(1, len(items) / LEAST_SHARE) < len(named) < len(items):
             continue
         keys = {item.key for item in named}
         others = [item for item in items if item.key not in keys]
         ends = ((item.path for item in (each[0], each[-1])) for each in (named, others) if each)
-        if [{*map(_is_mask, paths)} for paths in ends] == [{True}, {False}]:
+        if [{*map(is_mask, paths)} for paths in ends] == [{True}, {False}]:
             found.add(word)
     return frozenset(found)
 
 
-@cache
 def _is_mask(path: Path) -> bool:
     """Return whether a file holds few different values, or is black and white."""
     try:
