@@ -131,9 +131,8 @@ def check(
         _print_job(page)
         raise typer.Exit(int(bool(page.refused)))
     assert sites is not None
-    from fedmerit_data.check import examine
+    from fedmerit_data.check import examine, write_private, write_shareable
     from fedmerit_data.checking.findings import Severity
-    from fedmerit_data.checking.quality_report import write_private, write_shareable
 
     found = examine(sites, max_empty=max_empty)
     _print_findings(found.findings, names)

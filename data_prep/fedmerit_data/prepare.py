@@ -12,8 +12,7 @@ from fedmerit.files import flush_files
 from fedmerit_data.folders import OVERVIEW, is_occupied, new_folder, partial_folder, partial_path, require_free
 from fedmerit_data.kinds import GENERIC
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.case_pool import ProgressReport, prepare_cases
-from fedmerit_data.preparing.cases import CaseTask
+from fedmerit_data.preparing.cases import CaseTask, ProgressReport, prepare_cases
 from fedmerit_data.preparing.resumption import is_published, keep_finished_cases, remove_leftovers, start_or_resume
 from fedmerit_data.preparing.site_lists import find_sites, require_site_name, split_site, write_lists
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite

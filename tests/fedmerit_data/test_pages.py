@@ -5,9 +5,6 @@ import hashlib
 import re
 from pathlib import Path
 
-import pytest
-from jinja2 import UndefinedError
-
 from fedmerit_data.pages import template_environment, write_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,12 +31,6 @@ def test_content_stays_text_and_percent_signs_stay_with_their_numbers(tmp_path: 
     page = _page(tmp_path, fedmerit_version="<script>alert(1)</script> 81.5 % of A %")
     assert "&lt;script&gt;alert(1)&lt;/script&gt; 81.5&nbsp;% of A %" in page
     assert page.count("<script>") == 1
-
-
-def test_missing_value_of_template_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UndefinedError, match="'fedmerit_version' is undefined"):
-        write_page(tmp_path / "page.html", "fedmerit_data", "quality.html.j2", sites=[], findings=[])
-    assert not (tmp_path / "page.html").exists()
 
 
 def test_every_page_extends_the_base_template_and_has_no_style_of_its_own() -> None:

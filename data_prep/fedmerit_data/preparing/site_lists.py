@@ -18,7 +18,6 @@ from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, U
 from fedmerit_data.preparing.sources import write_sources
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
 from fedmerit_data.readers.channel_names import canonical, modality_of
-from fedmerit_data.readers.groups import describe_missing, read_groups
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.patients import (
     Lookup,
@@ -26,6 +25,7 @@ from fedmerit_data.readers.patients import (
     assign_sites,
     identify_patients,
     note_shared_patients,
+    read_groups,
     read_lookup,
 )
 from fedmerit_data.splits import Earlier, assign_folds, split_patients
@@ -44,7 +44,7 @@ def read_patients(file: Path) -> Patients:
     that number their patients 1, 2, 3 have none in common.
 
     Raises:
-        BadInput: the file cannot be read, lacks a column or a value, or names a case twice.
+        BadInput: the file cannot be read, lacks a column or a value, names a case twice, or names none.
     """
     patients: dict[tuple[str, str], str] = {}
     for line, row in read_table(file, COLUMNS):
@@ -54,6 +54,8 @@ def read_patients(file: Path) -> Patients:
         if (site, case) in patients:
             raise BadInput(f"{file}: line {line}: case {case} of site {site} is listed twice; keep one line")
         patients[site, case] = patient if patient.startswith(f"{site}-") else f"{site}-{patient}"
+    if not patients:
+        raise BadInput(f"{file}: names no case; expected a line for each case with its {', '.join(COLUMNS)}")
     return patients
 
 
@@ -70,8 +72,8 @@ def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
         sites = assign_sites(sites, asked.site_lookup)
     patient_of = None if table is None else read_lookup(table, "patient")
     listed = {} if table is None or patient_of else read_patients(Path(table))
-    if table is not None:
-        _require_cases(sites, listed, table)
+    if listed:
+        sites = _compare_with_table(sites, listed, table)
     if asked.kind == GENERIC:
         sites = note_shared_patients([identify_patients(site, listed, patient_of, source) for site in sites])
     else:
@@ -85,8 +87,11 @@ def _with_groups(site: RawSite, asked: str, table: Path | None) -> RawSite:
     """Return a site whose cases have the groups of their patients, and remarks on those that are not stated."""
     groups_of = read_groups(asked, table)
     cases = tuple(replace(case, groups=groups_of(site.name, case)) for case in site.cases)
-    missing = describe_missing(cases, asked.rpartition(":")[2].split(","))
-    return replace(site, cases=cases, remarks=(*site.remarks, *missing))
+    missing = {
+        name: sum(name not in dict(case.groups) for case in cases) for name in asked.rpartition(":")[2].split(",")
+    }
+    texts = (f"no {name} of {count} of {len(cases)} cases is stated" for name, count in missing.items() if count)
+    return replace(site, cases=cases, remarks=(*site.remarks, *texts))
 
 
 def _with_modality(case: RawCase, modality: str) -> RawCase:
@@ -118,13 +123,26 @@ def _of_layout(site: RawSite, kind: Kind, table: Patients, patient_of: Lookup | 
     return replace(site, cases=tuple(cases), remarks=(*site.remarks, *notes))
 
 
-def _require_cases(sites: Sequence[RawSite], patients: Patients, file: str) -> None:
-    """Raise `BadInput` if a table names a case that does not exist."""
+def _compare_with_table(sites: Sequence[RawSite], patients: Patients, file: str | None) -> list[RawSite]:
+    """Return the sites, with a remark on those of whose cases a table does not name all.
+
+    Raises:
+        BadInput: the table names a case that does not exist.
+    """
     there = {(site.name, case.name) for site in sites for case in site.cases}
     if unknown := sorted(set(patients) - there):
-        site, case = unknown[0]
+        first, case = unknown[0]
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise BadInput(f"{file}: site {site} has no case {case}{others}; name cases as datalist.json of a site does")
+        raise BadInput(f"{file}: site {first} has no case {case}{others}; name cases as datalist.json of a site does")
+    noted = []
+    for site in sites:
+        missing = sum((site.name, case.name) not in patients for case in site.cases)
+        text = (
+            f"the patient table lacks {missing} of {len(site.cases)} cases, whose patients are taken from files and "
+            "folders: complete it if one of these patients has several cases"
+        )
+        noted.append(replace(site, remarks=(*site.remarks, *[text] * bool(missing))))
+    return noted
 
 
 def require_site_name(name: str, raw: Path) -> None:

@@ -1,8 +1,8 @@
-"""Whose images a case shows, and at which site: by DICOM headers, BIDS entities, tables and names."""
+"""Patients of cases, their sites and groups: by DICOM headers, BIDS entities, tables and names."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -33,6 +33,14 @@ MOST_VISITS = 6  # names that continue another; more are of patients whose names
 MAX_NAMED = 3  # groups of names in a remark
 Patients = Mapping[tuple[str, str], str]  # by site and case
 Lookup = Callable[[RawCase], str]
+Row = Mapping[str, str]  # of a table, by column
+Groups = tuple[tuple[str, str], ...]  # by column, in the order of the columns; a value that is not stated is left out
+AGE = re.compile(r"(?:patient|subject)? ?age(?: (?:in )?(?:years?|yrs?|y)| at .+)?")  # words in lower case
+YEARS = re.compile(r"0*(\d{1,3})(?:[.,]\d+)?\s*Y?", re.IGNORECASE)  # 63, 63.5, DICOM's 063Y
+BAND = 10  # years
+OLDEST = 90  # and older: one band, as ages beyond may identify a person
+NOT_STATED = ("", "na", "n/a", "nan", "none", "null", "unknown", "-", "?")
+LONGEST = 40  # characters of a value
 
 
 def read_lookup(text: str, what: str) -> Lookup | None:
@@ -63,31 +71,97 @@ def read_lookup(text: str, what: str) -> Lookup | None:
     return find
 
 
+class _NamedRows:
+    """The rows of a table, by the names of cases that cells hold: not those of ``columns``, nor of the one ``without``.
+
+    Raises:
+        BadInput: the table cannot be read, lacks one of the ``columns``, or has no rows.
+    """
+
+    def __init__(self, file: Path, columns: Sequence[str], without: str = ""):
+        rows = [row for _, row in read_table(file, columns)]
+        if not rows:
+            raise BadInput(f"{file}: names no case; expected a line for each case with its {', '.join(columns)}")
+        names = [name for name in rows[0] if name not in columns and name.casefold() not in ("", without)]
+        self.by_column: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
+        for row in rows:
+            for name, of_value in self.by_column.items():
+                for key in {row[name], name_and_suffix(PurePath(row[name]))[0]}:  # images/x1.nii.gz is x1, too
+                    of_value[key].append(row)
+
+    def find(self, case: RawCase) -> Iterator[list[list[Row]]]:
+        """Yield the rows in which each column names a case, by the longest of its names first."""
+        for key in case_keys(case):
+            if found := [of_value[key] for of_value in self.by_column.values() if key in of_value]:
+                yield found
+
+
 def _by_table(file: Path, column: str, what: str) -> Lookup:
-    rows = read_table(file, [column])
-    columns = {name: defaultdict[str, set[str]](set) for _, row in rows for name in row if name and name != column}
-    for _, row in rows:
-        for name, values in columns.items():
-            for key in {row[name], name_and_suffix(PurePath(row[name]))[0]}:  # images/x1.nii.gz is x1, too
-                values[key].add(row[column])
+    table = _NamedRows(file, [column])
 
     def find(case: RawCase) -> str:
-        keys = case_keys(case)
-        found = [(keys.index(key), values[key]) for values in columns.values() for key in keys if key in values]
-        if not found:
+        found = next(table.find(case), None)
+        if found is None:
+            keys = case_keys(case)
             plain = {_without_zeros(key) for key in keys}
-            near = [value for values in columns.values() for value in values if _without_zeros(value) in plain]
+            near = [value for values in table.by_column.values() for value in values if _without_zeros(value) in plain]
             dropped = f"; {near[0]} differs only by zeros, which spreadsheets drop: write {keys[0]}" if near else ""
             raise BadInput(
                 f"{file}: no row names case {case.name} ({case.image}); expected {' or '.join(keys[:2])} in one of the "
-                f"columns {', '.join(columns)}{dropped}"
+                f"columns {', '.join(table.by_column)}{dropped}"
             )
-        named = min(found, key=lambda one: (one[0], len(one[1])))[1] - {""}
-        if len(named) != 1:
-            raise BadInput(f"{file}: case {case.name} has {len(named)} values of {column}; expected one {what}")
-        return next(iter(named))
+        values = min(({row[column] for row in rows} for rows in found), key=len) - {""}
+        if len(values) != 1:
+            raise BadInput(f"{file}: case {case.name} has {len(values)} values of {column}; expected one {what}")
+        return next(iter(values))
 
     return find
+
+
+def read_groups(text: str, table: Path | None) -> Callable[[str, RawCase], Groups]:
+    """Return a function from a site and a case to its groups, by ``FILE.csv:COLUMN,COLUMN`` or columns of ``table``.
+
+    A row belongs to a case as of `read_lookup`; with a column ``site`` only to one of that site. Ages are put into
+    bands of ten years. Reports show groups of five patients or more; the values are in the site folder.
+
+    Args:
+        text: The option.
+        table: The table of patients, or FILE:COLUMN of it; None: there is none.
+
+    Raises:
+        BadInput: no table is named, or it lacks a column or cannot be read.
+    """
+    stated = TABLE_COLUMN.fullmatch(str(table))
+    match = TABLE_COLUMN.fullmatch(text) or TABLE_COLUMN.fullmatch(f"{stated['file'] if stated else table}:{text}")
+    if match is None:
+        raise BadInput(f"--groups {text}: names no table; expected FILE.csv:COLUMN,COLUMN, or --patient-table FILE.csv")
+    columns = tuple(filter(None, (name.strip() for name in match["column"].split(","))))
+    named_rows = _NamedRows(Path(match["file"]), columns, without="site")
+
+    def find(site: str, case: RawCase) -> Groups:
+        for found in named_rows.find(case):
+            of_site = ([row for row in rows if _site_of(row) in ("", site)] for rows in found)
+            if nearest := min(filter(None, of_site), key=len, default=None):
+                values = ((name, {band(name, row[name]) for row in nearest} - {""}) for name in columns)
+                return tuple((name, common.pop()) for name, common in values if len(common) == 1)
+        return ()
+
+    return find
+
+
+def _site_of(row: Row) -> str:
+    return next((value for name, value in row.items() if name.casefold() == "site"), "")
+
+
+def band(column: str, value: str) -> str:
+    """Return the group of a value: of an age its band of ten years, else the value; "" if it states none."""
+    if value.casefold() in NOT_STATED:
+        return ""
+    words = re.sub("[^a-z]+", " ", column.casefold()).strip()
+    if AGE.fullmatch(words) and (years := YEARS.fullmatch(value)):
+        first = int(years[1]) // BAND * BAND
+        return f"{OLDEST} and older" if first >= OLDEST else f"{first} to {first + BAND - 1}"
+    return value[:LONGEST]
 
 
 def _without_zeros(name: str) -> str:

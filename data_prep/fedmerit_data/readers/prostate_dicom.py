@@ -1,9 +1,9 @@
-"""Readers of prostate MRI in DICOM series: one section per data set, with its layout in the comment."""
+"""Readers of prostate MRI in DICOM series: where files of a release lie as a table, and its decoder."""
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedmerit.errors import BadInput
@@ -28,25 +28,71 @@ from fedmerit_data.spatial.segmentations import read_segmentation
 from fedmerit_data.spatial.volumes import read_itk
 
 
-def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | None = None) -> Path:
-    """Return the folder of the series ``uid``.
+@dataclass(frozen=True)
+class SeriesLayout:
+    """A table of where the DICOM series and the masks of a release lie.
 
-    Without a uid the only one of a patient's series, or the one that has ``name``.
-
-    Raises:
-        BadInput: several series match, or none.
+    Patterns are of a file's path below the source, with "/" between its parts. Both have a group ``case``, which pairs
+    them; that of slices a group ``folder``, in which patients lie; that of masks perhaps a group ``corrected``, which
+    says that the file replaces another one.
     """
-    several = sorted(folders)
-    if uid is not None:
-        several = [folder for folder in several if _series_uid(folder) == uid]
-    elif len(several) > 1:
-        several = [folder for folder in several if name.search(folder.name)] or several
-    if len(several) != 1:
-        raise BadInput(
-            f"{min(folders).parent}: {len(several)} of its {len(folders)} series could be the T2 series of its mask; "
-            "keep only that one"
-        )
-    return several[0]
+
+    expected: str  # the layout in words, for messages
+    slices: str  # pattern of slices, whose folder is a series
+    mask: str  # pattern of masks
+    t2: str  # pattern within the name of the series to take of several, if the mask names none
+    unmasked: str  # why patients without a mask are left out
+    others: str  # why further series of a patient are
+    site: str = ""  # the only site; "": each ``folder`` is one
+    dropped: Mapping[str, str] = field(default_factory=dict)  # why a case is left out, by its name
+
+    def find_sites(self, source: Path) -> list[RawSite]:
+        """Return the sites below ``source``, sorted by name; the first also lists what is left out of all.
+
+        Raises:
+            BadInput: there is no case, the image of a mask is missing, or several series could be that of a mask.
+        """
+        require_folder(source, self.expected)
+        series: dict[str, set[Path]] = defaultdict(set)
+        folder_of: dict[str, str] = {}
+        masks: dict[bool, dict[str, Path]] = {True: {}, False: {}}
+        strays: list[tuple[Path, str]] = []
+        for path in list_files(source):
+            name = path.relative_to(source).as_posix()
+            if match := re.fullmatch(self.mask, name, re.DOTALL):
+                note_file(masks[bool(match.groupdict().get("corrected"))], match["case"], path)
+            elif (match := re.fullmatch(self.slices, name, re.DOTALL)) and is_slice(path):
+                folder_of[match["case"]] = match["folder"]
+                series[match["case"]].add(path.parent)
+            else:
+                strays.append((path, "neither a DICOM slice of a patient nor a mask"))
+        used = masks[False] | masks[True]
+        strays += [(path, "its corrected mask is used") for case, path in masks[False].items() if path != used[case]]
+        strays += [(used.pop(case), reason) for case, reason in self.dropped.items() if case in used]
+        unused = [
+            (f"{folder_of[case]}/{case}", self.dropped.get(case, self.unmasked)) for case in series.keys() - used.keys()
+        ]
+        images = {case: self._choose(series[case], used[case]) for case in sorted(series.keys() & used.keys())}
+        strays += [(other, self.others) for case, chosen in images.items() for other in series[case] - {chosen}]
+        cases = []
+        for case, image, mask in pair_files(images, used, source):
+            site = self.site or folder_of[case]
+            cases.append((site, RawCase(case, f"{site}-{case}", image, mask)))
+        return group_by_site(cases, [*unused, *_list_outside(images.values(), strays, source)])
+
+    def _choose(self, folders: Collection[Path], mask: Path) -> Path:
+        """Return the folder of the series that a mask names, else the only one, or the only one that is named T2."""
+        several, head = sorted(folders), read_head(mask)
+        if head and head.refers:
+            several = [folder for folder in several if _series_uid(folder) == head.refers[0]]
+        elif len(several) > 1:
+            several = [folder for folder in several if re.search(self.t2, folder.name, re.IGNORECASE)] or several
+        if len(several) != 1:
+            raise BadInput(
+                f"{min(folders).parent}: {len(several)} of its {len(folders)} series could be the T2 series of its "
+                "mask; keep only that one"
+            )
+        return several[0]
 
 
 def _series_uid(folder: Path) -> str:
@@ -54,7 +100,7 @@ def _series_uid(folder: Path) -> str:
     return head.series if head else ""
 
 
-def list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
+def _list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
     """Return files and folders left out, by path in ``source``, except those within a series, which belong to its
     case.
     """
@@ -68,58 +114,6 @@ def list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], s
     return [(path.relative_to(source).as_posix(), reason) for path, reason in found]
 
 
-# NCI-ISBI 2013: DICOM ``{Prostate-3T,PROSTATE-DIAGNOSIS}/<ID>/*/*`` + masks ``<ID>.nrrd`` (zones 1, 2)
-
-NCI_ISBI_SITES = ("PROSTATE-DIAGNOSIS", "Prostate-3T")
-NCI_ISBI_DROPPED = {"ProstateDx-01-0055": "its mask has 23 slices, its image 34"}
-NCI_ISBI_MASK = re.compile(r"(?P<case>Prostate(Dx|3T)-\d+-\d+)(?P<corrected>_correctedLabels)?(_truth)?\.nrrd")
-NCI_ISBI_T2 = re.compile("t2", re.IGNORECASE)
-
-
-def find_nci_isbi(source: Path) -> list[RawSite]:
-    """Return the collections, whichever of the two ``source`` holds at any depth, sorted by name.
-
-    A corrected mask replaces the one that it corrects. Patients without a mask are not part of the challenge and are
-    left out.
-    """
-    require_folder(source, "the manifest folder of the DICOM files and the masks of Training, Test and Leaderboard")
-    series: dict[str, set[Path]] = defaultdict(set)
-    collection: dict[str, str] = {}
-    masks: dict[bool, dict[str, Path]] = {True: {}, False: {}}
-    strays: list[tuple[Path, str]] = []
-    left_out = []
-    for path in list_files(source):
-        parts = path.relative_to(source).parts
-        match = NCI_ISBI_MASK.fullmatch(path.name)
-        site = next((part for part in parts[:-2] if part in NCI_ISBI_SITES), None)
-        if match:
-            note_file(masks[bool(match["corrected"])], match["case"], path)
-        elif site and is_slice(path):
-            patient = parts[parts.index(site) + 1]
-            collection[patient] = site
-            series[patient].add(path.parent)
-        else:
-            strays.append((path, "neither a DICOM slice of a patient nor a mask"))
-    for case in masks[True].keys() & masks[False].keys():
-        strays.append((masks[False][case], "its corrected mask is used"))
-    used = masks[False] | masks[True]
-    for patient, reason in NCI_ISBI_DROPPED.items():
-        if patient in series:
-            left_out.append((f"{collection[patient]}/{patient}", reason))
-        if patient in used:
-            strays.append((used.pop(patient), reason))
-    for patient in series.keys() - used.keys() - NCI_ISBI_DROPPED.keys():
-        left_out.append((f"{collection[patient]}/{patient}", "no mask: no part of the challenge"))
-    images = {patient: select_series(series[patient], NCI_ISBI_T2) for patient in sorted(series.keys() & used.keys())}
-    for patient, chosen in images.items():
-        strays += [(folder, "not the T2 series") for folder in series[patient] - {chosen}]
-    cases = (
-        (collection[case], RawCase(case, f"{collection[case]}-{case}", image, mask))
-        for case, image, mask in pair_files(images, used, source)
-    )
-    return group_by_site(cases, [*left_out, *list_outside(images.values(), strays, source)])
-
-
 def decode_nci_isbi(case: RawCase) -> Decoded:
     """Return the T2 slices and the gland, both zones merged, oriented by `slice_volume`."""
     return slice_volume(case, read_series(case.image), read_itk(case.label), zones=2)
@@ -127,7 +121,15 @@ def decode_nci_isbi(case: RawCase) -> Decoded:
 
 NCI_ISBI = prostate_kind(
     description="NCI-ISBI 2013: DICOM {Prostate-3T,PROSTATE-DIAGNOSIS}/<ID>/*/* + <ID>.nrrd",
-    find_sites=find_nci_isbi,
+    find_sites=SeriesLayout(
+        expected="the manifest folder of the DICOM files and the masks of Training, Test and Leaderboard",
+        slices="(.*?/)??(?P<folder>PROSTATE-DIAGNOSIS|Prostate-3T)/(?P<case>[^/]+)/.+",
+        mask=r"(.*/)?(?P<case>Prostate(Dx|3T)-\d+-\d+)(?P<corrected>_correctedLabels)?(_truth)?\.nrrd",
+        t2="t2",
+        unmasked="no mask: no part of the challenge",
+        others="not the T2 series",
+        dropped={"ProstateDx-01-0055": "its mask has 23 slices, its image 34"},
+    ).find_sites,
     decode=decode_nci_isbi,
     licence="research use; the terms of The Cancer Imaging Archive hold",
     citation="Bloch et al., NCI-ISBI 2013 challenge: automated segmentation of prostate structures, The Cancer "
@@ -203,39 +205,6 @@ I2CVB = prostate_kind(
 
 PROSTATEX_ZONES = 4  # of the NRRD files: all of them are gland
 PROSTATEX_SEGMENTS = (1, 2, 4)  # of the DICOM-SEG files that are gland
-PROSTATEX_PATIENT = re.compile(r"ProstateX-\d+", re.IGNORECASE)
-PROSTATEX_T2 = re.compile("t2.*tra", re.IGNORECASE)
-
-
-def find_prostatex(source: Path) -> list[RawSite]:
-    """Return the one site that the set is; patients without zones, which are most of the set, are left out.
-
-    A DICOM-SEG file may lie in a folder of its patient at any depth.
-    """
-    require_folder(source, "Image and Mask")
-    series: dict[str, set[Path]] = defaultdict(set)
-    masks: dict[str, Path] = {}
-    left_out = []
-    for path in list_files(source):
-        folder, *inner = path.relative_to(source).parts
-        match = PROSTATEX_PATIENT.match(inner[0]) if inner else None
-        if match and folder == "Image" and len(inner) > 1 and is_slice(path):
-            series[inner[0]].add(path.parent)
-        elif match and folder == "Mask" and path.suffix.lower() in (".nrrd", ".dcm"):
-            note_file(masks, match[0], path)
-        else:
-            left_out.append((path, "neither a DICOM slice of a patient nor a mask"))
-    for patient in series.keys() - masks.keys():
-        left_out.append((source / "Image" / patient, "no zones: no mask to learn from"))
-    images = {}
-    for patient in sorted(series.keys() & masks.keys()):
-        head = read_head(masks[patient])
-        named = next(iter(head.refers), None) if head else None
-        images[patient] = select_series(series[patient], PROSTATEX_T2, named)
-        for other in series[patient] - {images[patient]}:
-            left_out.append((other, "not the T2 series of the mask"))
-    cases = (RawCase(case, f"PROSTATEx-{case}", image, mask) for case, image, mask in pair_files(images, masks, source))
-    return [RawSite("PROSTATEx", tuple(cases), tuple(sorted(list_outside(images.values(), left_out, source))))]
 
 
 def decode_prostatex(case: RawCase) -> Decoded:
@@ -260,7 +229,15 @@ def decode_prostatex(case: RawCase) -> Decoded:
 
 PROSTATEX = prostate_kind(
     description="PROSTATEx: DICOM Image/<ID>/<series> + zones Mask/<ID>.nrrd or DICOM-SEG",
-    find_sites=find_prostatex,
+    find_sites=SeriesLayout(
+        expected="Image and Mask",
+        slices=r"(?P<folder>Image)/(?P<case>(?i:ProstateX-\d+)[^/]*)/.+",
+        mask=r"Mask/(?P<case>(?i:ProstateX-\d+)).*\.(?i:nrrd|dcm)",  # a DICOM-SEG may be in a folder of its patient
+        t2="t2.*tra",
+        unmasked="no zones: no mask to learn from",  # most of the set
+        others="not the T2 series of the mask",
+        site="PROSTATEx",
+    ).find_sites,
     decode=decode_prostatex,
     licence="research use; the terms of The Cancer Imaging Archive hold",
     citation="Litjens et al., Computer-aided detection of prostate cancer in MRI, IEEE TMI 2014; zones: Meyer et "

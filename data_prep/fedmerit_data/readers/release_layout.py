@@ -35,14 +35,16 @@ class Layout:
     Patterns are of a file's path below the source, or below the site's folder if each folder is a site, with "/"
     between its parts. Those of images and masks have a group ``case``, which pairs them, perhaps a group ``within``:
     folders, with "/" at the end, beyond which names of cases repeat; the group ``channel`` of ``image`` names a channel
-    if there are several.
+    if there are several, its group ``site`` the site.
     """
 
     expected: str  # the layout in words, for messages
     image: str  # pattern of images
     masks: Mapping[str, str]  # pattern of each mask that an image needs, by name
     strays: Mapping[str, str] = field(default_factory=lambda: {ANY: NO_PART})  # why a file is left out, by its pattern
-    site: str | FindSite = ""  # the only site, or what finds that of a case; "": each folder of the source is a site
+    site: str | FindSite = (
+        ""  # the only site, or what finds that of a case; "": stated by `image`, or each folder is one
+    )
     aliases: Mapping[str, str] = field(default_factory=dict)  # name of a site, by the upper-case name of its folder
     case: Callable[[str], str] = str  # the case's name, made of the group ``case``
     patient: Callable[[str], str] = str  # the patient's name, made of the case's
@@ -58,7 +60,7 @@ class Layout:
             BadInput: there is no case, an image or mask lacks the other, two folders are of one site, or the table or
                 a row of it is missing.
         """
-        if self.site:
+        if self.site or "(?P<site>" in self.image:
             return group_by_site(*self._read(source))
         folders, strays = find_site_folders(source, self.expected)
         sites: dict[str, tuple[Path, RawSite]] = {}
@@ -91,7 +93,8 @@ class Layout:
         _require_equal(found, [*self.masks], "mask")
         for key, image, mask in pair_files(found[self._images[0]], found[first], source):
             case, relative = key.rpartition("/")[2], image.relative_to(source).as_posix()
-            site = self.site(case, relative, rows) if callable(self.site) else self.site or name
+            stated = _groups(self.image, relative).get("site") or self.site or name
+            site = stated(case, relative, rows) if callable(stated) else stated
             more = tuple(found[part][key] for part in others)
             channels = tuple(Channel(found[part][key], part) for part in self.channels)
             raw = RawCase(case, f"{site}-{self.patient(case)}", image, mask, more, channels=channels)
@@ -105,9 +108,8 @@ class Layout:
     def _role(self, path: str) -> tuple[str, str]:
         """Return a file's part, an image's or a mask's, and what pairs it; "" and the reason if it is left out."""
         for part, pattern in {"image": self.image, **self.masks}.items():
-            if match := re.fullmatch(pattern, path, re.DOTALL):
-                groups = match.groupdict()
-                return groups.get("channel") or part, f"{groups.get('within', '')}{self.case(match['case'])}"
+            if groups := _groups(pattern, path):
+                return groups.get("channel") or part, f"{groups.get('within', '')}{self.case(groups['case'])}"
         return "", next(why for pattern, why in self.strays.items() if re.fullmatch(pattern, path, re.DOTALL))
 
     def _read_rows(self, source: Path, files: Sequence[Path]) -> Table:
@@ -130,6 +132,11 @@ class Layout:
             channel = Channel(case.image, index=int(number))
             cases.append(replace(case, name=f"{case.name}_{name}", channels=(channel,)))
         return cases or [case]
+
+
+def _groups(pattern: str, path: str) -> dict[str, str]:
+    match = re.fullmatch(pattern, path, re.DOTALL)
+    return match.groupdict() if match else {}
 
 
 def _require_equal(found: Mapping[str, Mapping[str, Path]], parts: Sequence[str], what: str) -> None:
@@ -159,14 +166,3 @@ def _site_in_table(case: str, path: str, table: Table, names: tuple[str, ...], p
     if site := column(table.get(case, {}), *names):
         return f"{prefix}{site}"
     raise BadInput(f"{path}: the table of the release has no {names[0]} of case {case}; complete it")
-
-
-def by_name(pattern: str) -> FindSite:
-    """Return what finds the site in the group ``site`` of a pattern of the image's path."""
-    return partial(_site_in_path, pattern=pattern)
-
-
-def _site_in_path(case: str, path: str, table: Table, pattern: str) -> str:
-    if match := re.search(pattern, path):
-        return match["site"]
-    raise BadInput(f"{path}: no site of this release is in its name; move it out of the source")

@@ -14,7 +14,7 @@ from fedmerit_data.readers.kind import Kind, disc_kind, fundus_kind, photo_kind,
 from fedmerit_data.readers.label_map import LabelMap
 from fedmerit_data.readers.labelled_images import decode as decode_labelled
 from fedmerit_data.readers.prostate import decode
-from fedmerit_data.readers.release_layout import ANY, Layout, Table, by_column, by_name
+from fedmerit_data.readers.release_layout import ANY, Layout, Table, by_column
 from fedmerit_data.spatial.geometry import slice_volume
 from fedmerit_data.spatial.photographs import EYE, decode_binary, decode_disc_index, decode_rings, decode_stereo
 from fedmerit_data.spatial.volumes import read_volume
@@ -227,9 +227,8 @@ POLYPGEN = photo_kind(
     labels=("polyp",),
     find_sites=Layout(
         expected="data_C1 to data_C6 with images_CN/*.jpg and masks_CN/*_mask.jpg",
-        image=rf"{BELOW}data_C\d/images_C\d/(?P<case>[^/]+){PICTURE}",
+        image=rf"{BELOW}data_(?P<site>C\d)/images_C\d/(?P<case>[^/]+){PICTURE}",
         masks={"mask": rf"{BELOW}data_C\d/masks_C\d/(?P<case>[^/]+?)_mask{PICTURE}"},
-        site=by_name(r"data_(?P<site>C\d)/"),
     ).find_sites,
     decode=decode_binary,
     licence="CC BY 4.0",
@@ -262,9 +261,8 @@ TCGA_LGG = photo_kind(
     labels=("tumour",),
     find_sites=Layout(
         expected="folders TCGA_SITE_PATIENT_DATE with TCGA_SITE_PATIENT_DATE_N.tif and ..._N_mask.tif",
-        image=rf"{BELOW}(?P<case>TCGA_[^/_]+_[^/_]+_\d+_\d+){PICTURE}",
+        image=rf"{BELOW}(?P<case>TCGA_(?P<site>[^/_]+)_[^/_]+_\d+_\d+){PICTURE}",
         masks={"mask": rf"{BELOW}(?P<case>TCGA_[^/_]+_[^/_]+_\d+_\d+)_mask{PICTURE}"},
-        site=by_name(r"TCGA_(?P<site>[A-Z0-9]+)_[^/_]+_\d+_\d+\.[^/.]+$"),
         patient=partial(_first_words, count=3),
     ).find_sites,
     decode=decode_binary,
@@ -320,9 +318,8 @@ MAMA_MIA = Kind(
     channels=1,
     find_sites=Layout(
         expected="images/ID/ID_0001.nii.gz, the first phase after contrast, and segmentations/expert/ID.nii.gz",
-        image=rf"{BELOW}(?i:images/[^/]+/(?P<case>[^/]+)_0001{NIFTI})",
+        image=rf"{BELOW}(?i:images/[^/]+/(?P<case>(?P<site>[a-z]+[12]?)[^/]*)_0001{NIFTI})",
         masks={"mask": rf"{BELOW}(?i:segmentations/expert/(?P<case>[^/]+){NIFTI})"},
-        site=by_name(r"(?i:/(?P<site>[a-z]+[12]?)[_-]?[^/]*_0001\.nii(\.gz)?$)"),
     ).find_sites,
     decode=partial(decode_labelled, labels={"tumour": ()}, channels=1),
     normalisation="mri",

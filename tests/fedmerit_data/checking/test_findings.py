@@ -10,7 +10,7 @@ from site_folders import edit, load
 
 from fedmerit_data.check import examine
 from fedmerit_data.checking import findings
-from fedmerit_data.checking.findings import KINDS, Finding, Severity
+from fedmerit_data.checking.findings import KINDS
 
 ROOM = Path(findings.__file__).parent
 SOURCES = [file for file in (*ROOM.glob("*.py"), ROOM.parent / "check.py") if file.name != "findings.py"]
@@ -27,21 +27,6 @@ def test_kinds_are_those_that_are_found():
     found = [call for call in calls if getattr(call.func, "id", getattr(call.func, "attr", "")).lower() == "finding"]
     assert len(found) > 20
     assert set().union(*(texts_in(call.args[0]) for call in found)) - {"image", "label"} <= set(KINDS)
-
-
-def test_others_are_reported_neither_file_nor_message():
-    finding = Finding("slices", "HK", Path("/hospital/Miller.npy"), "Miller lists", "training", "003", "4 slices")
-    assert str(finding) == "/hospital/Miller.npy: Miller lists"
-    assert finding.severity is Severity.error
-    assert finding.shareable == {
-        "severity": "error",
-        "kind": "slices",
-        "site": "HK",
-        "split": "training",
-        "position": "003",
-        "detail": "4 slices",
-        "meaning": "slices are listed that the volume does not have",
-    }
 
 
 def test_a_digest_tells_whether_anything_changed(sites, tmp_path):

@@ -6,9 +6,8 @@ from site_folders import LABELS, SECRETS, brighter, change, edit, load, store
 from typer.testing import CliRunner
 
 from fedmerit_cli.main import app
-from fedmerit_data.check import examine
+from fedmerit_data.check import examine, write_shareable
 from fedmerit_data.checking.findings import Severity
-from fedmerit_data.checking.quality_report import write_shareable
 
 
 @pytest.fixture

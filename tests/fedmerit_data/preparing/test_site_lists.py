@@ -176,6 +176,8 @@ def test_cases_of_one_patient_stay_in_one_split(source, tmp_path):
         (HEADER + "UCL,CASE,one\nUCL,CASE,two\n", "line 3: case CASE of site UCL is listed twice"),
         (HEADER + "UCL,CASE,\n", "line 2: expected a value in each of the columns site, case, patient"),
         ("case,patient\nCASE,one\n", "has no column site; expected the columns site, case, patient"),
+        (HEADER, "names no case; expected a line for each case with its site, case, patient"),
+        (HEADER + ",,\n", "names no case"),
         (b"\xff\xfe\x00", "not a readable table"),
         (None, "not a readable table"),
     ],
@@ -191,6 +193,28 @@ def test_a_table_that_cannot_be_used(source, tmp_path, content, message):
         prepared(source, tmp_path / "sites", patient_table=table)
     assert str(table) in str(error.value)
     assert not (tmp_path / "sites").exists()
+
+
+def test_a_table_by_column_that_names_no_case(source, tmp_path):
+    table = tmp_path / "patients.csv"
+    table.write_text("case,patient\n")
+    with pytest.raises(BadInput, match=r"patients\.csv: names no case"):
+        prepared(source, tmp_path / "sites", patient_table=f"{table}:patient")
+
+
+def test_cases_that_a_table_does_not_name_are_counted_in_a_remark(source, tmp_path):
+    table = tmp_path / "patients.csv"
+    names = sorted(patients(prepared(source, tmp_path / "without")))
+    table.write_text(HEADER + "".join(f"UCL,{name},{name}\n" for name in names))
+    assert prepared(source, tmp_path / "all", patient_table=table).info["remarks"] == []
+    table.write_text(HEADER + f"UCL,{names[0]},one\n")
+    site = prepared(source, tmp_path / "some", patient_table=table)
+    assert set(patients(site).values()) == {"UCL-one", *(f"UCL-{name}" for name in names[1:])}
+    assert [entry["remark"] for entry in site.info["remarks"]] == [
+        "the patient table lacks 4 of 5 cases, whose patients are taken from files and folders: complete it if one of "
+        "these patients has several cases"
+    ]
+    assert "site remark" in {finding.kind for finding in examine(tmp_path / "some").findings}
 
 
 def test_a_site_that_is_only_tested_on(source, tmp_path):

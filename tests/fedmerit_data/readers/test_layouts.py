@@ -3,6 +3,7 @@
 import csv
 import shutil
 import unicodedata
+from functools import partial
 
 import numpy as np
 import pytest
@@ -104,56 +105,248 @@ def test_find_sites_pairs_names_that_go_together(tmp_path, name):
     assert found(tmp_path / "raw") == expected
 
 
-def test_find_sites_refuses_masks_whose_numbers_are_those_of_several_images(tmp_path):
-    for name in ("p1", "p01"):
-        save_nifti(tmp_path / "images" / f"{name}.nii.gz", volume(0))
-    save_nifti(tmp_path / "masks" / "p001.nii.gz", box())
-    with pytest.raises(BadInput, match=r"p001\.nii\.gz: its image is missing") as refused:
-        generic.find_sites(tmp_path)
-    assert "no image is named as p001.nii.gz, as p01.nii.gz might be" in str(refused.value)
+NUMBERS = (1, 2)  # what {n} stands for
+LABELLED = {"core": ("tumor",)}
+CASES = {  # files; options; "SITE, CASE of PATIENT: images | masks"; files left out, and why if that is one reason
+    "channels, zeros before numbers": (
+        "images/case_00{n}_t1 images/case_00{n}_t2 labels/case_{n}", {},
+        ["raw, case_00{n} of case_00{n}: images/case_00{n}_t1 images/case_00{n}_t2 | labels/case_{n}"], "", "",
+    ),
+    "folders in that of images are sites": (
+        "images/A/{n} masks/A/{n} images/B/{n} masks/B/{n}", {},
+        ["A, {n} of {n}: images/A/{n} | masks/A/{n}", "B, {n} of {n}: images/B/{n} | masks/B/{n}"], "", "",
+    ),
+    "or patients if they have numbers": (
+        "images/P1/{n} masks/P1/{n} images/P2/{n} masks/P2/{n}", {},
+        ["raw, P1-{n} of P1: images/P1/{n} | masks/P1/{n}", "raw, P2-{n} of P2: images/P2/{n} | masks/P2/{n}"], "", "",
+    ),
+    "lesions of one case, each in a file": (
+        "a{n}/images/a{n} a{n}/masks/x7a{n} a{n}/masks/y8a{n}", {},
+        ["raw, a{n} of a{n}: a{n}/images/a{n} | a{n}/masks/x7a{n} a{n}/masks/y8a{n}"], "", "",
+    ),
+    "organs by what names of masks do not share": (
+        "P{n}_nifti/P{n}_T1 P{n}_nifti/P{n}_tumor_segmentation P{n}_nifti/P{n}_brain_segmentation",
+        {"labels": LABELLED},
+        ["raw, P{n}_nifti of P{n}_nifti: P{n}_nifti/P{n}_T1 | P{n}_nifti/P{n}_tumor_segmentation"],
+        "P{n}_nifti/P{n}_brain_segmentation", "an organ that --labels does not name",
+    ),
+    **{
+        f"the organ {organ} by the name of a file": (
+            "P{n}/T1 P{n}/Tumor_seg P{n}/brain_mask", {"labels": {"core": (organ,)}, "channels": 1},
+            ["raw, P{n} of P{n}: P{n}/T1 | P{n}/Tumor_seg"],
+            "P{n}/brain_mask", "an organ that --labels does not name",
+        )
+        for organ in ("tumor", "Tumor", "Tumor_seg", "tumor_seg")
+    },
+    "an organ that some patients lack is no channel": (
+        "P{n}/ct P{n}/liver P2/spleen", {"labels": {"liver": ("liver",)}, "channels": 1},
+        ["raw, P{n} of P{n}: P{n}/ct | P{n}/liver"], "P2/spleen", "",
+    ),
+    "an organ by the end of a name": (
+        "p{n} p{n}_gland", {"labels": {"gland": ("gland",)}}, ["raw, p{n} of p{n}: p{n} | p{n}_gland"], "", "",
+    ),
+    "organs by the ends of names of masks": (
+        "P{n}/P{n}_IMG_CT P{n}/P{n}_OAR_Parotid_L_seg P{n}/P{n}_OAR_Parotid_R_seg",
+        {"labels": {"left": ("parotid_l",)}},
+        ["raw, P{n} of P{n}: P{n}/P{n}_IMG_CT | P{n}/P{n}_OAR_Parotid_L_seg"],
+        "P{n}/P{n}_OAR_Parotid_R_seg", "an organ that --labels does not name",
+    ),
+    "the mask of a patient beside those of instances": (
+        "case_{n}/imaging case_{n}/segmentation case_{n}/instances/kidney_instance-1_annotation-1",
+        {"labels": {"kidney": ("segmentation",)}},
+        ["raw, case_{n} of case_{n}: case_{n}/imaging | case_{n}/segmentation"],
+        "case_{n}/instances/kidney_instance-1_annotation-1", "an organ that --labels does not name",
+    ),
+    "masks of one name in several folders, as of DRIVE": (
+        "images/2{n}_training 1st_manual/2{n}_manual1 mask/2{n}_training_mask", {"labels": {"a": ("1st_manual",)}},
+        ["raw, 2{n} of 2{n}: images/2{n}_training | 1st_manual/2{n}_manual1"],
+        "mask/2{n}_training_mask", "an organ that --labels does not name",
+    ),
+    "several folders of masks by number": (
+        "ct_scans/cases_org_00{n} lung_mask/cases_00{n} infection_mask/cases_00{n}",
+        {"labels": {"lung": ("lung_mask",)}},
+        ["raw, cases_org_00{n} of cases_org_00{n}: ct_scans/cases_org_00{n} | lung_mask/cases_00{n}"],
+        "infection_mask/cases_00{n}", "an organ that --labels does not name",
+    ),
+    "images in the folder of images first": (
+        "images/{n} vessel-segmentations/{n}", {}, ["raw, {n} of {n}: images/{n} | vessel-segmentations/{n}"], "", "",
+    ),
+    "folders of cases called as channels are patients": (
+        "H/02{n}/t2 H/02{n}/adc H/02{n}/t2_mask H/02{n}/adc_mask", {},
+        ["H, 02{n}-t2 of 02{n}: H/02{n}/t2 | H/02{n}/t2_mask", "H, 02{n}-adc of 02{n}: H/02{n}/adc | H/02{n}/adc_mask"],
+        "", "",
+    ),
+    "images of a patient with a mask each": (
+        "p{n}/T2 p{n}/T2-label p{n}/ADC p{n}/ADC-label", {},
+        ["raw, p{n}-T2 of p{n}: p{n}/T2 | p{n}/T2-label", "raw, p{n}-ADC of p{n}: p{n}/ADC | p{n}/ADC-label"], "", "",
+    ),
+    "of which one channel is asked for": (
+        "p{n}/T2 p{n}/T2-label p{n}/ADC p{n}/ADC-label", {"channels": ("t2",)},
+        ["raw, p{n}-T2 of p{n}: p{n}/T2 | p{n}/T2-label"], "p{n}/ADC", "a channel that --channels does not name",
+    ),
+    "other images of a subject, and derivatives": (
+        "sub-0{n}/anat/sub-0{n}_T1w sub-0{n}/func/sub-0{n}_task-rest_bold "
+        "derivatives/prep/sub-0{n}/anat/sub-0{n}_desc-preproc_T1w derivatives/d/sub-0{n}/anat/sub-0{n}_label-a_mask",
+        {},
+        ["raw, sub-0{n} of sub-0{n}: sub-0{n}/anat/sub-0{n}_T1w | derivatives/d/sub-0{n}/anat/sub-0{n}_label-a_mask"],
+        "derivatives/prep/sub-0{n}/anat/sub-0{n}_desc-preproc_T1w sub-0{n}/func/sub-0{n}_task-rest_bold", "",
+    ),
+    "the mask of another reader": (
+        "P{n}/t2 P{n}/seg P1/seg_rater2", {}, ["raw, P{n} of P{n}: P{n}/t2 | P{n}/seg"],
+        "P1/seg_rater2", "the mask of another reader",
+    ),
+    "equal names in training and test are two images": (
+        "train/images/{n} train/masks/{n} test/images/{n} test/masks/{n}", {},
+        ["raw, train-{n} of train-{n}: train/images/{n} | train/masks/{n}",
+         "raw, test-{n} of test-{n}: test/images/{n} | test/masks/{n}"], "", "",
+    ),
+    "a folder that names begin with is no patient": (
+        "ct_tr/ct_tr_{n}_image ct_tr/ct_tr_{n}_label", {},
+        ["ct_tr, ct_tr_{n}_image of ct_tr_{n}_image: ct_tr/ct_tr_{n}_image | ct_tr/ct_tr_{n}_label"],
+        "", "",
+    ),
+    "numbers of sites are no patients": (
+        "1/images/{n} 1/masks/{n} 2/images/{n} 2/masks/{n}", {},
+        ["1, {n} of {n}: 1/images/{n} | 1/masks/{n}", "2, {n} of {n}: 2/images/{n} | 2/masks/{n}"], "", "",
+    ),
+    "visits of one patient": (
+        "ann/baseline/t2 ann/baseline/seg ann/2021-03-0{n}/t2 ann/2021-03-0{n}/seg bob/followup/t2 bob/followup/seg",
+        {},
+        ["raw, ann-2021-03-0{n}-t2 of ann: ann/2021-03-0{n}/t2 | ann/2021-03-0{n}/seg",
+         "raw, ann-baseline-t2 of ann: ann/baseline/t2 | ann/baseline/seg",
+         "raw, bob of bob: bob/followup/t2 | bob/followup/seg"], "", "",
+    ),
+    "visits of patients of sites": (
+        "A/A_pat{n}/pre/T2 A/A_pat{n}/pre/T2_seg A/A_pat{n}/post/T2 A/A_pat{n}/post/T2_seg "
+        "B/B_pat{n}/pre/T2 B/B_pat{n}/pre/T2_seg", {},
+        ["A, A_pat{n}-post-T2 of A_pat{n}: A/A_pat{n}/post/T2 | A/A_pat{n}/post/T2_seg",
+         "A, A_pat{n}-pre-T2 of A_pat{n}: A/A_pat{n}/pre/T2 | A/A_pat{n}/pre/T2_seg",
+         "B, B_pat{n}-pre-T2 of B_pat{n}: B/B_pat{n}/pre/T2 | B/B_pat{n}/pre/T2_seg"], "", "",
+    ),
+    "channels by name beside the one that the mask is of": (
+        "sub-0{n}/anat/sub-0{n}_T2w sub-0{n}/anat/sub-0{n}_acq-ax_T1w sub-01/anat/sub-01_FLAIR "
+        "derivatives/labels/sub-0{n}/anat/sub-0{n}_T2w_seg-manual", {"channels": ("t1", "t2")},
+        ["raw, sub-0{n}_T2w of sub-0{n}: sub-0{n}/anat/sub-0{n}_acq-ax_T1w sub-0{n}/anat/sub-0{n}_T2w | "
+         "derivatives/labels/sub-0{n}/anat/sub-0{n}_T2w_seg-manual"],
+        "anat/sub-01_FLAIR", "a channel that --channels does not name",
+    ),
+    "channels that some patients have and nobody names": (
+        "P{n}/P{n}_t1 P{n}/P{n}_t2 P2/P2_flair P{n}/P{n}_seg", {"channels": ("t2", "t1")},
+        ["raw, P{n} of P{n}: P{n}/P{n}_t2 P{n}/P{n}_t1 | P{n}/P{n}_seg"],
+        "P2/P2_flair", "a channel that --channels does not name",
+    ),
+    **{
+        f"a folder for each channel, {folder or 'beside masks'}": (
+            f"{masks}masks/P{{n}} {folder}T1/P{{n}} {folder}T2w/P{{n}} {folder}FLAIR/P{{n}}",
+            {"channels": ("t2", "t1")},
+            [f"{site}, P{{n}} of P{{n}}: {folder}T2w/P{{n}} {folder}T1/P{{n}} | {masks}masks/P{{n}}"],
+            "FLAIR/P{n}", "a channel that --channels does not name",
+        )
+        for folder in ("", "images/", "A/", "A/images/")
+        for masks, site in [("A/", "A") if folder.startswith("A") else ("", "raw")]
+    },
+    "predictions of images with masks": (
+        "imagesTr/p{n} labelsTr/p{n} predictions/p1", {}, ["raw, p{n} of p{n}: imagesTr/p{n} | labelsTr/p{n}"],
+        "predictions/p1", "in a folder of images without masks",
+    ),
+    **{
+        f"images without masks in {folder}": (
+            f"A/images/p{{n}} A/masks/p{{n}} {folder}/q", {}, ["A, p{n} of p{n}: A/images/p{n} | A/masks/p{n}"],
+            f"{folder}/q", "in a folder of images without masks",
+        )
+        for folder in ("images_test", "imagesTs", "unlabeled", "FLARE_Unlabeled/images", "test/images")
+    },
+    "folders that systems add": (
+        "images/p{n} masks/p{n} __MACOSX/p{n} images/@eaDir/p{n} masks/lost+found/p{n}", {},
+        ["raw, p{n} of p{n}: images/p{n} | masks/p{n}"], "", "",
+    ),
+    "masks of objects beside those of a class": (
+        "JPEGImages/p{n} SegmentationClass/p{n} SegmentationObject/p{n}", {},
+        ["raw, p{n} of p{n}: JPEGImages/p{n} | SegmentationClass/p{n}"],
+        "SegmentationObject/p{n}", "in a folder without masks",
+    ),
+}  # fmt: skip
 
 
-def test_find_sites_pairs_channels_with_a_mask_except_for_zeros(tmp_path):
-    for number in (1, 2):
-        for name in ("t1", "t2"):
-            save_nifti(tmp_path / "images" / f"case_{number:03d}_{name}.nii.gz", volume(0))
-        save_nifti(tmp_path / "labels" / f"case_{number}.nii.gz", box())
-    (cases,) = found(tmp_path, site="A").values()
-    assert cases == {
-        f"case_00{number}": (f"A-case_00{number}", [f"case_00{number}_{name}.nii.gz" for name in ("t1", "t2")])
-        for number in (1, 2)
-    }
+def expand(text):
+    return {text.format(n=number) for number in NUMBERS}
 
 
-@pytest.mark.parametrize(("folders", "sites"), [("AB", {"A", "B"}), (("P1", "P2"), {"raw"})])
-def test_find_sites_takes_folders_in_that_of_images_as_sites_unless_they_have_numbers(tmp_path, folders, sites):
-    pairs = ((f"images/{name}/{number}.nii", f"masks/{name}/{number}.nii") for name in folders for number in (1, 2))
-    files(tmp_path / "raw", *pairs)
-    assert set(found(tmp_path / "raw")) == sites
+def tree(root, names):
+    """Volumes under these names, those with {n} for each number."""
+    for name in set().union(*map(expand, names.split())):
+        save_nifti(root / f"{name}.nii.gz", box())
 
 
-def test_find_sites_joins_masks_whose_names_are_of_one_case(tmp_path):
-    """Lesions, each in a file; a name that several cases have is that of an organ."""
-    for case in ("a1", "b2"):
-        save_nifti(tmp_path / case / "images" / f"{case}.nii.gz", volume(0))
-        for name in ("x7", "y8"):
-            save_nifti(tmp_path / case / "masks" / f"{name}{case}.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path)
-    assert [(len(case.more), case.organs) for case in site.cases] == [(1, ("", ""))] * 2
-    for case in ("a1", "b2"):
-        for name in ("x7", "y8"):
-            folder = tmp_path / case / "masks"
-            (folder / f"{name}{case}.nii.gz").rename(folder / f"{name}.nii.gz")
-    with pytest.raises(BadInput, match=r"has masks of 2 organs \(x7, y8\)"):
-        generic.find_sites(tmp_path)
+def short(path, root):
+    return path.relative_to(root).as_posix().removesuffix(".nii.gz")
 
 
-def test_find_sites_takes_organs_by_what_names_of_masks_do_not_share(tmp_path):
-    for number in (1, 2):
-        for name in ("T1", "tumor_segmentation", "brain_segmentation"):
-            save_nifti(tmp_path / f"P{number}_nifti" / f"P{number}_{name}.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path, labels={"core": ("tumor",)})
-    assert [(case.name, case.organs) for case in site.cases] == [(f"P{number}_nifti", ("tumor",)) for number in (1, 2)]
+@pytest.mark.parametrize("name", CASES)
+def test_find_sites_gives_sites_cases_patients_images_and_masks(tmp_path, name):
+    names, options, cases, left_out, reason = CASES[name]
+    root = tmp_path / "raw"
+    tree(root, names)
+    sites = (generic.generic_kind if "channels" in options else partial(generic.find_sites, root))(**options)
+    sites = sites if isinstance(sites, list) else sites.find_sites(root)
+    assert {
+        f"{site.name}, {case.name} of {case.patient.removeprefix(f'{site.name}-')}: "
+        f"{' '.join(short(part.path, root) for part in case.parts)} | "
+        f"{' '.join(short(path, root) for path in (case.label, *case.more))}"
+        for site in sites
+        for case in site.cases
+    } == set().union(*map(expand, cases))
+    found = [(file.removesuffix(".nii.gz"), why) for site in sites for file, why in site.left_out]
+    assert {file for file, _ in found} == set().union(*map(expand, left_out.split()))
+    assert {why for _, why in found} == {reason} or not reason
+
+
+REFUSED = {  # files; labels; what is wrong
+    "a number of several images": (
+        "images/p1 images/p01 masks/p001", {},
+        r"p001\.nii\.gz: its image is missing(.|\n)*no image is named as p001.nii.gz, as p01.nii.gz might be",
+    ),
+    "names that several cases have are organs": (
+        "a{n}/images/a{n} a{n}/masks/x7 a{n}/masks/y8", {}, r"has masks of 2 organs \(x7, y8\)",
+    ),
+    "two masks of one number": (
+        "ct_scans/cases_org_00{n} lung_mask/cases_00{n} infection_mask/cases_00{n} infection_mask/old_cases_001",
+        {"lung": ("lung_mask",)}, "its image is missing",
+    ),
+    "a folder beside that of images": (
+        "images/{n} vessel-segmentations/{n} arteries/{n}", {}, r"arteries/1.nii.gz: its mask is missing",
+    ),
+    "two masks whose names end so": (
+        "P{n}/P{n}_IMG_CT P{n}/P{n}_OAR_Parotid_L_seg P{n}/P{n}_OAR_Parotid_R_seg", {"left": ("parotid",)},
+        "names none of them",
+    ),
+    "the mask of a patient beside those of instances": (
+        "case_{n}/imaging case_{n}/segmentation case_{n}/instances/kidney_instance-1_annotation-1", {"kidney": (1,)},
+        "such as --labels segmentation='segmentation'",
+    ),
+    "masks of one name in several folders": (
+        "images/2{n}_training 1st_manual/2{n}_manual1 mask/2{n}_training_mask", {},
+        r"2 organs \(1st_manual, mask\).*--labels organ_1st_manual='1st_manual'",
+    ),
+    "no name of a mask": (
+        "p{n} p{n}_wmh", {}, r"names end in wmh \(2\): if one is that of masks, --labels NAME=wmh",
+    ),
+    "masks of structures by their words": (
+        "HCC_1/CT HCC_1/RTSTRUCT_GTV-{n}", {}, r"masks of 2 organs \(GTV_1, GTV_2\), .* --labels GTV_1='GTV_1'",
+    ),
+    "channels that some patients lack": (
+        "P{n}/P{n}_t1 P{n}/P{n}_t2 P2/P2_flair P{n}/P{n}_seg", {},
+        "each needs the same, or name those to use, such as --channels t1,t2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_find_sites_refuses_what_does_not_go_together(tmp_path, name):
+    names, labels, message = REFUSED[name]
+    tree(tmp_path, names)
+    with pytest.raises(BadInput, match=message):
+        generic.find_sites(tmp_path, labels=labels or generic.ANY)
 
 
 def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_path):
@@ -174,15 +367,6 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
     assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
 
 
-def test_masks_of_other_organs_that_some_patients_lack_are_no_channels(tmp_path):
-    for number in (1, 2, 3):
-        for name in ("ct", "liver", *["spleen"] * (number > 1)):
-            save_nifti(tmp_path / f"P{number}" / f"{name}.nii.gz", box())
-    asked = generic.generic_kind({"liver": ("liver",)}, channels=1)
-    (site,) = asked.find_sites(tmp_path)
-    assert [case.image.name for case in site.cases] == ["ct.nii.gz"] * 3
-
-
 def test_folder_of_a_patient_with_several_patient_ids_is_no_site(tmp_path):
     for number in range(4):
         visit = tmp_path / f"P{number // 2}" / f"{2019 + number % 2}"
@@ -198,101 +382,6 @@ def test_folder_of_a_patient_with_several_patient_ids_is_no_site(tmp_path):
         "2 folder(s), such as P0, hold images of several PatientIDs, which count as patients: if each is of one, name "
         "patients with --patient-table",
     )
-
-
-@pytest.mark.parametrize("folder", ["images_test", "imagesTs", "unlabeled", "FLARE_Unlabeled/images", "test/images"])
-def test_images_in_folders_without_masks_are_left_out(tmp_path, folder):
-    files(tmp_path, ("A/images/p.nii.gz", "A/masks/p.nii.gz"))
-    save_nifti(tmp_path / folder / "q.nii.gz", volume(0))
-    (site,) = generic.find_sites(tmp_path)
-    assert site.left_out == ((f"{folder}/q.nii.gz", "in a folder of images without masks"),)
-
-
-def test_folders_that_systems_add_are_no_data(tmp_path):
-    files(tmp_path, ("images/p.nii.gz", "masks/p.nii.gz"))
-    for name in ("__MACOSX", "images/@eaDir", "masks/lost+found"):
-        save_nifti(tmp_path / name / "p.nii.gz", volume(0))
-    (site,) = generic.find_sites(tmp_path)
-    assert (len(site.cases), site.left_out) == (1, ())
-
-
-def test_several_folders_of_masks_are_paired_by_number(tmp_path):
-    for number in (1, 2, 3):
-        save_nifti(tmp_path / "ct_scans" / f"cases_org_{number:03d}.nii.gz", volume(number))
-        for name in ("lung_mask", "infection_mask"):
-            save_nifti(tmp_path / name / f"cases_{number:03d}.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path, labels={"lung": ("lung_mask",)})
-    assert [(case.image.name, case.label.parent.name) for case in site.cases] == [
-        (f"cases_org_{number:03d}.nii.gz", "lung_mask") for number in (1, 2, 3)
-    ]
-    save_nifti(tmp_path / "infection_mask" / "old_cases_001.nii.gz", box())  # two of one number
-    with pytest.raises(BadInput, match="its image is missing"):
-        generic.find_sites(tmp_path, labels={"lung": ("lung_mask",)})
-
-
-def test_images_are_looked_for_in_the_folder_of_images_first(tmp_path):
-    for number in range(3):
-        for name in ("images", "vessel-segmentations", "arteries"):
-            save_nifti(tmp_path / name / f"{number}.nii.gz", box())
-    with pytest.raises(BadInput, match=r"arteries/0.nii.gz: its mask is missing"):
-        generic.find_sites(tmp_path)
-    shutil.rmtree(tmp_path / "arteries")
-    (site,) = generic.find_sites(tmp_path)
-    assert {case.image.parent.name for case in site.cases} == {"images"}
-
-
-def test_folders_of_cases_called_as_channels_are_patients(tmp_path):
-    for patient in ("020", "021", "022"):
-        for name in ("t2", "adc", "t2_mask", "adc_mask"):
-            save_nifti(tmp_path / "H" / patient / f"{name}.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path)
-    assert {(case.name, case.patient) for case in site.cases} == {
-        (f"{patient}-{name}", f"{site.name}-{patient}") for patient in ("020", "021", "022") for name in ("t2", "adc")
-    }
-
-
-def test_organs_are_named_by_the_ends_of_names_of_masks(tmp_path):
-    for number in (1, 2):
-        for name in ("IMG_CT", "OAR_Parotid_L_seg", "OAR_Parotid_R_seg"):
-            save_nifti(tmp_path / f"P{number}" / f"P{number}_{name}.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path, labels={"left": ("parotid_l",)})
-    assert [case.label.name for case in site.cases] == ["P1_OAR_Parotid_L_seg.nii.gz", "P2_OAR_Parotid_L_seg.nii.gz"]
-    with pytest.raises(BadInput, match="names none of them"):  # two end so
-        generic.find_sites(tmp_path, labels={"left": ("parotid",)})
-
-
-def test_the_mask_of_a_patient_beside_those_of_instances_is_named_by_its_file(tmp_path):
-    for number in (1, 2):
-        for name in ("imaging", "segmentation", "instances/kidney_instance-1_annotation-1"):
-            save_nifti(tmp_path / f"case_{number}" / f"{name}.nii.gz", box())
-    with pytest.raises(BadInput, match="such as --labels segmentation='segmentation'"):
-        generic.find_sites(tmp_path, labels={"kidney": (1,)})
-    (site,) = generic.find_sites(tmp_path, labels={"kidney": ("segmentation",)})
-    assert [case.label.name for case in site.cases] == ["segmentation.nii.gz"] * 2
-
-
-def test_other_images_of_a_subject_and_derivatives_are_left_out(tmp_path):
-    for number in (1, 2):
-        subject = f"sub-0{number}"
-        for name in (f"{subject}/anat/{subject}_T1w", f"{subject}/func/{subject}_task-rest_bold"):
-            save_nifti(tmp_path / f"{name}.nii.gz", volume(number))
-        save_nifti(tmp_path / f"derivatives/prep/{subject}/anat/{subject}_desc-preproc_T1w.nii.gz", volume(number))
-        save_nifti(tmp_path / f"derivatives/drawn/{subject}/anat/{subject}_label-lesion_mask.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path)
-    assert [case.image.name for case in site.cases] == ["sub-01_T1w.nii.gz", "sub-02_T1w.nii.gz"]
-    assert len(site.left_out) == 4
-
-
-@pytest.mark.parametrize("organ", ["tumor", "Tumor", "Tumor_seg", "tumor_seg"])
-def test_find_sites_takes_organs_by_the_names_of_files_too(tmp_path, organ):
-    for number in (1, 2):
-        for name in ("T1", "Tumor_seg", "brain_mask"):
-            save_nifti(tmp_path / f"P{number}" / f"{name}.nii.gz", box())
-    kind = generic.generic_kind({"core": (organ,)}, channels=1)
-    (site,) = kind.find_sites(tmp_path)
-    assert [(case.label.name, case.more) for case in site.cases] == [("Tumor_seg.nii.gz", ())] * 2
-    assert {reason for _, reason in site.left_out} == {"an organ that --labels does not name"}
-    assert kind.decode(site.cases[0]).label.sum() == box().sum()
 
 
 def test_find_sites_pairs_masks_with_folders_of_their_number(tmp_path):
@@ -356,14 +445,6 @@ def test_find_sites_joins_numbered_parts_of_a_mask(tmp_path):
     assert (site.name, site.cases[0].name, int(label.sum())) == ("benign", "a (2)", 9 + 16)
 
 
-def test_find_sites_leaves_out_the_mask_of_another_reader(tmp_path):
-    files(tmp_path, ("P1/t2.nii.gz", "P1/seg.nii.gz"), ("P2/t2.nii.gz", "P2/seg.nii.gz"))
-    save_nifti(tmp_path / "P1" / "seg_rater2.nii.gz", box())
-    (site,) = generic.find_sites(tmp_path)
-    assert [part.path.name for case in site.cases for part in case.parts] == ["t2.nii.gz", "t2.nii.gz"]
-    assert site.left_out == (("P1/seg_rater2.nii.gz", "the mask of another reader"),)
-
-
 def test_find_sites_pairs_names_in_both_forms_of_unicode(tmp_path):
     """A letter with its accent, or the accent after it, as macOS stores names."""
     for number in range(2):
@@ -371,18 +452,6 @@ def test_find_sites_pairs_names_in_both_forms_of_unicode(tmp_path):
         files(tmp_path / "raw" / "A", (f"images/{image}.nii.gz", f"masks/{mask}.nii.gz"))
     (site,) = generic.find_sites(tmp_path / "raw")
     assert len(site.cases) == 2
-
-
-def test_find_sites_masks_of_one_name_in_several_folders_go_by_the_folder(tmp_path):
-    """As of DRIVE, whose second mask is the field of view."""
-    for number in range(2):
-        save_nifti(tmp_path / "images" / f"2{number}_training.nii.gz", volume(number))
-        save_nifti(tmp_path / "1st_manual" / f"2{number}_manual1.nii.gz", box())
-        save_nifti(tmp_path / "mask" / f"2{number}_training_mask.nii.gz", box())
-    with pytest.raises(BadInput, match=r"2 organs \(1st_manual, mask\).*--labels organ_1st_manual='1st_manual'"):
-        generic.find_sites(tmp_path)
-    (site,) = generic.find_sites(tmp_path, labels={"organ_1st_manual": ("1st_manual",)})
-    assert [case.label.parent.name for case in site.cases] == ["1st_manual"] * 2
 
 
 def dicom(folder, seed, patient=None, name=None):
@@ -627,36 +696,6 @@ def test_channels_on_other_grids_are_resampled_on_request(tmp_path):
         assert any(remark.startswith("channel adc resampled (linear)") for remark in decoded.remarks)
 
 
-def test_find_sites_pairs_within_a_split_if_names_repeat(tmp_path):
-    """train/images/1 and test/images/1 are two images."""
-    files(tmp_path / "raw", *((f"{split}/images/1.nii.gz", f"{split}/masks/1.nii.gz") for split in ("train", "test")))
-    assert found(tmp_path / "raw") == {
-        "raw": {f"{split}-1": (f"raw-{split}-1", ["1.nii.gz"]) for split in ("test", "train")}
-    }
-
-
-def test_find_sites_takes_no_site_for_a_patient(tmp_path):
-    files(
-        tmp_path / "raw",
-        *((f"ct_train/ct_train_{n}_image.nii.gz", f"ct_train/ct_train_{n}_label.nii.gz") for n in (1, 2)),
-    )
-    (cases,) = found(tmp_path / "raw").values()
-    assert len({patient for patient, _ in cases.values()}) == 2
-
-
-def test_find_sites_takes_an_organ_by_the_end_of_a_name(tmp_path):
-    files(tmp_path / "raw", ("p1.nii.gz", "p1_gland.nii.gz"))
-    (site,) = generic.find_sites(tmp_path / "raw", labels={"gland": ("gland",)})
-    assert [(case.name, case.organs) for case in site.cases] == [("p1", ("gland",))]
-
-
-def test_refusal_names_the_ends_of_names_if_none_is_a_mask(tmp_path):
-    for name in ("p1", "p1_wmh", "p2", "p2_wmh"):
-        save_nifti(tmp_path / "raw" / f"{name}.nii.gz", volume(0))
-    with pytest.raises(BadInput, match=r"names end in wmh \(2\): if one is that of masks, --labels NAME=wmh"):
-        generic.find_sites(tmp_path / "raw")
-
-
 POLYGONS = {
     "a.json": '{"shapes": [{"points": [[1, 1]]}]}',
     "a.xml": "<annotations><polygon points='1,1;2,2'/></annotations>",
@@ -699,116 +738,9 @@ def test_refusal_says_that_an_archive_is_to_be_unpacked(tmp_path):
         generic.find_sites(tmp_path)
 
 
-def test_find_sites_takes_folders_of_visits_for_one_patient(tmp_path):
-    visits = ("baseline", "followup", "2021-03-05")
-    files(
-        tmp_path / "raw",
-        *((f"{who}/{visit}/t2.nii", f"{who}/{visit}/seg.nii") for who in ("ann", "bob") for visit in visits),
-    )
-    (cases,) = found(tmp_path / "raw").values()
-    assert {patient for patient, _ in cases.values()} == {"raw-ann", "raw-bob"}
-    assert len(cases) == 6
-
-
-def test_find_sites_takes_the_folder_above_those_of_visits_for_the_patient(tmp_path):
-    people = [f"{site}/{site}_pat{number}" for site in "AB" for number in (1, 2)]
-    files(
-        tmp_path,
-        *((f"{who}/{visit}/T2.nii", f"{who}/{visit}/T2_seg.nii") for who in people for visit in ("pre", "post")),
-    )
-    assert {site: sorted(patient for patient, _ in cases.values()) for site, cases in found(tmp_path).items()} == {
-        site: [f"{site}-{site}_pat{number}" for number in (1, 1, 2, 2)] for site in "AB"
-    }
-
-
-def test_images_of_one_patient_with_a_mask_each_are_cases_of_the_channel_that_is_asked_for(tmp_path):
-    folders = ("p0", "p1")
-    files(
-        tmp_path / "raw",
-        *((f"{who}/{name}.nii", f"{who}/{name}-label.nii") for who in folders for name in ("T2", "ADC")),
-    )
-    (cases,) = found(tmp_path / "raw").values()
-    assert {name: patient for name, (patient, _) in cases.items()} == {
-        f"{who}-{name}": f"raw-{who}" for who in folders for name in ("T2", "ADC")
-    }
-    (site,) = generic.generic_kind(channels=("t2",)).find_sites(tmp_path / "raw")
-    assert [case.name for case in site.cases] == ["p0-T2", "p1-T2"]
-    assert {name for name, _ in site.left_out} == {"p0/ADC.nii", "p1/ADC.nii"}
-
-
-def test_masks_of_structures_by_their_words_are_masks(tmp_path):
-    save_nifti(tmp_path / "HCC_1" / "CT.nii", volume(0))
-    for number in (1, 2):
-        save_nifti(tmp_path / "HCC_1" / f"RTSTRUCT_GTV-{number}.nii", box())
-    with pytest.raises(BadInput, match=r"masks of 2 organs \(GTV_1, GTV_2\), .* --labels GTV_1='GTV_1'"):
-        generic.find_sites(tmp_path)
-
-
 def test_refusal_names_a_table_that_names_the_files(tmp_path):
     files(tmp_path, ("data/x1.nii.gz", "data/y1.nii.gz"))
     (tmp_path / "list.csv").write_text("image,label\ndata/x1.nii.gz,data/y1.nii.gz\n")
     with pytest.raises(BadInput) as refused:
         generic.find_sites(tmp_path)
     assert f"list.csv names these files: --pairs {tmp_path / 'list.csv'} reads it" in str(refused.value)
-
-
-@pytest.mark.parametrize("folder", ["", "images/", "A/", "A/images/"])
-def test_find_sites_takes_a_folder_for_each_channel(tmp_path, folder):
-    masks = f"{folder.removesuffix('images/')}masks"
-    for who in ("P0", "P1", "P2"):
-        save_nifti(tmp_path / "raw" / masks / f"{who}.nii", box())
-        for number, name in enumerate(("T1", "T2w", "FLAIR")):
-            save_nifti(tmp_path / "raw" / f"{folder}{name}" / f"{who}.nii", volume(number))
-    for channels, expected in ((("t2", "t1"), ["T2w", "T1"]), (3, ["FLAIR", "T1", "T2w"])):
-        (site,) = generic.generic_kind(channels=channels).find_sites(tmp_path / "raw")
-        assert site.name == ("A" if "A" in folder else "raw")
-        assert [case.patient for case in site.cases] == [f"{site.name}-P{number}" for number in range(3)]
-        assert [[part.path.parent.name for part in case.parts] for case in site.cases] == [expected] * 3
-
-
-def test_find_sites_leaves_out_masks_of_objects_and_results_beside_those_of_a_class(tmp_path):
-    for folder in ("JPEGImages", "SegmentationClass", "SegmentationObject"):
-        save_png(tmp_path / folder / "p.png", np.eye(8, dtype=np.uint8))
-    (site,) = generic.find_sites(tmp_path)
-    assert site.left_out == (("SegmentationObject/p.png", "in a folder without masks"),)
-    assert site.cases[0].label.parent.name == "SegmentationClass"
-
-
-def channels_of(root, wanted):
-    kind = generic.generic_kind(channels=tuple(wanted))
-    return [[part.path.name for part in case.channels] for site in kind.find_sites(root) for case in site.cases]
-
-
-def test_find_sites_finds_channels_by_name_beside_the_one_that_the_mask_is_of(tmp_path):
-    for who in ("sub-01", "sub-02"):
-        for name in ("T2w", "acq-ax_T1w", "FLAIR")[: 3 if who == "sub-01" else 2]:
-            save_nifti(tmp_path / who / "anat" / f"{who}_{name}.nii.gz", volume(0))
-        save_nifti(tmp_path / "derivatives" / "labels" / who / "anat" / f"{who}_T2w_seg-manual.nii.gz", box())
-    expected = [[f"{who}_acq-ax_T1w.nii.gz", f"{who}_T2w.nii.gz"] for who in ("sub-01", "sub-02")]
-    assert channels_of(tmp_path, ("t1", "t2")) == expected
-
-
-def test_find_sites_ignores_channels_of_some_patients_if_others_are_named(tmp_path):
-    for who, names in (("P1", ("t1", "t2")), ("P2", ("t1", "t2", "flair"))):
-        for name in names:
-            save_nifti(tmp_path / who / f"{who}_{name}.nii.gz", volume(0))
-        save_nifti(tmp_path / who / f"{who}_seg.nii.gz", box())
-    assert channels_of(tmp_path, ("t2", "t1")) == [[f"{who}_t2.nii.gz", f"{who}_t1.nii.gz"] for who in ("P1", "P2")]
-    with pytest.raises(BadInput, match="each needs the same, or name those to use, such as --channels t1,t2"):
-        found(tmp_path)
-
-
-def test_find_sites_leaves_out_folders_that_have_no_masks_by_their_names(tmp_path):
-    files(tmp_path / "raw", ("imagesTr/p1.nii", "labelsTr/p1.nii"))
-    for name in ("imagesTs/p2", "predictions/p1"):
-        save_nifti(tmp_path / "raw" / f"{name}.nii", volume(0))
-    (site,) = generic.find_sites(tmp_path / "raw")
-    assert [name for name, _ in site.left_out] == ["imagesTs/p2.nii", "predictions/p1.nii"]
-
-
-def test_find_sites_takes_no_site_for_a_patient_whose_number_is_its_name(tmp_path):
-    files(tmp_path / "raw", *((f"{site}/images/{n}.nii", f"{site}/masks/{n}.nii") for site in "12" for n in "012"))
-    assert {site: [*cases] for site, cases in found(tmp_path / "raw").items()} == {
-        "1": ["0", "1", "2"],
-        "2": ["0", "1", "2"],
-    }

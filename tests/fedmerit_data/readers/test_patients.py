@@ -1,5 +1,6 @@
 """Whose images a case shows: headers, BIDS, tables, similar names; sites and patients by a column or a pattern."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedmerit_data.check import examine
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite
 from fedmerit_data.readers.patients import (
     assign_sites,
+    band,
     identify_patients,
     note_shared_patients,
     read_lookup,
@@ -251,3 +253,76 @@ def test_patient_ids_of_several_sites_get_a_remark(tmp_path):
 
 
 IDS = {"north": "4711", "south": "4711", "west": "4712"}
+
+
+GROUPS_TABLE = "site,case,patient,sex,age,scanner\nA,p0,p0,F,63,x\nA,p1,p1,M,063Y,\nA,p2,p2,F,97,x\nB,p0,p0,M,8,y\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        ("age", "63", "60 to 69"),
+        ("PatientAge", "063Y", "60 to 69"),
+        ("Age (years)", "63", "60 to 69"),
+        ("age_years", "63.5", "60 to 69"),
+        ("age", "9", "0 to 9"),
+        ("age", "101", "90 and older"),
+        ("age", "n/a", ""),
+        ("sex", "F", "F"),
+        ("stage", "3", "3"),
+        ("sex", "unknown", ""),
+    ],
+)
+def test_band_of_ages_is_of_ten_years(column, value, expected):
+    assert band(column, value) == expected
+
+
+@pytest.fixture
+def grouped(tmp_path):
+    for site in ("A", "B"):
+        for number in range(3):
+            save_nifti(tmp_path / "raw" / site / "images" / f"p{number}.nii.gz", volume(number))
+            save_nifti(tmp_path / "raw" / site / "masks" / f"p{number}.nii.gz", box())
+    (tmp_path / "table.csv").write_text(GROUPS_TABLE)
+    (tmp_path / "participants.tsv").write_text("participant_id\tsex\np0\tF\np1\tM\np2\tF\n")
+    return tmp_path / "raw"
+
+
+def groups_of(sites, site="A"):
+    (folder,) = (one for one in open_sites(sites) if one.name == site)
+    cases = [case for split in folder.splits.values() for case in split]
+    return {case.name: dict(case.groups) for case in cases}, folder.info
+
+
+@pytest.mark.parametrize("by", ["patient table", "table of its own"])
+def test_prepare_groups_are_columns_of_a_table(tmp_path, grouped, by):
+    table = tmp_path / "table.csv"
+    options = {"groups": f"{table}:sex,age,scanner"}
+    if by == "patient table":
+        options = {"groups": "sex,age,scanner", "patient_table": table}
+    prepare("generic", tmp_path / "sites", source=grouped, channels=1, size=16, **options)
+    found, info = groups_of(tmp_path / "sites")
+    assert found["p0"] == {"sex": "F", "age": "60 to 69", "scanner": "x"}
+    assert found["p1"] == {"sex": "M", "age": "60 to 69"}
+    assert found["p2"]["age"] == "90 and older"
+    assert groups_of(tmp_path / "sites", "B")[0]["p0"] == {"sex": "M", "age": "0 to 9", "scanner": "y"}
+    assert info["groups"] == ["sex", "age", "scanner"]
+    assert "no scanner of 1 of 3 cases is stated" in [one["remark"] for one in info["remarks"]]
+    assert "063Y" not in json.dumps(info)
+
+
+def test_prepare_groups_of_a_table_with_tabs_and_without_sites(tmp_path, grouped):
+    options = {"groups": f"{tmp_path / 'participants.tsv'}:sex"}
+    prepare("generic", tmp_path / "sites", source=grouped, channels=1, size=16, **options)
+    assert groups_of(tmp_path / "sites", "B")[0] == {"p0": {"sex": "F"}, "p1": {"sex": "M"}, "p2": {"sex": "F"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [("sex", "names no table"), ("{table}:size", "has no column size"), ("{empty}:sex", "empty.csv: names no case")],
+)
+def test_prepare_groups_without_a_table_or_column_raise(tmp_path, grouped, asked, message):
+    (tmp_path / "empty.csv").write_text("case,sex\n")
+    asked = asked.format(table=tmp_path / "table.csv", empty=tmp_path / "empty.csv")
+    with pytest.raises(BadInput, match=message):
+        prepare("generic", tmp_path / "sites", source=grouped, channels=1, size=16, groups=asked)
