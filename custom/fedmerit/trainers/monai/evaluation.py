@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 from fedmerit.schema.scores import Overlap
 from fedmerit.schema.site_folder import Case
+from fedmerit.trainers.monai.cuda_graphs import captured_passes
 from fedmerit.trainers.monai.networks import patch_size
 from fedmerit.trainers.monai.neurons import loss_increases
 from fedmerit.trainers.monai.prediction import evaluate, evaluate_softly, evaluate_with_losses
@@ -77,7 +78,7 @@ class Evaluations:
     """An evaluator of models that remembers the last `KEPT` results by model and images."""
 
     def __init__(self, config: RunConfiguration):
-        self._labels, self._amp = config.network.labels, config.training.amp
+        self._labels, self._amp, self._capture = config.network.labels, config.training.amp, config.training.capture
         self._found: dict[tuple[object, ...], ModelEvaluation] = {}
 
     def evaluate(
@@ -108,12 +109,13 @@ class Evaluations:
         self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False, soft: bool = False
     ) -> ModelEvaluation:
         """Return results of ``network``; ``final`` models have neither ``losses`` nor ``soft`` scores."""
-        if soft:
-            return ModelEvaluation(tuple(evaluate_softly(network, cases, self._labels, self._amp)))
-        if not losses:
-            return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
-        overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
-        return ModelEvaluation(tuple(overlaps), of_images)
+        with captured_passes(network) if self._capture else nullcontext():
+            if soft:
+                return ModelEvaluation(tuple(evaluate_softly(network, cases, self._labels, self._amp)))
+            if not losses:
+                return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
+            overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
+            return ModelEvaluation(tuple(overlaps), of_images)
 
 
 def evaluate_models(

@@ -15,7 +15,7 @@ from fedmerit.contract.capabilities import ExtraLoss, Penalty
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.schema.configuration.settings import Training
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.trainers.monai.captured_steps import CAPTURING, captured_steps, forget_steps
+from fedmerit.trainers.monai.cuda_graphs import CAPTURING, captured_steps, forget_steps
 from fedmerit.trainers.monai.generators import make_generator
 from fedmerit.trainers.monai.networks import split_levels
 from fedmerit.trainers.monai.prediction import autocast, choose_precision

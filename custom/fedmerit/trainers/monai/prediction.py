@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from fedmerit.contract.method import DECIMALS
 from fedmerit.schema.scores import Overlap, Surface
 from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.monai.networks import is_mirrored, keeps_largest_component, patch_size
-from fedmerit.trainers.monai.samples import Samples, build_samples
+from fedmerit.trainers.monai.samples import Samples, build_samples, fit_on_gpu
 from fedmerit.trainers.monai.surfaces import measure_surfaces
 
 EVALUATION_BATCH = 8  # slices; with more, a CPU allocates feature maps each time and takes a fifth longer
@@ -100,14 +101,31 @@ def _passes(
     device = next(network.parameters()).device
     precision = choose_precision(device, amp)
     network.eval()
+    stay = fit_on_gpu(sum(case.image.nbytes + case.label.nbytes for case in cases), device)
     volumes = ([(place, slice(0, len(case.image)))] for place, case in enumerate(cases))
     for places in volumes if patch_size(network) else _batches(cases, batch_size(device, precision)):
-        parts = [(cases[place], part) for place, part in places]
-        images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
-        masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
+        images, masks = _load([(cases[place], part) for place, part in places], device, stay)
         with autocast(device, precision):
             logits = predict_logits(network, images, mirrored)
         yield places, logits, masks
+
+
+_on_gpu: WeakKeyDictionary[Case, tuple[Tensor, Tensor]] = WeakKeyDictionary()  # images and masks that stay there
+
+
+def _load(parts: Sequence[tuple[Case, slice]], device: torch.device, stay: bool) -> tuple[Tensor, Tensor]:
+    """Return images and masks of slices of cases on ``device``, where whole cases ``stay`` for models to come."""
+    if not stay:
+        images = np.concatenate([case.image[part] for case, part in parts])
+        masks = np.concatenate([case.label[part] for case, part in parts])
+        return torch.from_numpy(images).to(device), torch.from_numpy(masks).to(device)
+    for case, _ in parts:
+        if case not in _on_gpu or _on_gpu[case][0].device != device:
+            _on_gpu[case] = torch.tensor(case.image, device=device), torch.tensor(case.label, device=device)
+    images_of, masks_of = zip(
+        *((image[part], mask[part]) for case, part in parts for image, mask in [_on_gpu[case]]), strict=True
+    )
+    return torch.cat(images_of), torch.cat(masks_of)
 
 
 class _Counts:

@@ -18,6 +18,11 @@ from fedmerit.schema.site_folder import Case
 RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site may take, to stay there
 
 
+def fit_on_gpu(size: int, device: torch.device) -> bool:
+    """Return whether images of one site, ``size`` [bytes] of them, may stay on ``device``: a GPU with room."""
+    return device.type == "cuda" and size <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     """A set of what a network is trained on, one of a batch at a time.
 
@@ -47,10 +52,8 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
         return self.batch(places, device)
 
     def _fit(self, device: torch.device) -> bool:
-        if device.type != "cuda":
-            return False
         image, mask = self[0]
-        return len(self) * (image.nbytes + mask.numel()) <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+        return fit_on_gpu(len(self) * (image.nbytes + mask.numel()), device)
 
     @cached_property
     def digests(self) -> list[bytes]:

@@ -1,5 +1,6 @@
 """Masks, the soft Dice loss of single images, and mixed precision."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from fedmerit.schema.site_folder import Case
+from fedmerit.trainers.monai import prediction
 from fedmerit.trainers.monai.prediction import (
     choose_precision,
     evaluate,
@@ -174,3 +176,19 @@ def test_it_is_bfloat16_but_on_graphics_cards_that_do_not_know_it(monkeypatch, d
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: known)
     assert choose_precision(device, amp=True) is expected
     assert choose_precision(device, amp=False) is None
+
+
+def test_cases_that_stay_on_the_device_are_read_once(tmp_path, monkeypatch):
+    """With room for its images, a device keeps cases for the models to come; results stay the same."""
+    random = np.random.default_rng(0)
+    arrays = [(random.normal(size=(size, 2, 6, 5)), random.integers(0, 2, size=(size, 2, 6, 5))) for size in (3, 9, 1)]
+    cases = [stored(tmp_path, f"case{place}", *pair) for place, pair in enumerate(arrays)]
+    expected = evaluate(AsTheyAre(), cases, ("disc", "cup"))
+    monkeypatch.setattr(prediction, "fit_on_gpu", lambda size, device: True)
+    assert evaluate(AsTheyAre(), cases, ("disc", "cup")) == expected
+    for case in cases:
+        np.save(case.image_file, np.zeros(case.image.shape, dtype=np.float32))
+    equal_cases = [replace(case) for case in cases]
+    assert evaluate(AsTheyAre(), equal_cases, ("disc", "cup")) == expected
+    cases.clear()
+    assert evaluate(AsTheyAre(), equal_cases, ("disc", "cup")) != expected  # who held the cases is gone

@@ -8,11 +8,13 @@ import torch
 from one_in import one_in
 
 from fedmerit.contract import flat
+from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.settings import Network, Training
 from fedmerit.schema.site_folder import Case
 from fedmerit.trainers.factory import initial_network
-from fedmerit.trainers.monai import captured_steps, local_training
+from fedmerit.trainers.monai import cuda_graphs, local_training
 from fedmerit.trainers.monai.augmentation import Augmenter
+from fedmerit.trainers.monai.evaluation import Evaluations
 from fedmerit.trainers.monai.local_training import train
 from fedmerit.trainers.monai.samples import Slices
 
@@ -38,7 +40,8 @@ def recorded(monkeypatch):
 
     monkeypatch.setattr(local_training, "Augmenter", OfAllImages)
     monkeypatch.setattr(local_training, "CAPTURING", {"cpu"})
-    monkeypatch.setattr(captured_steps, "record", record)
+    monkeypatch.setattr(cuda_graphs, "CAPTURING", {"cpu"})
+    monkeypatch.setattr(cuda_graphs, "record", record)
     return works
 
 
@@ -92,13 +95,13 @@ def test_each_shape_of_batches_has_a_graph(recorded):
 def logged_faults(monkeypatch):
     """Return a list to which the logged reasons go."""
     faults = []
-    monkeypatch.setattr(captured_steps.log, "warning", lambda text, fault: faults.append(fault))
+    monkeypatch.setattr(cuda_graphs.log, "warning", lambda text, fault: faults.append(fault))
     return faults
 
 
 def test_a_graph_that_gives_other_bits_is_not_replayed(recorded, monkeypatch):
     faults = logged_faults(monkeypatch)
-    monkeypatch.setattr(captured_steps, "record", lambda work, stream: lambda: None)
+    monkeypatch.setattr(cuda_graphs, "record", lambda work, stream: lambda: None)
     eager = rounds(replace(TRAINING, capture=False), initial_network(NETWORK, 0))
     captured = rounds(TRAINING, initial_network(NETWORK, 0))
     assert torch.equal(captured[0], eager[0])
@@ -111,7 +114,7 @@ def test_a_step_that_cannot_be_captured_is_taken_with_one_warning(recorded, monk
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     faults = logged_faults(monkeypatch)
-    monkeypatch.setattr(captured_steps, "record", refuse)
+    monkeypatch.setattr(cuda_graphs, "record", refuse)
     eager = rounds(replace(TRAINING, capture=False), initial_network(NETWORK, 0))
     captured = rounds(TRAINING, initial_network(NETWORK, 0))
     assert torch.equal(captured[0], eager[0])
@@ -135,6 +138,42 @@ def test_a_loss_of_its_own_or_a_penalty_is_not_captured(recorded):
     )
     train(initial_network(NETWORK, 0), samples(), TRAINING, 1e-3, 0, extra_loss=lambda images, logits: logits.mean())
     assert not recorded
+
+
+def evaluate_candidates(config, cases, count=4):
+    """Evaluate models that differ, in one network, and return the results and the losses of images."""
+    network, evaluations = initial_network(config.network, 0), Evaluations(config)
+    found = []
+    for seed in range(count):
+        model = initial_network(config.network, seed)
+        parameters, buffers = flat.get_parameters(model), flat.get_buffers(model)
+        evaluation = evaluations.evaluate(network, parameters, buffers, cases, losses=True)
+        found.append((evaluation.overlaps, evaluation.losses.tolist()))
+    assert "forward" not in vars(network)
+    return found
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_captured_and_eager_evaluation_give_the_same_results(recorded, amp):
+    config = RunConfiguration(
+        "fedavg", rounds=1, task="disc", seed=0, network=NETWORK, training=replace(TRAINING, amp=amp)
+    )
+    cases = [volume(seed, 3) for seed in range(4)]  # 12 slices: passes of two shapes
+    eager = evaluate_candidates(replace(config, training=replace(config.training, capture=False)), cases)
+    assert not recorded
+    assert evaluate_candidates(config, cases) == eager
+    assert len(recorded) == (1 if amp else 2)
+    assert eager[0] != eager[1]
+
+
+def test_a_captured_pass_with_other_bits_is_not_replayed(recorded, monkeypatch):
+    faults = logged_faults(monkeypatch)
+    monkeypatch.setattr(cuda_graphs, "record", lambda work, stream: lambda: None)
+    config = RunConfiguration("fedavg", rounds=1, task="disc", seed=0, network=NETWORK, training=TRAINING)
+    cases = [volume(0, 3)]
+    eager = evaluate_candidates(replace(config, training=replace(TRAINING, capture=False)), cases)
+    assert evaluate_candidates(config, cases) == eager
+    assert faults == ["a replayed pass gave other bits"]
 
 
 @pytest.mark.parametrize("changes", one_in(3, [{}, {"clip_norm": 1.0}, {"loss": "dice"}, {"momentum": 0.9}]))

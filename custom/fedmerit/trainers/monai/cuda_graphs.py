@@ -1,15 +1,16 @@
-"""Training steps on a GPU, each captured as one CUDA graph and replayed.
+"""Training steps and evaluation passes on a GPU, each captured as one CUDA graph and replayed.
 
 A step of a small network launches hundreds of kernels, and the GPU waits for the CPU that launches them. A graph is
 launched at once. It reads and writes the same memory whenever it is replayed: so the network, the optimizer's state and
 the sum of losses stay where they are over all rounds, and a batch is copied to where the graph reads it. What is drawn
-is drawn outside. The first step of a shape is taken as always; the second is taken both ways, and steps are replayed
-from then on only if both gave the same bits.
+is drawn outside. The first step or pass of a shape is taken eagerly; the second is taken both ways, and graphs are
+replayed from then on only if both gave the same bits.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,8 @@ CAPTURING = {"cuda"}  # types of devices
 MOST_SHAPES = 4  # of batches; an epoch has two, of which the smaller comes once
 log = logging.getLogger(__name__)
 _capture = Lock()  # CUDA allows one at a time in a process
-_of_networks: WeakKeyDictionary[nn.Module, tuple[object, "CapturedSteps"]] = WeakKeyDictionary()
+_steps: WeakKeyDictionary[nn.Module, tuple[object, "CapturedSteps"]] = WeakKeyDictionary()
+_passes: WeakKeyDictionary[nn.Module, "CapturedPasses"] = WeakKeyDictionary()
 
 
 class CapturedSteps:
@@ -38,7 +40,7 @@ class CapturedSteps:
         device = next(network.parameters()).device
         self.total = torch.zeros((), device=device)  # of the losses since `begin`
         self._of_network = [*network.parameters(), *network.buffers()]
-        self._places = [tensor.data_ptr() for tensor in self._of_network]
+        self._places = _places(network)
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._seen: set[tuple[torch.Size, ...]] = set()
         self._graphs: dict[tuple[torch.Size, ...], tuple[tuple[Tensor, ...], Callable[[], None]]] = {}
@@ -57,7 +59,7 @@ class CapturedSteps:
 
     def fits(self, network: nn.Module) -> bool:
         """Return whether the network's tensors are where they were."""
-        return self._places == [tensor.data_ptr() for tensor in (*network.parameters(), *network.buffers())]
+        return self._places == _places(network)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -128,6 +130,70 @@ class CapturedSteps:
             tensor.copy_(value)
 
 
+class CapturedPasses:
+    """The evaluation passes of one network: the models that it evaluates are loaded to where its graphs read them."""
+
+    def __init__(self, network: nn.Module):
+        self._places = _places(network)
+        self._seen: set[tuple[object, ...]] = set()
+        self._graphs: dict[tuple[object, ...], tuple[Tensor, Tensor, Callable[[], None]]] = {}
+        self._fault = ""  # why passes cannot be captured
+
+    def fits(self, network: nn.Module) -> bool:
+        """Return whether the network's tensors are where they were."""
+        return self._places == _places(network)
+
+    def take(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """Return ``forward(images)``, by a graph if there is one of their shape and precision."""
+        key = images.shape, images.dtype, torch.is_autocast_enabled(images.device.type)
+        if key in self._graphs:
+            place, logits, replay = self._graphs[key]
+            place.copy_(images)
+            replay()
+            return logits.clone()  # the next replay writes there again
+        found = forward(images)
+        if key in self._seen and not self._fault and len(self._graphs) < MOST_SHAPES:
+            self._capture(forward, images, found, key)
+        self._seen.add(key)
+        return found
+
+    def _capture(
+        self, forward: Callable[[Tensor], Tensor], images: Tensor, expected: Tensor, key: tuple[object, ...]
+    ) -> None:
+        """Take a pass again by a new graph, and keep the graph if it gives the bits of ``expected``."""
+        place, logits = images.clone(), torch.zeros_like(expected)
+        try:
+            replay = record(lambda: logits.copy_(forward(place)), None)
+            replay()
+            if not _same_bits(logits, expected):
+                self._fault = "a replayed pass gave other bits"
+        except RuntimeError as error:  # such as what CUDA cannot capture
+            self._fault = str(error).splitlines()[0]
+        if self._fault:
+            log.warning("evaluation passes are not captured as CUDA graphs: %.200s", self._fault)
+        else:
+            self._graphs[key] = place, logits, replay
+
+
+@contextmanager
+def captured_passes(network: nn.Module) -> Iterator[None]:
+    """Have the passes of ``network``, in eval mode and without gradients, captured and replayed in this context.
+
+    On a device that has no graphs nothing changes.
+    """
+    if next(network.parameters()).device.type not in CAPTURING:
+        yield
+        return
+    known = _passes.get(network)
+    if known is None or not known.fits(network):
+        known = _passes[network] = CapturedPasses(network)
+    network.forward = partial(known.take, network.forward)
+    try:
+        yield
+    finally:
+        del network.forward  # the class's is back
+
+
 def captured_steps(network: nn.Module, recipe: object, optimizer: Callable[[], torch.optim.Optimizer]) -> CapturedSteps:
     """Return the steps of a network: those of its last round if the recipe is still the same.
 
@@ -136,23 +202,28 @@ def captured_steps(network: nn.Module, recipe: object, optimizer: Callable[[], t
         recipe: all that a step depends on but the learning rate and the batch.
         optimizer: makes the optimizer of new steps.
     """
-    known = _of_networks.get(network)
+    known = _steps.get(network)
     if known is None or known[0] != recipe or not known[1].fits(network):
-        known = _of_networks[network] = recipe, CapturedSteps(network, optimizer())
+        known = _steps[network] = recipe, CapturedSteps(network, optimizer())
     return known[1]
 
 
 def forget_steps(network: nn.Module) -> None:
     """Drop the steps of a network, of which something else than a step has changed the optimizer."""
-    _of_networks.pop(network, None)
+    _steps.pop(network, None)
 
 
-def record(work: Callable[[], None], stream: Any) -> Callable[[], None]:
+def record(work: Callable[[], object], stream: Any) -> Callable[[], None]:
     """Return a function that does the CUDA work of ``work`` again; nothing is done yet."""
     graph = torch.cuda.CUDAGraph()
     with _capture, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay
+
+
+def _places(network: nn.Module) -> list[int]:
+    """Return the addresses of the network's tensors."""
+    return [tensor.data_ptr() for tensor in (*network.parameters(), *network.buffers())]
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
