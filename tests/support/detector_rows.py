@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detection
+from fedmerit_lab.attacks.outcomes import first_flags
 
 SITES = ("A", "B", "C", "D")
 HONEST = {"weight": 0.25, "cosine_to_mean": 0.6, "train_loss": 0.5, "flagged": 0.0, "before": 0.5, "after": 0.6}
@@ -33,5 +33,5 @@ def table(run="run", rounds=6, start=2, **evidence) -> Results:
 
 
 def flagged(results, since=None):
-    found = detection.first_flags(results, since)
+    found = first_flags(results, since)
     return {(row.detector, row.site): row.round for row in found.itertuples()}

@@ -1,10 +1,10 @@
-"""The runs of a study of attacks: every site in turn attacks, and the honest runs to compare with.
+"""Runs in which sites attack, and studies of them: every site in turn attacks, beside honest runs to compare with.
 
 ``OUT/runs`` holds a run folder for each, ``OUT/sites`` the site folders that Sybil attacks change.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,13 +16,14 @@ from fedmerit.contract.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.engine import Laboratory
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.settings import ROUNDS
 from fedmerit.schema.results import COLUMNS
 from fedmerit.schema.run_info import read_run
-from fedmerit.schema.site_folder import open_sites
+from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.checkpoint import is_finished
+from fedmerit.trainers.monai.samples import Slices
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.runs import open_run
 from fedmerit_evaluation.results.views import Results
@@ -30,7 +31,7 @@ from fedmerit_evaluation.studies.execution import OnEnd, OnRound, Workers, execu
 from fedmerit_evaluation.studies.study import MethodSpec, recorded_digests, require_same, require_same_images, scratch
 from fedmerit_lab.attacks.attack import ATTACKS, format_attack, parse_attack
 from fedmerit_lab.attacks.attacker_site import wrap_attacker
-from fedmerit_lab.attacks.sybils import SYBILS
+from fedmerit_lab.partitioning.site_writer import link_or_copy
 
 HONEST = "honest"
 IMAGES = "images.json"  # digests of the sites that Sybil attacks changed
@@ -200,7 +201,7 @@ def prepare(
     with scratch(out) as new:
         for kind, site, fold in product(sybils, attackers, parts):
             if not _changed_sites(out, kind, site, fold).exists():
-                SYBILS[kind](root, site, _changed_sites(new, kind, site, fold), fold)
+                write_sybils(kind, root, site, _changed_sites(new, kind, site, fold), fold)
         if sybils:
             write_json(out / IMAGES, recorded_digests(folders, ()))
         _take_over(new / "sites", out / "sites")
@@ -242,12 +243,12 @@ def _first(kind: str) -> int:
 
 def _attack(out: Path, label: str, kind: str, site: str, seed: int, fold: int | None) -> AttackedRun:
     name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}", "" if fold is None else f"fold{fold}"))))
-    names = {HONEST: (), "duplicate": (site, f"{site}-copy"), "split": (f"{site}-a", f"{site}-b")}
-    return AttackedRun(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind), fold)
+    names = () if kind == HONEST else sybil_names(kind, site) if kind in SYBILS else (site,)
+    return AttackedRun(label, kind, site, seed, out / "runs" / name, names, _first(kind), fold)
 
 
 def _specs(attack: AttackedRun) -> dict[str, str]:
-    """Return by site, for `fedmerit.engines.runs.create`."""
+    """Return the attack of each site of a run, by its name."""
     if attack.kind == "duplicate":
         return {attack.attackers[1]: f"twin:of={attack.site}"}
     return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}
@@ -256,7 +257,7 @@ def _specs(attack: AttackedRun) -> dict[str, str]:
 def execute_runs(
     attacks: Sequence[AttackedRun], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
 ) -> dict[Path, str]:
-    """Execute unfinished runs concurrently; the failed runs with the reason."""
+    """Execute the unfinished runs concurrently, and return the failed runs with the reason."""
     left = [attack.folder for attack in attacks if not attack.finished]
     return execute_all(left, workers, on_end, on_round, after=forget, execute=execute)
 
@@ -271,3 +272,68 @@ def collect_results(attacks: Sequence[AttackedRun]) -> Results:
     finished = [attack for attack in attacks if attack.finished]
     tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]
     return Results(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS))
+
+
+# Sybil attacks, in which a site takes part under two names; {} is its own.
+SYBILS: Mapping[str, tuple[str, str]] = {"duplicate": ("{}", "{}-copy"), "split": ("{}-a", "{}-b")}
+
+
+def sybil_names(kind: str, site: str) -> tuple[str, ...]:
+    """Return both names under which ``site`` takes part in a Sybil attack of a ``kind``."""
+    return tuple(name.format(site) for name in SYBILS[kind])
+
+
+def write_sybils(kind: str, sites: Path, site: str, out: Path, fold: int | None = None) -> None:
+    """Write the site folders of a Sybil attack: all sites, one of them under two names.
+
+    A duplicate has all images of the site. The halves of a split site train on every other of its training patients;
+    both have all validation, test and server images, so that a site of few patients can be split. Arrays are hard links
+    to those of ``sites`` if the file system has them, else copies.
+
+    Args:
+        kind: a key of `SYBILS`.
+        sites: folder of site folders.
+        site: the attacker.
+        out: folder to write the site folders into; new.
+        fold: for which they are written; None: for the splits of datalist.json.
+
+    Raises:
+        BadInput: there is no such site, one of the new name exists, or a site to split has one training patient.
+    """
+    folders, names = {folder.name: folder for folder in open_sites(sites, fold=fold)}, sybil_names(kind, site)
+    if site not in folders:
+        raise BadInput(f"site {site}: {sites} holds none of that name; there are {', '.join(folders)}")
+    if taken := [name for name in names if name in folders and name != site]:
+        raise BadInput(f"{sites}: holds a site {taken[0]} already; rename it, or choose another site")
+    source = folders.pop(site)
+    patients = sorted({case.patient for case in source.cases("training")})
+    if kind == "split" and len(patients) < 2:
+        raise BadInput(f"site {site}: has one training patient, its halves need one each; choose another site")
+    for name, folder in folders.items():
+        _link(folder, out / name)
+    for number, name in enumerate(names):
+        if kind == "split":
+            _link(source, out / name, patients[number::2], half_of=site)
+        else:
+            _link(source, out / name, **({"copy_of": site} if name != site else {}))
+
+
+def _link(source: SiteFolder, folder: Path, trained: Collection[str] | None = None, **about: Any) -> None:
+    """Write a copy of a site folder, with some of its training patients, or with all."""
+    stored = read_json(source.path / "datalist.json")
+    by_case = {entry["case"]: entry for entries in stored.values() for entry in entries}
+    chosen = {
+        split: [case for case in source.splits[split]
+                if split != "training" or trained is None or case.patient in trained]
+        for split in stored
+    }  # fmt: skip
+    lists = {split: [by_case[case.name] for case in cases] for split, cases in chosen.items()}
+    for entry in (entry for entries in lists.values() for entry in entries):
+        for kind in ("image", "label"):
+            link_or_copy(source.path / entry[kind], folder / entry[kind])
+    counts = {
+        split: {"cases": len(cases), "patients": len({case.patient for case in cases}), "slices": len(Slices(cases))}
+        for split, cases in chosen.items()
+    }
+    write_json(folder / "datalist.json", lists)
+    write_json(folder / "site.json", {**source.info, **about, "name": folder.name, "counts": counts})

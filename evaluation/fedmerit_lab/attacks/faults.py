@@ -1,6 +1,5 @@
 """Faults: wrong masks to train on, updates that are changed or another site's, and false claims."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -39,12 +38,12 @@ class Inflated(Attack):
         return max(1, round(self.by * images)) if self.what in ("all", "num_samples") else images
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """Return the enrolment with the lie that replies tell: a count that differs later is refused."""
+        """Return the enrolment with the count that replies claim: the server refuses a count that differs later."""
         invented = self._counted(enrolment.slices["training"])
         return replace(enrolment, slices={**enrolment.slices, "training": max(invented, enrolment.cases["training"])})
 
     def claim(self, reply: Reply) -> Reply:
-        """Return the lie, about those values that the reply has."""
+        """Return the reply with false values, of those that it has."""
         reply = replace(reply, num_samples=self._counted(reply.num_samples))
         said = {name: CLAIMS[name] for name in reply.values if name in CLAIMS and self.what in ("all", name)}
         return replace(reply, values={**reply.values, **said})
@@ -73,11 +72,11 @@ class Rigged(Attack):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The friends."""
+        """The sites whose models are rated perfect."""
         return tuple(self.friends.split("+"))
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
-        """Return the lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
+        """Return false overlaps of mixtures of the models of all sites; the honest ones if some site is absent."""
         if task.shares.shape[1] < len(sites) or len(evaluated.overlaps) != len(task.shares):
             return evaluated
         good = favoured_models(task.shares[:, : len(sites)] > 0, [sites.index(friend) for friend in self.others])
@@ -137,7 +136,7 @@ class Shifted(FaultyMasks):
     by: Annotated[float, Number(above=0, below=1), About("how far, as a share of height and of width")] = 0.25
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Return shifted, with background where nothing is known."""
+        """Return the masks moved down and right by ``by`` of their size, with background where nothing is known."""
         down, right = (max(1, round(self.by * side)) for side in masks.shape[1:])
         shifted = np.zeros_like(masks)
         shifted[:, down:, right:] = masks[:, :-down, :-right]
@@ -149,7 +148,7 @@ class Inverted(FaultyMasks):
     """An attack that exchanges foreground and background of every label."""
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Return the complement."""
+        """Return the complement of every mask."""
         return 1 - masks
 
 
@@ -158,7 +157,7 @@ class Swapped(FaultyMasks):
     """An attack that gives each label's mask to the next label (label flipping); with one label, `Inverted`."""
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Return the planes moved on by one."""
+        """Return the masks with every label's plane at the next label."""
         return np.roll(masks, 1, axis=0) if len(masks) > 1 else 1 - masks
 
 
@@ -169,7 +168,7 @@ class LabelNoise(FaultyMasks):
     level: Annotated[float, Number(high=1, above=0), About("probability that a pixel is flipped")] = 0.2
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Return flipped pixel by pixel, each label on its own."""
+        """Return the masks with pixels flipped independently, label by label."""
         return masks ^ (random.random(masks.shape) < self.level).astype(np.uint8)
 
 
@@ -185,21 +184,34 @@ class _Remasked(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaled(Attack):
+class ChangedUpdate(Attack):
+    """A base of attacks that train honestly, and send the update changed with the statistics of the honest one."""
+
+    def update(self, view: AttackerView) -> Learned:
+        """Return the result of the honest round with another update."""
+        honest = view.train()
+        update = self.change(honest.update, view)
+        return replace(honest, update=update, trained=view.received + update)
+
+    def change(self, update: Tensor, view: AttackerView) -> Tensor:
+        """Return (d,) what is sent instead of the honest ``update`` (d,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(ChangedUpdate):
     """An attack that sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
 
     by: Annotated[float, Number(), About("factor, not 0")] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.by or not math.isfinite(self.by):
+        if not self.by:
             raise ValueError(f"by={self.by!r}: expected a finite number other than 0")
 
-    def update(self, view: AttackerView) -> Learned:
-        """Return the scaled update, and the statistics of the honest one."""
-        honest = view.train()
-        update = self.by * honest.update
-        return replace(honest, update=update, trained=view.received + update)
+    def change(self, update: Tensor, view: AttackerView) -> Tensor:
+        """Return the update times the factor."""
+        return self.by * update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,28 +222,25 @@ class SignFlip(Scaled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift(Attack):
+class Drift(ChangedUpdate):
     """An attack that turns slowly from its honest update to the reversed one."""
 
     rounds: Annotated[int, Count(1), About("rounds until the update is reversed")] = 10
 
-    def update(self, view: AttackerView) -> Learned:
-        """Return the honest update times a factor that falls from 1 to -1."""
-        honest = view.train()
-        update = honest.update * (1 - 2 * min(view.task.round / self.rounds, 1.0))
-        return replace(honest, update=update, trained=view.received + update)
+    def change(self, update: Tensor, view: AttackerView) -> Tensor:
+        """Return the update times a factor that falls from 1 to -1."""
+        return update * (1 - 2 * min(view.task.round / self.rounds, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class HalfFlip(Attack):
-    """An attack that sends its honest update with the sign of every other entry reversed, always of the same ones."""
+class HalfFlip(ChangedUpdate):
+    """An attack that reverses the sign of every other entry of its honest update, always of the same entries."""
 
-    def update(self, view: AttackerView) -> Learned:
-        """Return the update so changed, and the statistics of the honest one."""
-        honest = view.train()
-        update = honest.update.clone()
-        update[1::2] *= -1
-        return replace(honest, update=update, trained=view.received + update)
+    def change(self, update: Tensor, view: AttackerView) -> Tensor:
+        """Return the update with the signs of entries 1, 3, 5 and so on reversed."""
+        flipped = update.clone()
+        flipped[1::2] *= -1
+        return flipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,26 +256,24 @@ class Twin(Attack):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The one copied."""
+        """The site that is copied."""
         return (self.of,)
 
     def training_seed_site(self, site: str) -> str:
-        """Return by the other's."""
+        """Return the name of the copied site: on its images, its random numbers give its updates."""
         return self.of
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearTwin(Twin):
+class NearTwin(ChangedUpdate, Twin):
     """A twin whose updates have noise added, and whose images differ by as little, so that no digest is another's."""
 
     noise: Annotated[float, Number(0), About("norm of the noise, in norms of the update")] = 0.55
 
-    def update(self, view: AttackerView) -> Learned:
+    def change(self, update: Tensor, view: AttackerView) -> Tensor:
         """Return the update of site ``of`` under noise."""
-        twin = view.train()
-        update = twin.update + scaled_noise(twin.update, self.noise * float(twin.update.double().norm()), view.random)
-        return replace(twin, update=update, trained=view.received + update)
+        return update + scaled_noise(update, self.noise * float(update.double().norm()), view.random)
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """Return digests that no other site has: those it has, back to front."""
-        return replace(enrolment, fingerprint=tuple(sorted(one[::-1] for one in enrolment.fingerprint)))
+        """Return the enrolment with digests that no other site has: those of the images, back to front."""
+        return replace(enrolment, fingerprint=tuple(sorted(digest[::-1] for digest in enrolment.fingerprint)))

@@ -18,10 +18,10 @@ from fedmerit.child_processes import python_command
 from fedmerit.engines import runs
 from fedmerit.engines.image_sites import configure_images
 from fedmerit.errors import BadInput, require_known
+from fedmerit.files import read_json, write_json
 from fedmerit.machine import pick_device
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.options import RunOptions
-from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import train
@@ -34,9 +34,7 @@ from fedmerit_data.readers.image_files import name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
 from fedmerit_data.spatial.volumes import ITK, ITK_SUFFIXES, NIFTI
 from fedmerit_data.synthetic import prostate
-from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, timed
-from fedmerit_lab.benchmarks.generated_sites import generated_sites
-from fedmerit_lab.benchmarks.measured_command import measure
+from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, measure_command, timed
 
 BASE = "fedavg"
 STEPS = "steps"  # instead of a method: the optimiser's steps of a round, on the images of all sites pooled, only
@@ -77,7 +75,6 @@ def method_costs(
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     names = list(dict.fromkeys([BASE, *methods]))
     asked = {"sites": str(sites), "methods": names, "rounds": rounds, "settings": dict(settings), "of": SETTINGS}
-    benchmark = Benchmark("methods", asked | {"threads": threads})
     cases = {
         name: _steps_of(sites, settings)
         if name == STEPS
@@ -86,7 +83,15 @@ def method_costs(
         )
         for name in names
     }
-    benchmark.measure(cases, repetitions, on, out)
+    return _measured("methods", asked | {"threads": threads}, cases, repetitions, on, out)
+
+
+def _measured(
+    name: str, asked: Mapping[str, Any], cases: Mapping[str, Measure], repetitions: int, on_case: Any, out: Path
+) -> Benchmark:
+    """Return a benchmark of the options ``asked`` with all cases measured, and write it."""
+    benchmark = Benchmark(name, asked)
+    benchmark.measure(cases, repetitions, on_case, out)
     benchmark.write(out)
     return benchmark
 
@@ -181,35 +186,44 @@ def speed(
     Raises:
         BadInput: an unknown case, or fewer than two rounds.
     """
-    if unknown := [case for case in cases if case not in CASES]:
-        raise BadInput(f"--cases {unknown[0]}: unknown; there are {', '.join(CASES)}")
+    require_known("--cases", cases, CASES)
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     asked = {"sites": str(sites), "rounds": rounds, "cases": list(cases), "settings": dict(settings)}
-    benchmark = Benchmark("speed", asked)
     measures = {case: _speed_of(case, out, sites, rounds, settings) for case in cases}
-    benchmark.measure(measures, repetitions, on_case, out)
-    benchmark.write(out)
-    return benchmark
+    return _measured("speed", asked, measures, repetitions, on_case, out)
 
 
 def _speed_of(case: str, out: Path, sites: Path, rounds: int, settings: Mapping[str, str]) -> Measure:
-    def measured() -> Mapping[str, float]:
-        work = out / "work" / case
-        shutil.rmtree(work, ignore_errors=True)
-        run, ends = work / "run", work / "ends.txt"
-        engine = "sim" if case.startswith("sim") else "local"
-        threads = {"sim": len(open_sites(sites)), "sim-2": 2}.get(case)
-        chosen = {"augmentation": "none", **settings}
-        runs.create(run, "fedce", sites, rounds, engine=engine, threads=threads, settings=chosen)
-        if case.startswith("peer"):
-            module, more = "nvflare_peer", [str(work / "nvflare"), "1" if case == "peer-1" else "0"]
-        else:
-            module, more = "bare_steps" if case == "steps" else "one_run", []
-        command = python_command("-m", f"fedmerit_lab.benchmarks.{module}", str(run), str(ends), *more)
-        return measure(command, ends).quantities
+    work = out / "work" / case
+    engine = "sim" if case.startswith("sim") else "local"
+    threads = {"sim": len(open_sites(sites)), "sim-2": 2}.get(case)
+    module = "nvflare_peer" if case.startswith("peer") else "bare_steps" if case == "steps" else "one_run"
+    more = (str(work / "nvflare"), "1" if case == "peer-1" else "0") if module == "nvflare_peer" else ()
+    chosen = {"augmentation": "none", **settings}
+    return lambda: measure_run(work, "fedce", sites, rounds, module, more, engine=engine, threads=threads,
+                               settings=chosen)  # fmt: skip
 
-    return measured
+
+def measure_run(
+    work: Path, method: str, sites: Path, rounds: int, module: str = "one_run", more: Sequence[str] = (), **options: Any
+) -> dict[str, float]:
+    """Create a run in the folder ``work``, and measure the process that executes it.
+
+    Args:
+        work: has the run folder ``run``, and ``ends.txt`` with a line for every round.
+        method: of the run.
+        sites: folder of site folders.
+        rounds: of the run.
+        module: of this package, that executes the run.
+        more: further arguments of the module.
+        **options: of `fedmerit.engines.runs.create`.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    run, ends = work / "run", work / "ends.txt"
+    runs.create(run, method, sites, rounds, **options)
+    command = python_command("-m", f"fedmerit_lab.benchmarks.{module}", str(run), str(ends), *more)
+    return dict(measure_command(command, ends).quantities)
 
 
 WARM_UP = 0.2  # of the rounds, which the slope leaves out
@@ -225,24 +239,17 @@ def memory(
     """
     if rounds < 10:
         raise BadInput(f"--rounds {rounds}: expected 10 or more, to fit a slope")
-    asked = {"sites": str(sites), "rounds": rounds, "method": method, "settings": dict(settings)}
-    benchmark = Benchmark("memory", asked)
+    work = out / "work" / "memory"
 
     def measured() -> Mapping[str, float]:
-        work = out / "work" / "memory"
-        shutil.rmtree(work, ignore_errors=True)
-        run, ends = work / "run", work / "ends.txt"
-        runs.create(run, method, sites, rounds, engine="local", settings=settings)
-        used = measure(python_command("-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)), ends)
-        words = [line.split() for line in ends.read_text().splitlines()]
-        own = [float(line[2]) / 1e6 for line in words]
+        used = measure_run(work, method, sites, rounds, engine="local", settings=settings)
+        own = [float(line.split()[2]) / 1e6 for line in (work / "ends.txt").read_text().splitlines()]
         first = int(WARM_UP * len(own))
         slope = np.polyfit(np.arange(first, len(own)), own[first:], 1)[0]
-        return {**used.quantities, "growth [MB a round]": float(slope)}
+        return {**used, "growth [MB a round]": float(slope)}
 
-    benchmark.measure({method: measured}, repetitions, on_case)
-    benchmark.write(out)
-    return benchmark
+    asked = {"sites": str(sites), "rounds": rounds, "method": method, "settings": dict(settings)}
+    return _measured("memory", asked, {method: measured}, repetitions, on_case, out)
 
 
 @dataclass(frozen=True)
@@ -285,28 +292,42 @@ def growth(
             if value < (2 if axis in ("sites", "rounds") else 1):
                 raise BadInput(f"--{axis} {value}: too few")
     asked = {"axes": dict(axes), "base": vars(base), "method": method, "engine": engine, "settings": dict(settings)}
-    benchmark = Benchmark("growth", asked)
     works = {f"{axis} {value}": replace(base, **{axis: value}) for axis, values in axes.items() for value in values}
     cases = {name: _case(out, name, work, method, settings, engine) for name, work in works.items()}
-    benchmark.measure(cases, repetitions, on_case, out)
-    benchmark.write(out)
-    return benchmark
+    return _measured("growth", asked, cases, repetitions, on_case, out)
 
 
 def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, str], engine: str) -> Measure:
     def measured() -> Mapping[str, float]:
-        folder = out / "work" / name.replace(" ", "-")
-        shutil.rmtree(folder, ignore_errors=True)
-        run, ends = folder / "run", folder / "ends.txt"
-        sites = generated_sites(out, work.size, work.sites)
+        folder, sites = out / "work" / name.replace(" ", "-"), generated_sites(out, work.size, work.sites)
         chosen = {**settings, "width": str(work.width)}
-        runs.create(run, method, sites, work.rounds, engine=engine, settings=chosen)
-        used = measure(python_command("-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)), ends)
-        files = [file for file in (folder / "run").rglob("*") if file.is_file()]
-        assert read_run(run)["rounds"] == work.rounds
-        return {**used.quantities, "run folder [MB]": sum(file.stat().st_size for file in files) / 1e6}
+        used = measure_run(folder, method, sites, work.rounds, engine=engine, settings=chosen)
+        sizes = [file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()]
+        return {**used, "run folder [MB]": sum(sizes) / 1e6}
 
     return measured
+
+
+def generated_sites(out: Path, size: int, number: int | None = None, server_share: float = 0.0) -> Path:
+    """Return the folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first.
+
+    Copies are equal, so that time grows only with their number. ``server_share`` of the training patients is set aside
+    for the server.
+    """
+    kind = f"{size}px-server{server_share:g}" if server_share else f"{size}px"
+    six = out / "sites" / kind
+    if not six.exists():
+        prepare(Preparation("synthetic-prostate", size=size, server_share=server_share), six)
+    if number is None:
+        return six
+    root = out / "sites" / f"{kind}-{number}-alike"
+    for place in range(number):
+        name = f"site{place + 1:03d}"
+        if not (root / name / "site.json").exists():
+            skip = shutil.ignore_patterns("site.json")  # written last: the copy is complete
+            shutil.copytree(six / "site1", root / name, ignore=skip, dirs_exist_ok=True)
+            write_json(root / name / "site.json", {**read_json(six / "site1" / "site.json"), "name": name})
+    return root
 
 
 DECODED = "decode"
@@ -329,8 +350,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
     if asked.source is None or asked.layout.generate is not None:
         raise BadInput(f"kind {asked.kind}: generates its files; give a kind of raw files and --source")
     cases = [case for site in asked.layout.find_sites(asked.source) for case in site.cases]
-    files = [file for case in cases for path in case.paths
-             for file in _files(path)]  # fmt: skip
+    files = [file for case in cases for path in case.paths for file in _files(path)]
     plain = replace(asked, pictures=False)
     measured: dict[str, Measure] = {
         "read": timed(lambda: [file.read_bytes() for file in files]),
@@ -342,15 +362,12 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
     if jobs > 1:
         measured[f"prepare, {jobs} processes"] = _prepared(out, plain, jobs)
     settings = {**asked.record(), "size": asked.size, "cases": len(cases), "files": len(files), "jobs": jobs}
-    benchmark = Benchmark("preparation", settings)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        benchmark.measure(measured, repetitions, on_case)
+        return _measured("preparation", settings, measured, repetitions, on_case, out)
     finally:
         torch.set_num_threads(threads)
-    benchmark.write(out)
-    return benchmark
 
 
 def generated_source(out: Path, patients: int) -> Path:

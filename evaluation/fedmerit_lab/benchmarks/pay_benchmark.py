@@ -21,8 +21,7 @@ from fedmerit.contract.vectors import aggregate
 from fedmerit.schema.configuration.settings import GuardSettings
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_lab.attacks.faults import Scaled
-from fedmerit_lab.attacks.forecasters import Forecaster
-from fedmerit_lab.attacks.free_riders import Delta, Noise, Replay, Zero
+from fedmerit_lab.attacks.free_riders import Delta, Forecaster, Noise, Replay, Zero
 from fedmerit_lab.benchmarks.arena_benchmark import USUAL
 from fedmerit_lab.benchmarks.benchmark import play_cases
 from fedmerit_lab.detection.arena import Case, Federation

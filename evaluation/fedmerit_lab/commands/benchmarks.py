@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedmerit_lab.benchmarks.benchmark import Benchmark
 
 commands = Commands()
+group = Commands()
+group.add_typer(commands, name="bench", help="Measure speed, memory, valuation and detectors.")
 
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder of the JSON and the table.")]
 Sites = Annotated[Path | None, typer.Option("--sites", help="Folder of site folders.", show_default="six generated")]
@@ -59,7 +61,7 @@ Estimators = Annotated[
 
 def _sites(sites: Path | None, out: Path, size: int, server_share: float = 0.0) -> Path:
     """Return the given sites, or generated ones below ``out`` with a share of images set aside for the server."""
-    from fedmerit_lab.benchmarks.generated_sites import generated_sites
+    from fedmerit_lab.benchmarks.costs import generated_sites
 
     return sites or generated_sites(out, size, server_share=server_share)
 

@@ -6,55 +6,26 @@ from typing import Annotated, Literal
 import typer
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.declarations import parameters
+from fedmerit_cli.options import takes
 from fedmerit_cli.terminal import Commands, option_in
+from fedmerit_lab.partitioning.scheme import VARIANTS, Scheme
 
-VARIANTS = "Noise and duplicates"
 PreparedSites = Annotated[Path, typer.Argument(help="Folder of prepared site folders; they stay unchanged.")]
-By = Literal["uniform", "powerlaw", "dirichlet", "banded", "imbalanced", "variety"]
-Classes = Literal["source", "size", "intensity", "labels"]
 NoiseRule = Literal["shift", "offset", "swap"]
 
 commands = Commands()
 
 
 @commands.add("data partition sites --out four --into 4 --by dirichlet --alpha 0.5")
+@takes(Scheme, *parameters(Scheme), required=["by", "into"])
 def partition(
     sites: PreparedSites,
+    asked: Scheme,
     out: Annotated[Path, typer.Option(help="Folder to write the new site folders into.")],
-    into: Annotated[int, typer.Option(min=1, help="Number of sites: site-1, site-2, ...")],
-    by: Annotated[
-        By,
-        typer.Option(
-            help="Equal shares; a power law; drawn per class; bands of classes; imbalanced; growing class count."
-        ),
-    ],
-    exponent: Annotated[
-        float | None, typer.Option(help="powerlaw: site k gets a share proportional to k^A.", show_default="1.25")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="dirichlet: large is even, small is concentrated.", show_default="0.5")
-    ] = None,
-    kappa: Annotated[
-        float | None, typer.Option(help="imbalanced: the share of each large site.", show_default="0.6")
-    ] = None,
-    holders: Annotated[
-        int | None,
-        typer.Option(help="imbalanced: number of large sites; the others share the rest evenly.", show_default="1"),
-    ] = None,
-    classes: Annotated[
-        Classes | None,
-        typer.Option(
-            help="A patient's class: source site; quarter by organ size, intensity, or the last label's share.",
-            show_default="source; size for dirichlet over one; labels or size for variety",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the partition.")] = 0,
     folds: Annotated[
         bool, typer.Option("--folds", help="Keep the sites' folds; without it, only fold 0's split is partitioned.")
     ] = False,
-    outlier: Annotated[
-        list[str] | None, option_in(VARIANTS, "All of it to the last site only; may be repeated.", metavar="CLASS")
-    ] = None,
     label_noise: Annotated[
         str | None, option_in(VARIANTS, "Share of a new site's training masks to disturb.", metavar="SITE=LEVEL,...")
     ] = None,
@@ -72,15 +43,13 @@ def partition(
     """Split the patients of prepared sites again into new site folders, as papers partition data sets."""
     from fedmerit_cli.printing import print_sites
     from fedmerit_lab.partitioning.partition import partition as partition_sites
-    from fedmerit_lab.partitioning.scheme import Scheme
 
     if noise_rule and not label_noise:
         raise BadInput(f"--noise-rule {noise_rule}: belongs to --label-noise; give that too")
-    scheme = Scheme(by, into, exponent, alpha, classes, seed, tuple(outlier or ()), kappa, holders)
     folders = partition_sites(
         sites,
         out,
-        scheme,
+        asked,
         label_noise=_levels(label_noise),
         noise_rule=noise_rule or "shift",
         duplicate=duplicate or (),

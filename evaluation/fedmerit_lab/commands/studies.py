@@ -23,7 +23,6 @@ from fedmerit_cli.options import (
 )
 from fedmerit_cli.results import RunFolder, RunFolders, Split, expand_runs
 from fedmerit_cli.terminal import Commands, console
-from fedmerit_lab.commands.benchmarks import commands as bench
 
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.execution import Workers
@@ -183,8 +182,7 @@ def attacks(
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.figures.tables import Table, write_tables
     from fedmerit_lab.attacks.attacked_runs import collect_results
-    from fedmerit_lab.attacks.detection import detection_rates
-    from fedmerit_lab.attacks.outcomes import outcomes, tables
+    from fedmerit_lab.attacks.outcomes import detection_rates, outcomes, tables
 
     numbers = parse_integers(after, "--after", least=1)
     options = asked.for_study()
@@ -308,6 +306,3 @@ def inversion(
     rows = measure(out, sites, chosen, parse_seeds(seeds), how, lambda what: console.print(what, soft_wrap=True))
     print_table(summarise(rows), console)
     console.print(f"all measurements: {out}", soft_wrap=True)
-
-
-commands.add_typer(bench, name="bench", help="Measure speed, memory, valuation and detectors.")

@@ -217,8 +217,3 @@ def printed(name: str, published: Sequence[Published], groups: Callable[[str], b
         if wanted := [group for group in one.groups if groups(group)]:
             tables.append(one.table(f"{name}-published" + f"-{number}" * (len(published) > 1), wanted))
     return tables
-
-
-def renamed(table: Table, name: str) -> Table:
-    """Return the table with another name for its files."""
-    return replace(table, name=name)

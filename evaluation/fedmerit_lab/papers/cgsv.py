@@ -23,8 +23,7 @@ from fedmerit_lab.papers.partitioned_sites import (
     reputation_and_final,
     reputation_and_loss,
 )
-from fedmerit_lab.papers.required_trainings import Compared
-from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.papers.study import Compared, Partition, Study
 
 UNI, POW = Partition("UNI", "uniform"), Partition("POW", "powerlaw")
 PARTITIONS = (UNI, POW, CLA)

@@ -31,8 +31,7 @@ from fedmerit_lab.papers.partitioned_sites import (
     require_partition,
     site_dice,
 )
-from fedmerit_lab.papers.required_trainings import Compared, WrongMasks
-from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.papers.study import Compared, Partition, Study, WrongMasks
 
 DEEP = 0.5  # from here on text is white
 
@@ -241,7 +240,7 @@ METHODS = (STANDALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
 ALL = needs(METHODS, PARTITIONS)
 SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, instead of flipped labels
 WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
-FLIPPED = WrongMasks("cycle", UNI, WRONG)
+FLIPPED = WrongMasks(("cycle",), UNI, WRONG)
 TWO_WRONG = tuple(
     Partition(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share)))
     for share in SHARES

@@ -1,5 +1,7 @@
 """Tables and figures of FedCE (Jiang et al., CVPR 2023) with the given sites."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from matplotlib import style
@@ -21,11 +23,10 @@ from fedmerit_evaluation.report.overlays import draw_overlays, make_overlays
 from fedmerit_evaluation.results.runs import Run, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
 from fedmerit_evaluation.studies.comparison import comparison_tables
-from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, beside, printed, read_paper, renamed
+from fedmerit_lab.detection.rules import accumulated, free_rider_values, of_rounds
+from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, beside, printed, read_paper
 from fedmerit_lab.papers.figures import heat_map, lines_over_rounds
-from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne
-from fedmerit_lab.papers.study import Study
+from fedmerit_lab.papers.study import Compared, FreeRiding, Study, WithoutOne
 
 ALL = Compared(
     (
@@ -40,10 +41,10 @@ ALL = Compared(
     )
 )
 ABLATION = Compared(("fedce:combine=cosine", "fedce:combine=error", "fedce", "fedce:combine=plus"))
-LEAVE_ONE_OUT = WithoutOne("fedavg")
-FEWER = WithoutOne("fedce", with_all=False)
+LEAVE_ONE_OUT = WithoutOne(("fedavg",))
+FEWER = WithoutOne(("fedce",), with_all=False)
 FEDCE = Compared(("fedce",))
-FREE_RIDING = FreeRiding("fedce")
+FREE_RIDING = FreeRiding(("fedce",))
 
 
 def _dice(study: Study, artefact: Artefact) -> Made:
@@ -77,7 +78,7 @@ def _performance(study: Study, artefact: Artefact) -> Made:
     lacking = "no seed has both a method and local-only training; run the same command again"
     table = _detected(_fairness(study), "fairness-performance", lacking)
     (theirs,) = artefact.published
-    return Made([renamed(beside(table, theirs), artefact.name), *printed(artefact.name, artefact.published)])
+    return Made([replace(beside(table, theirs), name=artefact.name), *printed(artefact.name, artefact.published)])
 
 
 def _collaboration(study: Study, artefact: Artefact) -> Made:
@@ -91,7 +92,7 @@ def _collaboration(study: Study, artefact: Artefact) -> Made:
     table = _rows(table, wanted)
     (theirs,) = artefact.published
     return Made(
-        [renamed(beside(table, theirs), artefact.name), *printed(artefact.name, artefact.published)],
+        [replace(beside(table, theirs), name=artefact.name), *printed(artefact.name, artefact.published)],
         notes=ground_truth.notes,
     )
 
@@ -105,7 +106,7 @@ def _rows(table: Table, wanted: "pd.Series[bool]") -> Table:
 def _leave_one_out(study: Study, artefact: Artefact) -> Made:
     """Return Tables 4 and 5."""
     first, second = leave_one_out_tables(study.results(LEAVE_ONE_OUT))
-    tables = [renamed(first, artefact.name), renamed(second, f"{artefact.name}-by-site")]
+    tables = [replace(first, name=artefact.name), replace(second, name=f"{artefact.name}-by-site")]
     return Made([*tables, *printed(artefact.name, artefact.published)])
 
 
@@ -214,7 +215,9 @@ def _ablation(study: Study, artefact: Artefact) -> Made:
     """Return Figure 6."""
     results = study.results(ABLATION)
     tables = comparison_tables(results, list(ABLATION.labels), study.seeds)
-    chosen = [renamed(table, table.name.replace("table6", artefact.name)) for table in tables if "table6" in table.name]
+    chosen = [
+        replace(table, name=table.name.replace("table6", artefact.name)) for table in tables if "table6" in table.name
+    ]
     return Made(
         chosen,
         [

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.methods.cgsv import FLOOR
+from fedmerit.methods.cgsv import CGSV, FLOOR
 from fedmerit.schema.scores import UNION
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
@@ -17,10 +17,7 @@ from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.views import OWN, STANDALONE, Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
 from fedmerit_lab.papers.figures import lines_over_rounds
-from fedmerit_lab.papers.required_trainings import Compared
-from fedmerit_lab.papers.study import Partition, Study
-
-ALPHA = 0.95  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+from fedmerit_lab.papers.study import Compared, Partition, Study
 
 CLA = Partition("CLA", "variety")
 Groups = Callable[[str], bool]
@@ -45,7 +42,7 @@ def artefact_methods(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | M
 
 
 def site_dice(results: Results) -> pd.DataFrame:
-    """Test Dice of each site's final model on the cases of all sites, 0 to 1: ``(method, seed)`` x sites."""
+    """Return the test Dice of each site's final model on the cases of all sites, 0 to 1: ``(method, seed)`` x sites."""
     return results.plain.union.complete.unstack("site")
 
 
@@ -96,9 +93,9 @@ def reputations(results: Results) -> pd.DataFrame:
 
 def _remembered(cosines: pd.DataFrame) -> pd.Series:
     """Return Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
-    reputation = np.zeros(cosines.shape[1])
+    reputation, alpha = np.zeros(cosines.shape[1]), CGSV().alpha
     for psi in cosines.fillna(0).to_numpy():
-        reputation = np.maximum(ALPHA * reputation + (1 - ALPHA) * psi, FLOOR)
+        reputation = np.maximum(alpha * reputation + (1 - alpha) * psi, FLOOR)
         reputation /= reputation.sum()
     return pd.Series(reputation, cosines.columns)
 

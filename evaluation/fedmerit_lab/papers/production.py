@@ -17,8 +17,7 @@ from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.studies.execution import OnEnd, Workers
 from fedmerit_lab.papers import cgsv, cycle, fedave_fedsac, fedce
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
-from fedmerit_lab.papers.required_trainings import Compared
-from fedmerit_lab.papers.study import Need, Study
+from fedmerit_lab.papers.study import Compared, Need, Study
 
 PAPERS: Mapping[str, Paper] = {
     "fedce": fedce.PAPER,

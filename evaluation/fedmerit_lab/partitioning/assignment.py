@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedmerit.schema.site_folder import Case, SiteFolder, load_array
 from fedmerit_lab.partitioning.scheme import Scheme
 
 QUANTILES = 4
+FITTING_STEPS = 500  # more than enough for `_variety` to converge
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,61 @@ LOCAL_SPLITS = ("training", "validation")  # what a site owns: split by the sche
 COMMON_SPLITS = ("testing", SERVER_SPLIT)  # what evaluates all: split evenly, the same patients in every partition
 
 
+def class_shares(scheme: Scheme, classes: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return `split_classes` by the names of the classes; the classes in ``scheme.outlier`` go to the last site.
+
+    Raises:
+        BadInput: no patient is of a class of ``outlier``, or all are.
+    """
+    if not scheme.outlier:
+        return dict(zip(classes, split_classes(scheme, len(classes)), strict=True))
+    known = ", ".join(sorted(classes))
+    for name in scheme.outlier:
+        if name not in classes:
+            raise BadInput(f"outlier {name}: no such class of patients; there are {known}")
+    others = [name for name in classes if name not in scheme.outlier]
+    if not others:
+        raise BadInput(f"outlier {', '.join(scheme.outlier)}: nothing is left for the others; there are {known}")
+    rest = split_classes(replace(scheme, into=scheme.into - 1, outlier=()), len(others))
+    last = np.eye(scheme.into)[-1]
+    return {**dict(zip(others, np.pad(rest, ((0, 0), (0, 1))), strict=True)), **dict.fromkeys(scheme.outlier, last)}
+
+
+def split_classes(scheme: Scheme, classes: int) -> NDArray[np.float64]:
+    """Return (classes, sites) float64: the share of each class that each site gets; rows sum to 1."""
+    sites = scheme.into
+    if scheme.by == "banded":
+        ends, cuts = np.linspace(0, 1, classes + 1), np.linspace(0, 1, sites + 1)
+        overlap = np.minimum(ends[1:, None], cuts[1:]) - np.maximum(ends[:-1, None], cuts[:-1])
+        return np.asarray(overlap.clip(min=0) * classes)
+    if scheme.by == "dirichlet":
+        rng = np.random.default_rng([scheme.seed, *b"shares"])
+        return rng.dirichlet(np.full(sites, scheme.parameters["alpha"]), size=classes)
+    if scheme.by == "variety":
+        return _variety(classes, sites)
+    if scheme.by == "imbalanced":
+        kappa, holders = scheme.imbalance
+        others = np.full(sites, (1 - kappa * holders) / (sites - holders))
+        return np.tile(np.where(np.arange(sites) < holders, kappa, others), (classes, 1))
+    sizes = np.arange(1, sites + 1, dtype=np.float64) ** scheme.parameters.get("exponent", 0)
+    return np.tile(sizes / sizes.sum(), (classes, 1))
+
+
+def _variety(classes: int, sites: int) -> NDArray[np.float64]:
+    """Return (classes, sites) shares of sites of equal size, from the fewest possible classes to all, in a ring.
+
+    Each site's classes begin where those of the one before end; proportional fitting makes sites and classes even.
+    """
+    widths = np.floor(np.linspace(np.ceil(classes / sites), classes, sites) + 1e-9)
+    starts = np.cumsum(widths) - widths
+    seen = (np.arange(classes)[:, None] - starts) % classes < widths
+    shares: NDArray[np.float64] = seen.astype(np.float64)
+    for _ in range(FITTING_STEPS):
+        shares *= classes / sites / shares.sum(axis=0)
+        shares /= shares.sum(axis=1, keepdims=True)
+    return shares
+
+
 def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return ``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
 
@@ -138,7 +194,7 @@ def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def assign_sites(classes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `Scheme.shares`.
+    """Return the site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `split_classes`.
 
     The size of each site is `apportion` of its expectation. Its patients are those at which the expectation,
     accumulated along the row of patients, passes halves: every class is split as its shares say, as near as whole
@@ -175,7 +231,7 @@ def assign_patients(
     classes = sorted({patient.patient_class for patient in patients})
     if scheme.by not in ("banded", "variety"):  # their classes are in an order that counts
         np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # the same order in every split
-    shares = scheme.class_shares(classes)
+    shares = class_shares(scheme, classes)
 
     def patients_in(split: str) -> list[Patient]:
         chosen = [patient for patient in patients if patient.group == split]

@@ -20,9 +20,9 @@ from fedmerit.site.policy import MANIFEST, Manifest, read_manifest_file
 from fedmerit.site.site import Site
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attack import ATTACKS, format_attack, parse_attack
+from fedmerit_lab.attacks.attacked_runs import SYBILS
 from fedmerit_lab.attacks.attacker_site import AttackerSite
 from fedmerit_lab.attacks.simulator import AttackerExecutor
-from fedmerit_lab.attacks.sybils import SYBILS
 
 
 @pytest.mark.parametrize("kind", ATTACKS)

@@ -8,8 +8,8 @@ import pytest
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, AttackedRun
-from fedmerit_lab.attacks.detection import FALSELY, RIGHTLY, _Detected, _summary, detection_rates
-from fedmerit_lab.attacks.detectors import WINDOW, cosine_drops, low_losses
+from fedmerit_lab.attacks.outcomes import FALSELY, RIGHTLY, _Detected, _rates, detection_rates
+from fedmerit_lab.detection.rules import WINDOW, cosine_drops, low_losses
 
 SITES = ("A", "B", "C", "D")
 
@@ -83,6 +83,6 @@ def test_an_honest_site_that_is_flagged_counts_in_honest_runs_too():
 
 def test_tied_sites_share_the_highest_suspicion():
     equal = _Detected(frozenset("A"), frozenset(), pd.Series(0.0, index=list(SITES)))
-    assert _summary([equal], [equal])["Attacker highest [%]"] == 25
+    assert _rates([equal], [equal])["Attacker highest [%]"] == 25
     two = _Detected(frozenset("A"), frozenset(), pd.Series([2.0, 0.0, 2.0, 0.0], index=list(SITES)))
-    assert _summary([two], [two])["Attacker highest [%]"] == 50
+    assert _rates([two], [two])["Attacker highest [%]"] == 50

@@ -10,9 +10,9 @@ from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detectors
-from fedmerit_lab.attacks.detection import auroc, highest_site
-from fedmerit_lab.attacks.detectors import SERVER, VALUE, of_rounds
+from fedmerit_lab.attacks.outcomes import auroc, highest_site
+from fedmerit_lab.detection import rules
+from fedmerit_lab.detection.rules import SERVER, VALUE, of_rounds
 
 
 def test_no_honest_site_is_flagged():
@@ -27,14 +27,14 @@ def test_each_detector_flags_the_free_rider_of_its_evidence(name):
 
 
 def test_the_free_rider_value_is_the_cosine_times_the_growth_of_the_error():
-    values = detectors.free_rider_values(table(start=2, after=0.2, cosine_to_mean=0.5))
+    values = rules.free_rider_values(table(start=2, after=0.2, cosine_to_mean=0.5))
     assert list(values.columns) == list(SITES)
     assert values.loc[("run", 0), FREE_RIDER] == pytest.approx(0.6 * (0.5 - 0.6))
     assert values.loc[("run", 2), FREE_RIDER] == pytest.approx(0.5 * (0.5 - 0.2))
-    running = detectors.accumulated(values)[FREE_RIDER].to_list()
+    running = rules.accumulated(values)[FREE_RIDER].to_list()
     assert running == pytest.approx(np.cumsum([-0.06, -0.06, 0.15, 0.15, 0.15, 0.15]) / np.arange(1, 7))
-    assert highest_site(detectors.accumulated(values)).to_list() == ["", "", *[FREE_RIDER] * 4]
-    against = detectors.free_rider_values(table(rounds=1, start=0, after=0.2, cosine_to_mean=-0.5))
+    assert highest_site(rules.accumulated(values)).to_list() == ["", "", *[FREE_RIDER] * 4]
+    against = rules.free_rider_values(table(rounds=1, start=0, after=0.2, cosine_to_mean=-0.5))
     assert (against < 0).all(axis=None)  # worse but against the others, or better
 
 
@@ -50,7 +50,7 @@ def test_the_free_rider_value_has_to_lead_five_times():
 def test_results_without_trained_models_say_what_to_do():
     rows = table().rows
     with pytest.raises(BadInput, match="--set validate_trained=true"):
-        detectors.free_rider_values(Results(rows[rows["split"] != "validation_trained"]))
+        rules.free_rider_values(Results(rows[rows["split"] != "validation_trained"]))
 
 
 def test_missing_values_are_unknown():

@@ -5,7 +5,7 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.samples import Slices
-from fedmerit_lab.attacks.sybils import duplicate, split
+from fedmerit_lab.attacks.attacked_runs import sybil_names, write_sybils
 
 
 def arrays(folder) -> set[int]:
@@ -13,7 +13,7 @@ def arrays(folder) -> set[int]:
 
 
 def test_a_duplicated_site_is_linked(sites, tmp_path):
-    assert duplicate(sites, "site2", tmp_path / "out") == ["site2", "site2-copy"]
+    write_sybils("duplicate", sites, "site2", tmp_path / "out")
     made, before = ({folder.name: folder for folder in open_sites(root)} for root in (tmp_path / "out", sites))
     assert set(made) == {*before, "site2-copy"}
     for name, folder in made.items():
@@ -25,7 +25,7 @@ def test_a_duplicated_site_is_linked(sites, tmp_path):
 
 
 def test_the_halves_of_a_split_site_share_no_training_patient(sites, tmp_path):
-    assert split(sites, "site2", tmp_path / "out") == ["site2-a", "site2-b"]
+    write_sybils("split", sites, "site2", tmp_path / "out")
     made = {folder.name: folder for folder in open_sites(tmp_path / "out")}
     original = next(folder for folder in open_sites(sites) if folder.name == "site2")
     assert "site2" not in made
@@ -42,8 +42,8 @@ def test_the_halves_of_a_split_site_share_no_training_patient(sites, tmp_path):
 @pytest.mark.parametrize("fold", range(3))
 def test_halves_share_no_training_patient_of_the_fold(folded_sites, tmp_path, fold):
     original = open_sites(folded_sites, fold=fold)[0]
-    names = split(folded_sites, original.name, tmp_path / "out", fold)
-    halves = open_sites(tmp_path / "out", names, fold=fold)
+    write_sybils("split", folded_sites, original.name, tmp_path / "out", fold)
+    halves = open_sites(tmp_path / "out", sybil_names("split", original.name), fold=fold)
     patients = [sorted(case.patient for case in half.cases("training")) for half in halves]
     assert all(patients)
     assert sorted(patients[0] + patients[1]) == sorted({case.patient for case in original.cases("training")})
@@ -53,11 +53,11 @@ def test_halves_share_no_training_patient_of_the_fold(folded_sites, tmp_path, fo
             assert half.info["counts"][unchanged]["cases"] == len(half.cases(unchanged))
 
 
-@pytest.mark.parametrize("kind", [duplicate, split])
+@pytest.mark.parametrize("kind", ["duplicate", "split"])
 def test_missing_and_taken_names_are_refused(sites, tmp_path, kind):
     with pytest.raises(BadInput, match=r"site9.*site1"):
-        kind(sites, "site9", tmp_path / "out")
-    taken = kind(sites, "site1", tmp_path / "taken")[1]
-    if kind is duplicate:
-        with pytest.raises(BadInput, match=f"{taken} already"):
-            kind(tmp_path / "taken", "site1", tmp_path / "again")
+        write_sybils(kind, sites, "site9", tmp_path / "out")
+    write_sybils(kind, sites, "site1", tmp_path / "taken")
+    if kind == "duplicate":
+        with pytest.raises(BadInput, match="site1-copy already"):
+            write_sybils(kind, tmp_path / "taken", "site1", tmp_path / "again")

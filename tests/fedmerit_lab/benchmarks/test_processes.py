@@ -22,7 +22,7 @@ from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
 from fedmerit_lab.benchmarks import bare_steps, nvflare_peer, one_run
-from fedmerit_lab.benchmarks.measured_command import measure
+from fedmerit_lab.benchmarks.benchmark import measure_command
 from fedmerit_lab.benchmarks.nvflare_peer import PeerNetwork, in_memory, validate
 
 PROGRAM = '''
@@ -46,7 +46,7 @@ with open(sys.argv[1], "a") as file:
 
 @pytest.mark.slow
 def test_processes_in_a_session_of_their_own_count_and_end(tmp_path):
-    used = measure([sys.executable, "-c", PROGRAM, str(tmp_path / "ends.txt")], tmp_path / "ends.txt")
+    used = measure_command([sys.executable, "-c", PROGRAM, str(tmp_path / "ends.txt")], tmp_path / "ends.txt")
     assert used.processes == 2
     assert used.memory > 80e6
     assert used.cpu > 0.4  # of the child
@@ -59,7 +59,7 @@ def test_processes_in_a_session_of_their_own_count_and_end(tmp_path):
 
 def test_a_command_that_fails_says_why(tmp_path):
     with pytest.raises(RunFailed, match=r"(?s)ended with 1 after 0 rounds.*ZeroDivisionError"):
-        measure([sys.executable, "-c", "1 / 0"], tmp_path / "ends.txt")
+        measure_command([sys.executable, "-c", "1 / 0"], tmp_path / "ends.txt")
 
 
 def test_a_line_for_every_round_has_its_end_and_memory(tmp_path, monkeypatch):
@@ -86,14 +86,6 @@ def test_a_line_for_every_round_has_its_end_and_memory(tmp_path, monkeypatch):
     assert used[1] - used[0] == pytest.approx(30e6, rel=0.2)
     assert own[1] - own[0] == pytest.approx(30e6, rel=0.2)
     assert own[2] - own[1] < 5e6
-
-
-def test_memory_mapped_from_files_is_separate(tmp_path, monkeypatch):
-    used = SimpleNamespace(pss=70, rss=100, shared=40)
-    monkeypatch.setattr(one_run.psutil, "Process", lambda: SimpleNamespace(memory_full_info=lambda: used))
-    monkeypatch.setattr(one_run.runs, "execute", lambda run, on_round: on_round({}))
-    one_run.main("run", str(tmp_path / "ends.txt"))
-    assert (tmp_path / "ends.txt").read_text().split()[1:] == ["70", "60"]
 
 
 def test_every_site_trains_once_and_validates_twice_a_round(tmp_path, monkeypatch):

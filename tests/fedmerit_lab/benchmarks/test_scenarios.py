@@ -10,6 +10,7 @@ from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_lab.benchmarks.scenarios import KINDS, generate, make, parse
+from fedmerit_lab.partitioning.assignment import split_classes
 
 
 @pytest.mark.parametrize("sites", [4, 8])
@@ -20,7 +21,7 @@ def test_every_scenario_has_its_number_of_sites(kind, sites):
     assert answer.expected
     assert parse(f"{kind}:sites={sites}")[0] == kind
     if kind == "double":
-        first, *others = answer.scheme.shares(1)[0]
+        first, *others = split_classes(answer.scheme, 1)[0]
         assert others == pytest.approx([first / 2] * (sites - 1))
 
 

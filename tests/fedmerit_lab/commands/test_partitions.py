@@ -5,8 +5,7 @@ from typing import get_args
 import pytest
 
 from fedmerit.files import sha256
-from fedmerit_lab.commands.partitions import By, Classes, NoiseRule
-from fedmerit_lab.partitioning import scheme
+from fedmerit_lab.commands.partitions import NoiseRule
 from fedmerit_lab.partitioning.label_noise import RULES
 from fedmerit_lab.partitioning.partition import partition
 from fedmerit_lab.partitioning.scheme import Scheme
@@ -16,9 +15,7 @@ def checksums(folder):
     return {path.relative_to(folder): sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_help_offers_the_schemes_classes_and_rules_that_there_are():
-    assert get_args(By) == tuple(scheme.SCHEMES)
-    assert get_args(Classes) == tuple(scheme.CLASSES)
+def test_help_offers_the_rules_of_noise_that_there_are():
     assert get_args(NoiseRule) == tuple(RULES)
 
 

@@ -9,15 +9,15 @@ from fedmerit.errors import BadInput
 from fedmerit_lab.papers import production
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
 from fedmerit_lab.papers.production import Shown
-from fedmerit_lab.papers.required_trainings import WithoutOne
+from fedmerit_lab.papers.study import WithoutOne
 
 
 def artefact(name, *needs, **changes):
     return Artefact(name, f"What {name} shows", lambda study, one: Made(), needs, **changes)
 
 
-TABLE = artefact("table1", WithoutOne("fedavg"))
-FIGURE = artefact("figure2", WithoutOne("fedavg"), WithoutOne("fedce"), on_demand=True)
+TABLE = artefact("table1", WithoutOne(("fedavg",)))
+FIGURE = artefact("figure2", WithoutOne(("fedavg",)), WithoutOne(("fedce",)), on_demand=True)
 
 
 @pytest.fixture(autouse=True)

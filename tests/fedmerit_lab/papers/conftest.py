@@ -4,8 +4,7 @@ import pytest
 from paper_runs import SyntheticTraining, write_paper_run
 from run_factory import SITES, make_sites
 
-from fedmerit_lab.papers.required_trainings import Compared
-from fedmerit_lab.papers.study import Study
+from fedmerit_lab.papers.study import Compared, Study
 
 
 @pytest.fixture(scope="session")

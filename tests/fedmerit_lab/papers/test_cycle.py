@@ -14,7 +14,7 @@ from fedmerit_lab.attacks.attacked_runs import AttackedRun
 from fedmerit_lab.attacks.faults import Inverted, Shifted
 from fedmerit_lab.papers.cycle import PAPER, WRONG, gains
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition, site_dice
-from fedmerit_lab.papers.required_trainings import WrongMasks
+from fedmerit_lab.papers.study import WrongMasks
 from fedmerit_lab.partitioning.scheme import Scheme
 
 

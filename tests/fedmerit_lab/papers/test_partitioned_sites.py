@@ -24,8 +24,7 @@ from fedmerit_lab.papers.partitioned_sites import (
     needs,
     reputations,
 )
-from fedmerit_lab.papers.required_trainings import Compared
-from fedmerit_lab.papers.study import Partition
+from fedmerit_lab.papers.study import Compared, Partition
 
 POW, CLA = Partition("POW", "powerlaw"), Partition("CLA", "variety")
 TWO_SEEDS = {("standalone", 0): [0.5, 0.6, 0.8], ("cgsv", 0): [0.6, 0.7, 0.8], ("cgsv", 1): [0.7, 0.9, 0.8]}

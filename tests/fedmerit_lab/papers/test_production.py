@@ -20,8 +20,7 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_lab.papers.artefact import Artefact, Made
 from fedmerit_lab.papers.production import PAPERS, chosen, find_paper, list_needs, produce, trainings_per_seed
-from fedmerit_lab.papers.required_trainings import Compared, FreeRiding
-from fedmerit_lab.papers.study import Study
+from fedmerit_lab.papers.study import Compared, FreeRiding, Study
 
 TINY = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augmentation=none")
 ARTEFACTS = {f"{name}-{one.name}": one for name, paper in PAPERS.items() for one in paper.artefacts}
@@ -45,7 +44,7 @@ def test_every_artefact_is_complete(artefact):
     assert artefact.what[0].isupper()
     assert artefact.remark == "" or artefact.remark.endswith(".")
     for need in artefact.needs:
-        for label in getattr(need, "labels", ()) or [need.label]:
+        for label in need.labels:
             assert label.split(":")[0] in METHODS
     assert (artefact.cost == "0") == (not artefact.needs)
 
@@ -147,7 +146,7 @@ def test_methods_without_a_server_set_are_left_out_with_a_note(sites, tmp_path):
 
 def test_bad_options_are_refused_before_anything_is_made(sites, tmp_path):
     study = Study(tmp_path / "out", sites, 3, [0], settings={"warmup": "1"})
-    artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), FreeRiding("fedce")))
+    artefact = artefact_of(small, needs=(Compared(("standalone", "fedavg")), FreeRiding(("fedce",))))
     with pytest.raises(BadInput, match="--set warmup: not a parameter of fedavg, fedce, standalone, nor of training"):
         produce(PAPERS["fedce"], [artefact], study, Workers(1))
     many = ("--into", 30, "--only", "figure3")

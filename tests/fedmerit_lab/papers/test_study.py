@@ -11,8 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.run_info import read_run
 from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.papers.production import PAPERS, list_needs
-from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne, WrongMasks
-from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.papers.study import Compared, FreeRiding, Partition, Study, WithoutOne, WrongMasks
 from fedmerit_lab.partitioning.scheme import Scheme
 
 POW = Partition("POW", "powerlaw")
@@ -96,14 +95,14 @@ def test_the_same_training_has_one_name_in_every_need():
         assert not set(few) & set(Compared(("fedavg",), other).keys([], 5))
     same = replace(POW, into=5, title="POW, 5 sites")  # the heading of its column does not matter
     assert [Compared(("cgsv",), one).keys([], 5) for one in (POW, same)] == [["cgsv on POW-5"]] * 2
-    assert WrongMasks("cgsv", POW, ("inverted",)).keys([], 5) == ["cgsv on POW-5, honest", "cgsv on POW-5, inverted"]
+    assert WrongMasks(("cgsv",), POW, ("inverted",)).keys([], 5) == ["cgsv on POW-5, honest", "cgsv on POW-5, inverted"]
 
 
 def test_needs_count_their_trainings():
     names = ["A", "B", "C"]
-    assert WithoutOne("fedavg").cost == "N + 1"
-    assert len(WithoutOne("fedavg").keys(names, 5)) == len(FreeRiding("fedce").keys(names, 5)) == 4
-    assert len(WithoutOne("fedce", with_all=False).keys(names, 5)) == 3
+    assert WithoutOne(("fedavg",)).cost == "N + 1"
+    assert len(WithoutOne(("fedavg",)).keys(names, 5)) == len(FreeRiding(("fedce",)).keys(names, 5)) == 4
+    assert len(WithoutOne(("fedce",), with_all=False).keys(names, 5)) == 3
     assert Compared(("fedavg", "fedce"), replace(POW, into=3)).cost == "2 on POW of 3"
 
 
@@ -119,7 +118,7 @@ def test_partitions_of_one_folder_are_the_same(paper):
 
 def test_every_site_is_left_out_in_turn(study):
     study.settings = TINY
-    planned = WithoutOne("fedce:combine=plus", with_all=False).prepare(study)
+    planned = WithoutOne(("fedce:combine=plus",), with_all=False).prepare(study)
     assert [(one.coalition, one.seed) for one in planned] == [
         (frozenset(study.names) - {left_out}, seed) for left_out in reversed(study.names) for seed in (0, 1)
     ]
@@ -129,13 +128,13 @@ def test_every_site_is_left_out_in_turn(study):
 
 def test_every_site_is_the_free_rider_in_turn_and_the_last_has_wrong_masks(study, tmp_path):
     study.settings, study.seeds = TINY, [3]
-    planned = FreeRiding("fedavg").prepare(study)
+    planned = FreeRiding(("fedavg",)).prepare(study)
     assert [(one.kind, one.site) for one in planned] == [(HONEST, ""), *(("repeat", name) for name in study.names)]
     assert {one.seed for one in planned} == {3}
     two = Partition("UNI", "uniform", into=2)
     sites = make_sites(tmp_path / "UNI-2", ["site-1", "site-2"], size=16)
     study.open_partition = {two: sites}.__getitem__
-    need = WrongMasks("fedavg", two, ("inverted:share=0.5",))
+    need = WrongMasks(("fedavg",), two, ("inverted:share=0.5",))
     assert need.cost == "2 on UNI"
     planned = need.prepare(study)
     assert [(one.kind, one.site) for one in planned] == [(HONEST, ""), ("inverted:share=0.5", "site-2")]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmerit.errors import BadInput
-from fedmerit_lab.partitioning.assignment import apportion, assign_sites
+from fedmerit_lab.partitioning.assignment import apportion, assign_sites, class_shares, split_classes
 from fedmerit_lab.partitioning.scheme import Scheme
 
 
@@ -27,7 +27,7 @@ def table(classes, sites, scheme):
 
 def assigned(scheme, *sizes):
     classes = make_classes(*sizes)
-    return table(classes, assign_sites(classes, scheme.shares(len(sizes))), scheme)
+    return table(classes, assign_sites(classes, split_classes(scheme, len(sizes))), scheme)
 
 
 def largest_remainders(total, weights):
@@ -85,7 +85,7 @@ def test_sizes_follow_the_power_law(sites, exponent, total, sizes):
 def test_a_few_sites_hold_a_share_each_and_the_others_the_rest(sites, kappa, holders, total, sizes):
     scheme = Scheme("imbalanced", sites, kappa=kappa, holders=holders)
     assert assigned(scheme, total).sum(axis=0).tolist() == sizes
-    assert scheme.shares(2).sum(axis=1) == pytest.approx([1, 1])
+    assert split_classes(scheme, 2).sum(axis=1) == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_sites_of_one_size_see_more_and_more_classes(sites, seen):
 def test_power_law_and_uniform_vary_sizes_only(sites, sizes, exponent):
     total = sum(sizes)
     for scheme in (Scheme("uniform", sites), Scheme("powerlaw", sites, exponent=exponent)):
-        shares = scheme.shares(1)[0]
+        shares = split_classes(scheme, 1)[0]
         if total * shares.min() < 1:
             continue
         counts = assigned(scheme, *sizes)
@@ -114,7 +114,7 @@ def test_power_law_and_uniform_vary_sizes_only(sites, sizes, exponent):
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5])
 def test_shares_are_draws_of_the_dirichlet_distribution(alpha):
-    shares = Scheme("dirichlet", 5, alpha=alpha).shares(20_000)
+    shares = split_classes(Scheme("dirichlet", 5, alpha=alpha), 20_000)
     np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-12)
     # E p_i = 1/N and E sum p_i^2 = (alpha + 1) / (N alpha + 1), each within 4 standard errors
     for drawn, mean in ((shares[:, 2], 0.2), ((shares**2).sum(axis=1), (alpha + 1) / (5 * alpha + 1))):
@@ -122,17 +122,13 @@ def test_shares_are_draws_of_the_dirichlet_distribution(alpha):
 
 
 BAD = [
-    ({"by": "zipf"}, "scheme 'zipf': unknown; expected one of uniform, powerlaw, dirichlet"),
-    ({"into": 0}, "into 0: expected a number of sites"),
-    ({"seed": -1}, "seed -1: expected 0 or more"),
-    ({"classes": "age"}, "classes 'age': unknown; expected one of source, size, intensity"),
+    ({"into": 0}, "into=0: expected a whole number, 1 or more"),
     ({"exponent": 2}, "exponent 2: belongs to powerlaw, but the scheme is uniform"),
-    ({"by": "powerlaw", "exponent": float("nan")}, "exponent nan: expected 0 to 10"),
-    ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),
+    ({"by": "imbalanced", "holders": 3}, "holders 3: expected something left for the others of 3 sites"),
     ({"by": "imbalanced", "into": 2, "outlier": ("A",)}, "others of 2 sites; one of the sites is kept for the outlier"),
     ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
     ({"by": "variety", "classes": "source"}, "classes source: variety needs classes of one size"),
-    ({"by": "dirichlet", "alpha": 0}, r"alpha 0: expected 0.001 to 1e\+06"),
+    ({"by": "dirichlet", "alpha": 0}, "alpha=0: expected a number from 0.001 to 1000000"),
 ]
 
 
@@ -151,17 +147,17 @@ def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
 
 
 def test_a_class_only_is_all_the_last_site_has():
-    shares = Scheme("uniform", 3, outlier=("B",)).class_shares(["C", "B", "A"])
+    shares = class_shares(Scheme("uniform", 3, outlier=("B",)), ["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]
     }  # fmt: skip
-    shares = Scheme("uniform", 3, outlier=("A", "B")).class_shares(["C", "B", "A"])
+    shares = class_shares(Scheme("uniform", 3, outlier=("A", "B")), ["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0, 0, 1], "B": [0, 0, 1]
     }  # fmt: skip
     with pytest.raises(BadInput, match="outlier D: no such class of patients; there are A, B, C"):
-        Scheme("uniform", 3, outlier=("B", "D")).class_shares(["C", "B", "A"])
+        class_shares(Scheme("uniform", 3, outlier=("B", "D")), ["C", "B", "A"])
     with pytest.raises(BadInput, match="outlier A, B: nothing is left for the others; there are A, B"):
-        Scheme("uniform", 3, outlier=("A", "B")).class_shares(["B", "A"])
+        class_shares(Scheme("uniform", 3, outlier=("A", "B")), ["B", "A"])
     with pytest.raises(BadInput, match="outlier B: expected 2 sites or more"):
         Scheme("uniform", 1, outlier=("B",))

@@ -1,4 +1,4 @@
-"""Free-rider detection from the rounds in results.csv: suspicions and flags; pure functions.
+"""Detectors of free riders in finished runs, by the rounds in results.csv; pure functions.
 
 Suspicions are tables ``(run, round)`` x sites, NaN if unknown; a higher one is more suspicious.
 """
@@ -108,7 +108,7 @@ WINDOW = 5  # rounds of a mean
 
 
 def cosine_drops(results: Results) -> pd.DataFrame:
-    """Drop of each site's cosine to the mean update, minus the sites' median drop: ``(run, round)`` x sites.
+    """Return the drop of each site's cosine to the mean update, minus the sites' median drop: ``(run, round)`` x sites.
 
     From the mean of the first `WINDOW` rounds to that of the last ones; 0 while they overlap. "The similarity between
     local gradients from the free rider and global [ones] decreases" (Appendix C, Jiang et al. 2023); as training
