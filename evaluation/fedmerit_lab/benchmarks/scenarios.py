@@ -1,7 +1,7 @@
 """Known-answer scenarios: sites whose values differ in a known way, partitioned from prepared patients."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,90 +32,47 @@ class KnownAnswer:
     """The partition of a scenario, and its known answer."""
 
     scheme: Scheme
-    options: Mapping[str, Any]
     expected: str  # of the values, in words
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `fedmerit_lab.partitioning.partition.partition`
 
 
-def site_name(number: int, sites: int) -> str:
-    """Return the name of a site of the partition."""
-    return f"site-{number:0{len(str(sites))}d}"
+KINDS = ("equal", "sizes", "double", "noise", "shifted", "expert", "duplicate", "narrow", "outlier", "needed")
 
 
-def _equal(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    return KnownAnswer(Scheme("uniform", n, seed=seed), {}, "all equal, up to their patients")
-
-
-def _sizes(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    return KnownAnswer(Scheme("powerlaw", n, seed=seed), {}, "more patients, more value")
-
-
-def _double(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    first = site_name(1, n)
-    scheme = Scheme("imbalanced", n, kappa=2 / (n + 1), holders=1, seed=seed)
-    return KnownAnswer(scheme, {}, f"{first} first: it has twice as many patients as each of the others")
-
-
-def _noise(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    noisy = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "shift"}
-    return KnownAnswer(
-        Scheme("uniform", n, seed=seed), noisy, f"{site_name(n, n)} last: its masks are at random places"
-    )
-
-
-def _shifted(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    off = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "offset"}
-    return KnownAnswer(Scheme("uniform", n, seed=seed), off, f"{site_name(n, n)} last: its masks are all shifted alike")
-
-
-def _expert(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    last = site_name(n, n)
-    return KnownAnswer(
-        Scheme("uniform", n, seed=seed), {"of_other": (last,)}, f"unknown answer; {last} has other masks"
-    )
-
-
-def _duplicate(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    twin = site_name(1, n - 1)
-    scheme = Scheme("uniform", n - 1, seed=seed)
-    return KnownAnswer(
-        scheme, {"duplicate": (twin,)}, f"{twin} and its copy together no more than the site without copy"
-    )
-
-
-def _narrow(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    bands = Scheme("banded", n, classes="intensity", seed=seed)
-    return KnownAnswer(bands, {}, "each site has its own range of intensities and is needed")
-
-
-def _outlier(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    source = "site5" if _are_generated(sources) else sources[0]
-    scheme = Scheme("uniform", n, classes="source", seed=seed, outlier=(source,))
-    return KnownAnswer(scheme, {}, f"{site_name(n, n)} has only {source}, honest and unlike the others")
-
-
-def _needed(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    own = ("site4", "site6") if _are_generated(sources) else (sources[0],)
-    scheme = Scheme("uniform", n, classes="source", seed=seed, outlier=own)
-    expected = f"{site_name(n, n)} not last: only it has {' and '.join(own)}, with inverted intensities"
-    return KnownAnswer(scheme, {"inverted": own}, expected)
-
-
-def _are_generated(sources: list[str]) -> bool:
-    return sources == [f"site{place}" for place in range(1, 7)]
-
-
-KINDS: Mapping[str, Callable[[int, int, list[str]], KnownAnswer]] = {
-    "equal": _equal,
-    "sizes": _sizes,
-    "double": _double,
-    "noise": _noise,
-    "shifted": _shifted,
-    "expert": _expert,
-    "duplicate": _duplicate,
-    "narrow": _narrow,
-    "outlier": _outlier,
-    "needed": _needed,
-}
+def known_answer(kind: str, n: int, seed: int, sources: Sequence[str]) -> KnownAnswer:
+    """Return the scenario of a kind of `KINDS` with n sites from the patients of the hospitals ``sources``."""
+    first, last = (f"site-{number:0{len(str(n))}d}" for number in (1, n))
+    is_generated = list(sources) == [f"site{place}" for place in range(1, 7)]
+    uniform, by_source = Scheme("uniform", n, seed=seed), Scheme("uniform", n, classes="source", seed=seed)
+    if kind == "equal":
+        return KnownAnswer(uniform, "all equal, up to their patients")
+    if kind == "sizes":
+        return KnownAnswer(Scheme("powerlaw", n, seed=seed), "more patients, more value")
+    if kind == "double":
+        scheme = Scheme("imbalanced", n, kappa=2 / (n + 1), holders=1, seed=seed)
+        return KnownAnswer(scheme, f"{first} first: it has twice as many patients as each of the others")
+    if kind == "noise":
+        noisy = {"label_noise": {last: 1.0}, "noise_rule": "shift"}
+        return KnownAnswer(uniform, f"{last} last: its masks are at random places", noisy)
+    if kind == "shifted":
+        off = {"label_noise": {last: 1.0}, "noise_rule": "offset"}
+        return KnownAnswer(uniform, f"{last} last: its masks are all shifted alike", off)
+    if kind == "expert":
+        return KnownAnswer(uniform, f"unknown answer; {last} has other masks", {"of_other": (last,)})
+    if kind == "duplicate":
+        twin = f"site-{1:0{len(str(n - 1))}d}"
+        expected = f"{twin} and its copy together no more than the site without copy"
+        return KnownAnswer(replace(uniform, into=n - 1), expected, {"duplicate": (twin,)})
+    if kind == "narrow":
+        bands = Scheme("banded", n, classes="intensity", seed=seed)
+        return KnownAnswer(bands, "each site has its own range of intensities and is needed")
+    if kind == "outlier":
+        source = "site5" if is_generated else sources[0]
+        scheme = replace(by_source, outlier=(source,))
+        return KnownAnswer(scheme, f"{last} has only {source}, honest and unlike the others")
+    own = ("site4", "site6") if is_generated else (sources[0],)
+    expected = f"{last} not last: only it has {' and '.join(own)}, with inverted intensities"
+    return KnownAnswer(replace(by_source, outlier=own), expected, {"inverted": own})
 
 
 def parse(spec: str) -> tuple[str, Scenario]:
@@ -164,7 +121,7 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = N
     """
     kind, scenario = parse(spec)
     sources = [site.name for site in open_sites(pool)]
-    answer = KINDS[kind](scenario.sites, seed, sources)
+    answer = known_answer(kind, scenario.sites, seed, sources)
     if answer.scheme.outlier and len(sources) < 2:
         raise BadInput(
             f"--scenarios {spec}: {pool} holds only {sources[0]}; an outlier needs the patients of a second hospital"

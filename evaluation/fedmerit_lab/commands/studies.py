@@ -298,8 +298,7 @@ def inversion(
     """
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.study import parse_seeds
-    from fedmerit_lab.privacy.gradient_inversion import ImageSearch
-    from fedmerit_lab.privacy.inversion_study import CASES, measure, summarise
+    from fedmerit_lab.privacy.gradient_inversion import CASES, ImageSearch, measure, summarise
 
     chosen = list(CASES) if cases == "all" else parse_names(cases)
     how = ImageSearch(iterations, variation)

@@ -9,14 +9,14 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
-from fedmerit_lab.benchmarks.scenarios import KINDS, generate, make, parse
+from fedmerit_lab.benchmarks.scenarios import KINDS, generate, known_answer, make, parse
 from fedmerit_lab.partitioning.assignment import split_classes
 
 
 @pytest.mark.parametrize("sites", [4, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_scenario_has_its_number_of_sites(kind, sites):
-    answer = KINDS[kind](sites, 0, [f"site{place}" for place in range(1, 7)])
+    answer = known_answer(kind, sites, 0, [f"site{place}" for place in range(1, 7)])
     assert answer.scheme.into + len(answer.options.get("duplicate", ())) == sites
     assert answer.expected
     assert parse(f"{kind}:sites={sites}")[0] == kind

@@ -11,9 +11,10 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.monai.local_training import build_loss
-from fedmerit_lab.privacy.gradient_inversion import ImageSearch, LocalSteps
-from fedmerit_lab.privacy.inversion_study import (
+from fedmerit_lab.privacy.gradient_inversion import (
     CASES,
+    ImageSearch,
+    LocalSteps,
     attack,
     best_likeness,
     connected_network,
