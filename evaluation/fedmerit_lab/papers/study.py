@@ -131,7 +131,7 @@ class Study:
         return asked | {name: str(value) for name, value in self.given.items()}
 
     def prepare(self, need: "Need") -> None:
-        """Plan the trainings of a need: create missing run folders, train nothing."""
+        """Create the missing run folders of a need; nothing is trained."""
         self.trainings[need] = need.prepare(self)
 
     def left(self, need: "Need") -> list[Any]:

@@ -164,7 +164,7 @@ def test_detection_in_small_trainings(fedmerit, bench, out):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("speed", "--sites", "S", "--cases", "fast"), "there are steps, local"),
+        (("speed", "--sites", "S", "--cases", "fast"), "--cases 'fast': unknown; expected one of steps, local"),
         (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
         (("growth", "--sites", "1"), "--sites 1: too few"),
         (("growth", "--width", "many"), "--width many: expected whole numbers"),
