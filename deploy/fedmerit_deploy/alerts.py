@@ -1,21 +1,13 @@
-"""Alerts about a federation: a message to a webhook, or a mail by the system's sendmail.
-
-An alert is sent once, when something changes: a site falls silent or is back, a job ends, the server is out of reach.
-"""
+"""Alerts about a federation: a message to a webhook, or a mail by the system's sendmail."""
 
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.message import EmailMessage
-from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 from fedmerit.errors import BadInput, printable
-
-if TYPE_CHECKING:
-    from fedmerit_deploy.status import FederationState
 
 TIMEOUT = 10.0  # seconds that a webhook, or sendmail, may take
 SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
@@ -68,53 +60,3 @@ class Receivers:
 
 def _sendmail() -> str | None:
     return next(filter(None, map(shutil.which, SENDMAIL)), None)
-
-
-@dataclass
-class Changes:
-    """A memory of a federation between two looks, from which follows what is new."""
-
-    silent: dict[str, str] = field(default_factory=dict)  # by site that is silent or gone: in what words
-    running: dict[str, str] = field(default_factory=dict)  # by job that has not ended: its name
-    last_answer: float | None = None  # of the server, in seconds since 1970
-    is_out_of_reach: bool = False  # whether that was reported
-
-    def of(self, state: "FederationState") -> list[str]:
-        """Return what changed since the last look, a line each; nothing at the first look."""
-        is_first = self.last_answer is None
-        silent = {name: site.connection for name, site in state.sites.items() if site.connection != "connected"}
-        ended = {str(job["job_id"]): str(job["status"]) for job in state.jobs if _has_ended(str(job["status"]))}
-        running = {str(job["job_id"]): str(job.get("name", job.get("job_name", ""))) for job in state.jobs
-                   if str(job["job_id"]) not in ended}  # fmt: skip
-        lines = [*self._sites(silent, state), *self._jobs(ended)]
-        if self.is_out_of_reach:
-            lines.append("the server answers again")
-        self.silent, self.running = silent, running
-        self.last_answer, self.is_out_of_reach = state.when, False
-        return [] if is_first else lines
-
-    def without_answer(self, problem: str, now: float) -> list[str]:
-        """Return a line if the server has not answered for `OUT_OF_REACH`, once."""
-        if self.is_out_of_reach or self.last_answer is None or now - self.last_answer < OUT_OF_REACH:
-            return []
-        self.is_out_of_reach = True
-        return [f"the server does not answer: {problem}"]
-
-    def _sites(self, silent: dict[str, str], state: "FederationState") -> Iterator[str]:
-        for name, words in silent.items():
-            if name not in self.silent:
-                yield f"{name}: {words}"
-        for name in self.silent:
-            if name not in silent and name in state.sites:
-                yield f"{name}: connected again"
-
-    def _jobs(self, ended: dict[str, str]) -> Iterator[str]:
-        for job, name in self.running.items():
-            if job in ended:
-                yield f"job {name or job} ({job}) ended: {ended[job]}"
-
-
-def _has_ended(status: str) -> bool:
-    from fedmerit_deploy.session import ENDED  # it takes a second to import NVFlare
-
-    return status.startswith(ENDED)

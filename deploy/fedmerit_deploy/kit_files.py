@@ -3,7 +3,8 @@
 Loads nothing heavy: an admin's commands need no more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +30,34 @@ def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
     return read_object(kit / "startup" / f"fed_{kind}.json")
 
 
-def read_name(kit: Path) -> str:
-    """Return the name of the participant that the kit belongs to, as the server knows it."""
+@contextmanager
+def _reading(kit: Path, what: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Give the kind of a kit and its startup/fed_KIND.json; raise `BadInput` if the block finds no ``what`` in it."""
     content = require_kind(kit, kind := read_kind(kit))
     try:
+        yield kind, content
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise BadInput(f"{kit}/startup/fed_{kind}.json: says no {what} ({error}); unpack the kit again") from error
+
+
+def read_name(kit: Path) -> str:
+    """Return the name of the participant that the kit belongs to, as the server knows it."""
+    with _reading(kit, "name") as (kind, content):
         if kind == "client":
             return str(content["client"]["fqsn"]).split(".")[-1]
         return str(content["admin"]["username"] if kind == "admin" else content["servers"][0]["admin_server"])
-    except (KeyError, IndexError, TypeError) as error:
-        raise BadInput(f"{kit}/startup/fed_{kind}.json: lacks {error}; unpack the kit again") from error
 
 
 def server_address(kit: Path) -> tuple[str, int]:
     """Return host and port at which a kit's owner reaches the server, or the server listens."""
-    content = require_kind(kit, kind := read_kind(kit))
-    try:
+    with _reading(kit, "address") as (kind, content):
         if kind == "admin":
             return str(content["admin"]["host"]), int(content["admin"]["port"])
         host, _, port = str(content["servers"][0]["service"]["target"]).rpartition(":")
         return host, int(port)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
 
 
 def admin_port(kit: Path) -> int:
     """Return the port at which the server of a kit listens for admins."""
-    try:
-        return int(require_kind(kit, "server")["servers"][0]["admin_port"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{kit}/startup/fed_server.json: says no port for admins ({error}); unpack the kit again"
-        ) from None
+    with _reading(kit, "port for admins") as (_, content):
+        return int(content["servers"][0]["admin_port"])

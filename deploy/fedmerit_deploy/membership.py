@@ -4,13 +4,11 @@ The question is NVFlare's registration without the signature that would complete
 answers it in the server's main process.
 """
 
-import json
 import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey, MessageHeaderKey,
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, ClientType, new_cell_message
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedmerit_deploy.kit_files import read_name, require_kind, server_address
 
@@ -32,27 +31,21 @@ ANSWER_SECONDS, PAUSE = 10.0, 0.5  # to wait for the server's answer; between tr
 CLOCK_SECONDS = 60.0  # by which the clocks of two machines may differ
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(BaseModel):
     """An answer of the server about the certificate of a site's kit."""
 
+    model_config = ConfigDict(frozen=True, strict=True)
     is_revoked: bool
     is_disabled: bool  # whether an admin shut the name out
     is_newest: bool  # whether the site last proved itself with this certificate, or never did
     clock: float  # the server's, seconds since 1970
 
-    def to_text(self) -> str:
-        """Return the answer as the server sends it."""
-        return json.dumps(vars(self))
-
     @classmethod
     def read(cls, text: str) -> "Membership | None":
         """Return the answer in a server's text; None if it is none, as of a server that does not know the question."""
         try:
-            content: Mapping[str, Any] = json.loads(text)
-            flags = (content["is_revoked"] is True, content["is_disabled"] is True, content["is_newest"] is True)
-            return cls(*flags, clock=float(content["clock"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls.model_validate_json(text)
+        except ValidationError:
             return None
 
     def find_faults(self, now: float) -> Iterator[str]:

@@ -58,7 +58,8 @@ def rehearse(kit: Path, job: Path, folder: Path, wait: float) -> list[CheckResul
             run, why = None, [str(error)]
     reasons = (text.partition(": ") for text in session.explain_refusal(description))
     refused = {name: text for name, _, text in reasons}
-    return [*judge(state.sites, refused, run, why), *_judge_record(run)]
+    verdicts = {name: judge_site(name, site, refused.get(name), run, why) for name, site in state.sites.items()}
+    return [*(CheckResult(name, *verdict) for name, verdict in verdicts.items()), *_judge_record(run)]
 
 
 def export_rehearsal(job: Path, out: Path, wait: float) -> None:
@@ -94,31 +95,20 @@ def shorten(plan: Mapping[str, Any]) -> dict[str, Any]:
     return RunConfiguration.from_dict(shorter).to_dict()
 
 
-def judge(
-    sites: Mapping[str, SiteState], refused: Mapping[str, str], run: Path | None, ended: Sequence[str]
-) -> list[CheckResult]:
-    """Return a verdict for each site, with what to mend.
+def judge_site(name: str, site: SiteState, refused: str | None, run: Path | None, ended: Sequence[str]) -> Finding:
+    """Return the verdict on a site, with what to mend.
 
     Args:
-        sites: by name, their state before the rehearsal.
-        refused: by site, why it did not take the job.
+        name: of the site.
+        site: its state before the rehearsal.
+        refused: why it did not take the job; None: it took it.
         run: the fetched run folder; None: there is none.
         ended: why there is no run, or what else is known of the job's end.
     """
-    lines = []
-    for name, site in sites.items():
-        state, text = _judge_site(name, site, refused, run, ended)
-        lines.append(CheckResult(name, state, text))
-    return lines
-
-
-def _judge_site(
-    name: str, site: SiteState, refused: Mapping[str, str], run: Path | None, ended: Sequence[str]
-) -> Finding:
     if site.silent is None:
         return fail(f"{site.connection}: have it started; `fedmerit deploy check` there says what hinders it")
-    if name in refused:
-        return fail(f"refuses the job: {refused[name]}; `fedmerit check --plan JOB --kit KIT` there names the rule")
+    if refused is not None:
+        return fail(f"refuses the job: {refused}; `fedmerit check --plan JOB --kit KIT` there names the rule")
     if run is None:
         return fail("; ".join(ended))
     record = Ledger(run / "ledger.jsonl").records[-1]

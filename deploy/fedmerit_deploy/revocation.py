@@ -169,4 +169,4 @@ class RevocationCheck(FLComponent):
                 is_newest=revocations.registered().get(name, serial) in (serial, *revocations.serials),
                 clock=time.time(),
             )
-            fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, answer.to_text(), private=True, sticky=False)
+            fl_ctx.set_prop(FLContextKey.UNAUTHENTICATED, answer.model_dump_json(), private=True, sticky=False)

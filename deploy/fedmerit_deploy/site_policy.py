@@ -162,15 +162,15 @@ def _require(checks: Sequence[RuleCheck]) -> None:
         raise RefusedByRules(rules, *(check.sentence for check in broken))
 
 
-def refusals(
+def check_rules(
     manifest: Manifest,
     config: RunConfiguration,
     sites: int,
     images: TrainingImages | None = None,
     history: JobHistory | None = None,
     job: str = "",
-) -> list[str]:
-    """Return a sentence for each rule of a manifest that a plan breaks; none if the site takes part.
+) -> list[RuleCheck]:
+    """Return every rule of a manifest, held against a plan.
 
     Args:
         manifest: the site's manifest.
@@ -180,19 +180,6 @@ def refusals(
         history: the jobs that trained at the site; None: not known.
         job: id of the job; "": not known yet.
     """
-    checks = check_rules(manifest, config, sites, images, history, job)
-    return [check.sentence for check in checks if not check.passes]
-
-
-def check_rules(
-    manifest: Manifest,
-    config: RunConfiguration,
-    sites: int,
-    images: TrainingImages | None = None,
-    history: JobHistory | None = None,
-    job: str = "",
-) -> list[RuleCheck]:
-    """Return every rule of a manifest, held against a plan; the arguments are those of `refusals`."""
     rules = manifest.jobs
     brought = {
         group: part for group, name in find_external_parts(config.to_dict()) if (part := find_reference(group, name))

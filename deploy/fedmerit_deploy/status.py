@@ -3,7 +3,7 @@
 import ast
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -39,11 +39,16 @@ class SiteState:
     heard: float | None = None  # seconds since 1970, when it was last connected, if that is known
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the site is connected and not silent."""
+        return self.silent is not None and self.silent < SILENCE
+
+    @property
     def connection(self) -> str:
         """Whether the site is connected, in words."""
         if self.silent is None:
             return f"not connected since {in_words(self.heard)}" if self.heard else "not connected"
-        return "connected" if self.silent < SILENCE else f"silent for {self.silent:.0f} s"
+        return "connected" if self.is_connected else f"silent for {self.silent:.0f} s"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class FederationState:
 
     when: float  # seconds since 1970
     sites: Mapping[str, SiteState]
-    jobs: Sequence[Mapping[str, Any]]  # NVFlare's descriptions
+    jobs: Sequence[Mapping[str, Any]]  # NVFlare's descriptions, each with a "name"
     progress: Mapping[str, Mapping[str, Any]]  # of jobs at work, by id
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,7 +75,8 @@ def read_federation(kit: Path, job: str | None = None) -> FederationState:
     """
     with session.session(kit) as opened:
         silent, facts = ask_sites(opened, now := time.time())
-        jobs = [session.describe(opened, job)] if job else session.jobs(opened)
+        listed = [session.describe(opened, job)] if job else session.jobs(opened)
+        jobs = [{"name": str(one.get("job_name", "")), **one} for one in listed]
         running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
         progress = {name: state for name in running if (state := session.progress(opened, name))}
     heard = _remember(kit, silent, now)
@@ -145,7 +151,7 @@ def judge_sites(
         reported = facts.get(site, {})
         offset = reported["clock"] - now if "clock" in reported else None
         state = SiteState(silent.get(site), reported, offset, (), work.get(site, ""), heard.get(site))
-        flags = [state.connection] if state.connection != "connected" else []
+        flags = [] if state.is_connected else [state.connection]
         flags += [
             f"{name} {reported[name]}, others have {usual[name]}"
             for name in compared
@@ -163,6 +169,20 @@ def judge_sites(
         flags += [absent[site]] if site in absent else []
         states[site] = replace(state, flags=flags)
     return states
+
+
+def list_changes(before: FederationState, after: FederationState) -> Iterator[str]:
+    """Yield a line for each site that fell silent or is back, and for each job that ended, between two looks."""
+    for name, site in after.sites.items():
+        was_silent = name in before.sites and not before.sites[name].is_connected
+        if site.is_connected and was_silent:
+            yield f"{name}: connected again"
+        elif not site.is_connected and not was_silent:
+            yield f"{name}: {site.connection}"
+    ended = {job["job_id"]: job["status"] for job in after.jobs if session.has_job_ended(job)}
+    for job in before.jobs:
+        if job["job_id"] in ended and not session.has_job_ended(job):
+            yield f"job {job['name'] or job['job_id']} ({job['job_id']}) ended: {ended[job['job_id']]}"
 
 
 def in_words(when: float) -> str:

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import broken_rules
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
@@ -12,7 +13,6 @@ from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.results import read_results, read_table
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.site.policy import JobRules, Manifest
-from fedmerit_deploy.site_policy import refusals
 from fedmerit_evaluation.studies import study
 from fedmerit_evaluation.studies.study import find_folds
 
@@ -134,8 +134,8 @@ def test_a_manifest_bounds_the_folds(rules, allowed):
     network = {"in_channels": 1, "labels": ["prostate"]}
     plan = {"method": "fedavg", "task": "prostate", "rounds": 1, "seed": 0, "network": network, "fold": 1}
     manifest = Manifest(site="A", jobs=JobRules(least_images=0, **rules))
-    refused = refusals(manifest, RunConfiguration.from_dict(plan), 2)
+    refused = broken_rules(manifest, RunConfiguration.from_dict(plan), 2)
     assert (not refused) == allowed
-    assert refusals(manifest, RunConfiguration.from_dict({**plan, "fold": None}), 2) == []
+    assert broken_rules(manifest, RunConfiguration.from_dict({**plan, "fold": None}), 2) == []
     with pytest.raises(BadInput, match=r"fold=-1: expected a whole number, 0 or more"):
         RunConfiguration.from_dict({**plan, "fold": -1})

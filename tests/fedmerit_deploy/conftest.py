@@ -6,21 +6,17 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def provisioned(tmp_path_factory):
-    """A project of a server and two sites, kits and keys and all: never change it."""
+def provisioned(tmp_path_factory, fedmerit):
+    """A project of a server and two sites, kits and keys and all, by `fedmerit deploy init`: never change it."""
     from fedmerit.engines.nvflare.poc import find_free_port
-    from fedmerit_deploy.provisioning import init, make_project
 
-    out, port = tmp_path_factory.mktemp("preflight") / "federation", find_free_port()
-    project = make_project(
-        {"site1": "lead", "site2": "lead"},
-        "localhost",
-        "lead",
-        {"a@lead.org": "project_admin"},
-        "fedmerit",
-        (port, port),
-    )
-    init(out, project)
+    out = tmp_path_factory.mktemp("provisioned") / "federation"
+    options = ("--sites", "site1,site2:hospital2", "--server", "localhost", "--org", "lead")
+    admins = ("--admin", "a@lead.org:project_admin", "--admin", "b@lead.org:member")
+    result = fedmerit("deploy", "init", "--out", out, *options, "--ports", find_free_port(), *admins)
+    assert result.exit_code == 0, result.output
+    for line in ("site1", "hospital2", "project_admin", str(out / "project.yml")):
+        assert line in result.output
     return out
 
 

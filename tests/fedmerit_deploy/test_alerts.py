@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_deploy.alerts import Changes, Receivers
-from fedmerit_deploy.status import FederationState, SiteState
+from fedmerit_deploy.alerts import Receivers
+from fedmerit_deploy.status import FederationState, SiteState, list_changes
 
 RUNNING = {"job_id": "3f2a", "name": "fedce", "status": "RUNNING"}
 
@@ -19,24 +19,18 @@ def look(when, *jobs, **silent):
 
 
 def test_changes_are_reported_once():
-    changes = Changes()
-    assert changes.of(look(0, RUNNING, A=2.0, B=None)) == []
-    assert changes.of(look(15, RUNNING, A=100.0, B=None)) == ["A: silent for 100 s"]
-    assert changes.of(look(30, RUNNING, A=115.0, B=None)) == []
-    assert changes.of(look(45, RUNNING, A=1.0, B=1.0)) == ["A: connected again", "B: connected again"]
     ended = RUNNING | {"status": "FINISHED:COMPLETED"}
-    assert changes.of(look(60, ended, A=1.0, B=1.0)) == ["job fedce (3f2a) ended: FINISHED:COMPLETED"]
-    assert changes.of(look(75, ended, A=1.0, B=1.0)) == []
-
-
-def test_server_out_of_reach_is_reported_once_and_its_return():
-    changes = Changes()
-    assert changes.without_answer("gone", 500.0) == []  # nothing is known of it yet
-    changes.of(look(0))
-    assert changes.without_answer("gone", 60.0) == []
-    assert changes.without_answer("gone", 130.0) == ["the server does not answer: gone"]
-    assert changes.without_answer("gone", 600.0) == []
-    assert changes.of(look(615)) == ["the server answers again"]
+    looks = [
+        (look(15, RUNNING, A=100.0, B=None), ["A: silent for 100 s"]),
+        (look(30, RUNNING, A=115.0, B=None), []),
+        (look(45, RUNNING, A=1.0, B=1.0), ["A: connected again", "B: connected again"]),
+        (look(60, ended, A=1.0, B=1.0), ["job fedce (3f2a) ended: FINISHED:COMPLETED"]),
+        (look(75, ended, A=1.0, B=1.0), []),
+    ]
+    before = look(0, RUNNING, A=2.0, B=None)
+    for after, lines in looks:
+        assert list(list_changes(before, after)) == lines
+        before = after
 
 
 def test_webhook_gets_text_as_json():

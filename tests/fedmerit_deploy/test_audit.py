@@ -232,9 +232,8 @@ def invent_update(site: Site) -> None:
     def changed(task, received, *more):
         learned, commitment = commit(task, received, *more)
         update = learned.update * 0.5
-        return replace(learned, update=update, trained=received + update), replace(
-            commitment, update=step_commitments.digest(update)
-        )
+        invented = commitment.model_copy(update={"update": step_commitments.digest(update)})
+        return replace(learned, update=update, trained=received + update), invented
 
     site.trainer.work.commit = changed
 

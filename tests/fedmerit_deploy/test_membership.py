@@ -28,7 +28,7 @@ FINE = Membership(is_revoked=False, is_disabled=False, is_newest=True, clock=100
     ],
 )
 def test_find_faults_says_in_a_sentence_each_what_is_wrong(changes, now, words):
-    answer = Membership.read(Membership(**{**vars(FINE), **changes}).to_text())
+    answer = Membership.read(FINE.model_copy(update=changes).model_dump_json())
     faults = list(answer.find_faults(now))
     assert len(faults) == len(words)
     for fault, word in zip(faults, words, strict=True):

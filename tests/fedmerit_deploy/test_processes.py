@@ -2,18 +2,14 @@
 
 import json
 import socket
-import subprocess
 import threading
-from contextlib import suppress
 
-import kit_processes
 import pytest
-from kit_processes import end, end_processes_on_exit, start
+from kit_processes import end, start
 
 from fedmerit_deploy.processes import connect, find_proxy, is_connected, running_processes
 
 SLEEP = "import time; time.sleep(60)"
-STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); {SLEEP}"
 
 
 @pytest.fixture
@@ -45,42 +41,6 @@ def test_running_processes_belong_to_kit(kit, wait_for):
     end(kit)
     assert running_processes(kit) == []
     assert jobs(running_processes(kit.parent)) == [False]
-
-
-def test_start_removes_left_over_files(kit):
-    """What killed processes left is gone, nobody answers its questions, and all that it says goes into one file."""
-    script(kit, 'ls; read -r word || echo "nobody there"; echo "$WORD" >&2')
-    for name in ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl", "kept.fl"):
-        (kit / name).touch()
-    start(kit, {"WORD": "for the kit"})
-    assert (kit / "start.log").read_text().split("\n") == [
-        "kept.fl",
-        "start.log",
-        "startup",
-        "nobody there",
-        "for the kit",
-        "",
-    ]
-    script(kit, "exit 3")
-    with pytest.raises(subprocess.CalledProcessError, match="exit status 3"):
-        start(kit)
-
-
-def test_end_kills_stubborn_process(kit, wait_for, monkeypatch):
-    monkeypatch.setattr(kit_processes, "TIMEOUT_SECONDS", 0.1)
-    script(kit, f'python3 -S -c "{STUBBORN}" "$PWD" &')
-    start(kit)
-    wait_for(lambda: "ready" in (kit / "start.log").read_text(), 300)
-    end(kit)
-    assert running_processes(kit) == []
-
-
-def test_guard_ends_all_processes(kit, wait_for):
-    with suppress(ZeroDivisionError), end_processes_on_exit(kit.parent):
-        start(kit)
-        wait_for(lambda: len(running_processes(kit.parent)) == 2, 300)  # the guard itself is none of them
-        raise ZeroDivisionError
-    assert running_processes(kit.parent) == []
 
 
 def test_is_connected_by_port_of_server(tmp_path):

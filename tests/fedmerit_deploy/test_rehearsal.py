@@ -8,7 +8,7 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.site.policy import Manifest
 from fedmerit.trainers.trainer import TrainingImages
-from fedmerit_deploy.rehearsal import export_rehearsal, judge, shorten
+from fedmerit_deploy.rehearsal import export_rehearsal, judge_site, shorten
 from fedmerit_deploy.site_policy import JobRules, check_rules
 from fedmerit_deploy.status import SiteState
 
@@ -56,25 +56,25 @@ def test_rehearsal_rejects_other_folder(tmp_path):
 @pytest.mark.parametrize(
     ("site", "refused", "ended", "state", "words"),
     [
-        (SiteState(None), {}, [], "fail", "not connected: have it started"),
-        (SiteState(1.0), {"A": "class not allowed"}, [], "fail", "refuses the job: class not allowed; `fedmerit check"),
-        (SiteState(1.0), {}, ["job 3f: left no run"], "fail", "job 3f: left no run"),
+        (SiteState(None), None, [], "fail", "not connected: have it started"),
+        (SiteState(1.0), "class not allowed", [], "fail", "refuses the job: class not allowed; `fedmerit check"),
+        (SiteState(1.0), None, ["job 3f: left no run"], "fail", "job 3f: left no run"),
     ],
 )
 def test_judge_without_run_names_cause(site, refused, ended, state, words):
-    (line,) = judge({"A": site}, refused, None, ended)
-    assert (line.what, line.state) == ("A", state)
-    assert words in line.message
+    reported, message = judge_site("A", site, refused, None, ended)
+    assert reported == state
+    assert words in message
 
 
 def test_judge_of_run_names_rejected_and_late_sites(make_ledger_run):
     """A took part and has a flag, B was rejected, C came too late."""
     sites = {"A": SiteState(1.0, flags=["0.2 GiB of disk free"]), "B": SiteState(1.0), "C": SiteState(1.0)}
-    lines = judge(sites, {}, make_ledger_run, [])
-    assert [line.state for line in lines] == ["warn", "fail", "fail"]
-    assert lines[0].message == "sent 2.0 MB, received 1.0 MB, worked 3 s; look at: 0.2 GiB of disk free"
-    assert lines[1].message.startswith("the disk is full; errors.log")
-    assert "connected after the job" in lines[2].message
+    states, messages = zip(*(judge_site(name, sites[name], None, make_ledger_run, []) for name in "ABC"), strict=True)
+    assert states == ("warn", "fail", "fail")
+    assert messages[0] == "sent 2.0 MB, received 1.0 MB, worked 3 s; look at: 0.2 GiB of disk free"
+    assert messages[1].startswith("the disk is full; errors.log")
+    assert "connected after the job" in messages[2]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from nvflare.apis.fl_constant import SystemConfigs
 from nvflare.fuel.utils.config_service import ConfigService
 from one_in import one_in
+from refusals import broken_rules
 
 from fedmerit.engines.nvflare.poc import allow_plan
 from fedmerit.engines.nvflare.recipe import build_site_policy
@@ -30,7 +31,7 @@ from fedmerit.site.order_secret import make_secret, name_job
 from fedmerit.site.policy import JobRules, Manifest
 from fedmerit.trainers.factory import describe_images, initial_network, measure_network
 from fedmerit.trainers.trainer import TrainingImages
-from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules, refusals
+from fedmerit_deploy.site_policy import ClassValidator, SitePolicy, check_rules
 
 SITE = Manifest(site="A")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedce_prostate" / "app"
@@ -84,7 +85,7 @@ def refused(config, images=20, sites=4, patients=None, sides=(128, 128), **rules
 
 
 def test_plan_that_copies_an_image_breaks_six_rules():
-    sentences = refusals(SITE, hostile(), 4, site_images(1000))
+    sentences = broken_rules(SITE, hostile(), 4, site_images(1000))
     assert [text.partition(":")[0] for text in sentences] == [
         "architectures", "arguments", "least_images", "least_patients", "least_batch", "optimizers",
     ]  # fmt: skip
@@ -163,7 +164,7 @@ def test_images_of_plan_that_prefers_organs_are_those_with_labels(own_sites):
     assert images == TrainingImages(15, (5, 5, 5), 15 * 32 * 32, (32, 32))
     labelled = describe_images(folder, plan(organ_share=1.0))
     assert labelled == TrainingImages(3, (3,), 15 * 32 * 32, (32, 32))  # generated glands leave out the end slices
-    reported = [text.partition(":")[0] for text in refusals(SITE, plan(organ_share=1.0), 4, labelled)]
+    reported = [text.partition(":")[0] for text in broken_rules(SITE, plan(organ_share=1.0), 4, labelled)]
     assert reported[:2] == ["least_images", "least_patients"]
 
 
@@ -429,12 +430,12 @@ def test_code_of_others_needs_approval():
     named = replace(plan().network, architecture="pytest:Item")  # of a small package
     config = replace(plan(), network=named)
     assert refused(config) == ["parts"]
-    assert refusals(Manifest(site="A", parts="all"), config, 4) == []
+    assert broken_rules(Manifest(site="A", parts="all"), config, 4) == []
 
 
 @pytest.mark.parametrize("config", [hostile(), plan("cycle", keep_updates=False), plan(keep_updates=True, lr=1)])
 def test_widened_rules_allow_every_plan(config):
-    assert refusals(Manifest(site="A", jobs=allow_plan(config, 4), parts="all"), config, 4) == []
+    assert broken_rules(Manifest(site="A", jobs=allow_plan(config, 4), parts="all"), config, 4) == []
 
 
 @pytest.fixture

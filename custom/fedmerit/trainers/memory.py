@@ -5,7 +5,7 @@ killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Memory:
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # as in `Learned`
     own: tuple[Tensor, Buffers] | None = None  # likewise
     old: Tensor | None = None  # as of `step_evidence.list_old_parts`
-    answer: Mapping[str, Any] | None = None  # the rest of what the training gave, as of `kept_answer`
+    answer: Mapping[str, Any] | None = None  # the rest of what the training gave, as of `keep_answer`
 
     @property
     def model(self) -> Tensor:
@@ -111,11 +111,11 @@ def _load(file: Path) -> Memory:
 
 
 OVERLAPS = ("overlaps", "trained_overlaps")
-ANSWERED = ("metric", "restarts", "unsent", "evaluation_fault")  # further fields that a memory keeps
+OF_MEMORY = ("trained", "buffers", "weights", "kept", "own")  # fields of `Learned` that a `Memory` has, too
 
 
 def keep_answer(trained: Trained, received: Tensor, question: str, seconds: float) -> Mapping[str, Any]:
-    """Return all that a `Memory` lacks of ``trained``, in what a file of tensors holds.
+    """Return all fields of ``trained`` and of what it learned that a `Memory` lacks, in what a file of tensors holds.
 
     Args:
         trained: of the round.
@@ -125,20 +125,15 @@ def keep_answer(trained: Trained, received: Tensor, question: str, seconds: floa
     """
     learned = trained.learned
     is_difference = torch.equal(learned.update, learned.trained - received)  # of an attack it need not be
-    return {
-        "question": question,
-        "seconds": seconds,
-        "num_samples": trained.num_samples,
-        "values": dict(trained.values),
-        **{name: getattr(trained, name) for name in ANSWERED},
-        **{name: [asdict(one) for one in getattr(trained, name)] for name in OVERLAPS},
-        "update": None if is_difference else learned.update,
-        "loss": learned.loss,
-        "pairs": {name: dict(of_peers) for name, of_peers in learned.pairs.items()},
-        "vectors": dict(learned.vectors),
-        "commitment": dict(learned.commitment),
-        "mechanism": dict(learned.mechanism),
-    }
+    answer = {**vars(trained), **vars(learned), "question": question, "seconds": seconds}
+    answer |= {name: [asdict(one) for one in answer[name]] for name in OVERLAPS}
+    answer["update"] = None if is_difference else learned.update
+    return {name: _plain(value) for name, value in answer.items() if name not in ("learned", *OF_MEMORY)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping, and those in it, as dictionaries; anything else unchanged."""
+    return {name: _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
 def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tuple[Trained, float] | None:
@@ -149,22 +144,10 @@ def recall_answer(memory: Memory | None, received: Tensor, question: str) -> tup
     kept = memory and memory.answer
     if memory is None or not kept or kept["question"] != question or not torch.equal(memory.received, received):
         return None
-    learned = Learned(
-        update=unfiltered_update(memory),
-        trained=memory.trained,
-        buffers=memory.buffers,
-        loss=kept["loss"],
-        pairs=kept["pairs"],
-        weights=memory.weights,
-        vectors=kept["vectors"],
-        kept=memory.kept,
-        own=memory.own,
-        commitment=kept["commitment"],
-        mechanism=kept["mechanism"],
-    )
-    parts: dict[str, Any] = {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
-    parts |= {name: kept[name] for name in ("values", *ANSWERED) if name in kept}
-    return Trained(learned, kept["num_samples"], **parts), kept["seconds"]
+    parts = {**kept, **{name: getattr(memory, name) for name in OF_MEMORY}, "update": unfiltered_update(memory)}
+    parts |= {name: tuple(Overlap.from_dict(**one) for one in kept[name]) for name in OVERLAPS}
+    parts["learned"] = Learned(**{field.name: parts[field.name] for field in fields(Learned)})
+    return Trained(**{field.name: parts[field.name] for field in fields(Trained)}), kept["seconds"]
 
 
 def unfiltered_update(memory: Memory) -> Tensor:

@@ -20,6 +20,7 @@ from fedmerit.contract import flat
 from fedmerit.evidence.digests import digest
 from fedmerit.files import write_atomically
 from fedmerit.schema.messages import PeerModel, Task
+from fedmerit.schema.records import CommitmentRecord
 from fedmerit.tensor_files import load_tensors
 from fedmerit.trainers.memory import Learned, Memory
 from fedmerit.trainers.training_checkpoint import Restorable
@@ -76,18 +77,6 @@ def _add(whole: Any, value: Any) -> None:
             _add(whole, item)
     else:
         whole.update(f"{type(value).__name__} {value!r}\n".encode())
-
-
-@dataclass(frozen=True)
-class Commitment:
-    """A site's commitment to a round's training."""
-
-    root: str  # Merkle root over the leaves
-    leaves: int
-    steps: int  # of all trainings of the round
-    samples: str  # Merkle root over the salted digests of the training images and masks
-    received: str  # SHA-256 of the model that the training started from
-    update: str  # SHA-256 of the update, before filters and encryption
 
 
 class RoundCommitments:
@@ -234,7 +223,7 @@ class WorkFolder:
         question: str,
         samples: Sequence[bytes],
         learn: Callable[[RoundCommitments], Learned],
-    ) -> tuple[Learned, Commitment]:
+    ) -> tuple[Learned, CommitmentRecord]:
         """Have a round trained by ``learn``, keep what it started from, and return what it gave with the commitment.
 
         Args:
@@ -258,13 +247,13 @@ class WorkFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file(task.round), lambda stream: torch.save(content, stream))
         self._make_room()
-        return learned, Commitment(
-            merkle_root(commitments.leaves),
-            len(commitments.leaves),
-            commitments.steps,
-            sealed_samples(self.salt, samples),
-            digest(received),
-            digest(learned.update),
+        return learned, CommitmentRecord(
+            root=merkle_root(commitments.leaves),
+            leaves=len(commitments.leaves),
+            steps=commitments.steps,
+            samples=sealed_samples(self.salt, samples),
+            received=digest(received),
+            update=digest(learned.update),
         )
 
     def read(self, round: int) -> RoundStart | None:

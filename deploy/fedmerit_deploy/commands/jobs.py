@@ -174,16 +174,21 @@ def _keep_showing(
     """Write page and metrics again and again, with the last state while the server does not answer; send alerts."""
     from fedmerit.errors import RunFailed
     from fedmerit.files import write_text
-    from fedmerit_deploy.alerts import Changes
+    from fedmerit_deploy.alerts import OUT_OF_REACH
     from fedmerit_deploy.commands.status_output import describe_metrics
     from fedmerit_deploy.commands.status_page import write_status_page
-    from fedmerit_deploy.status import read_federation
+    from fedmerit_deploy.status import list_changes, read_federation
 
-    problem, changes = "", Changes()
+    problem, before, is_outage_reported = "", state, False
     for path in filter(None, (html, metrics) if every else ()):
         print_line(f"{path.resolve()}: written every {every} s, until Ctrl-C")
     while True:
-        news = changes.without_answer(problem, time.time()) if problem else changes.of(state)
+        news = []
+        if not problem:
+            news = [*list_changes(before, state), *["the server answers again"] * is_outage_reported]
+            before, is_outage_reported = state, False
+        elif not is_outage_reported and time.time() - state.when >= OUT_OF_REACH:
+            news, is_outage_reported = [f"the server does not answer: {problem}"], True
         for text in news if receivers else ():
             print_line(text)
             for failure in receivers.send(text):

@@ -4,7 +4,7 @@ NVFlare's metric publishers count its own events and send them to a StatsD serve
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from fedmerit_cli.terminal import console, last_round, plain_table, print_line
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MOST_WIDTH = 10_000  # columns, to measure a table that nothing narrows
 RUNNING = "RUNNING"  # NVFlare's status of a job at work
-CONNECTED = "connected"  # as `SiteState.connection` has it
-PRINTED = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the columns, on the terminal
+SITE_COLUMNS = ("site", "is", "round", "versions", "GiB disk", "clock", "last error")  # of the table of sites
+SHOWN_VERSIONS = ("fedmerit", "nvflare", "torch", "python")
 JOB_COLUMNS = ("job", "name", "status", "submitted", "by", "took")
 METRICS: Mapping[str, str] = {  # what each is, by its name
     "fedmerit_site_connected": "1 if the site is connected and not silent",
@@ -33,46 +33,34 @@ METRICS: Mapping[str, str] = {  # what each is, by its name
 DAY = 86400.0  # seconds
 
 
-def site_cells(site: str, state: "SiteState") -> dict[str, str]:
-    """Return one row of the table of sites, by column."""
-    facts = state.facts
-    versions = [f"{name} {facts[name]}" for name in ("fedmerit", "nvflare", "torch", "python") if name in facts]
-    counts = [f"{facts[name]} {name}" for name in ("patients", "slices") if name in facts]
-    return {
-        "site": site,
-        "is": state.connection,
-        "round": f"{state.work}, batch {facts['batch']}" if "batch" in facts else state.work,
-        "versions": ", ".join(versions),
-        "GPU": facts.get("gpu", ""),
-        "GiB disk": str(facts.get("disk", "")),
-        "GiB memory": str(facts.get("memory", "")),
-        "clock": "" if state.clock_offset is None else f"{state.clock_offset:+z.0f} s",
-        "certificate until": facts.get("certificate", ""),
-        "data": ": ".join(filter(None, [facts.get("task", ""), ", ".join(counts)])),
-        "last error": facts.get("last_error", ""),
-    }
-
-
-def job_cells(job: Mapping[str, Any]) -> list[str]:
-    """Return one row of the table of jobs, by `JOB_COLUMNS`."""
-    when = datetime.fromisoformat(job["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
-    name = job["name"] if "name" in job else job["job_name"]
+def job_cells(job: Mapping[str, Any], zone: tzinfo | None = None) -> list[str]:
+    """Return one row of the table of jobs, by `JOB_COLUMNS`, in a time zone; None: the local one."""
+    when = datetime.fromisoformat(job["submit_time_iso"]).astimezone(zone).strftime("%Y-%m-%d %H:%M")
     took = str(job.get("duration", "")).partition(".")[0]
-    return [job["job_id"], name, job["status"], when, job.get("submitter_name", ""), took]
+    return [job["job_id"], job["name"], job["status"], when, job.get("submitter_name", ""), took]
+
+
+def describe_work(state: "SiteState") -> str:
+    """Return what a site does in the round at hand, with the batch of its training."""
+    return f"{state.work}, batch {state.facts['batch']}" if "batch" in state.facts else state.work
 
 
 def print_federation(state: "FederationState") -> None:
     """Print a line for each site, then for each thing that needs a look, then the jobs."""
-    connected = ", ".join(site for site, one in state.sites.items() if one.connection == CONNECTED)
+    connected = ", ".join(site for site, one in state.sites.items() if one.is_connected)
     console.print(f"connected sites: {connected or 'none'}", soft_wrap=True)
-    table = plain_table(*PRINTED)
+    table = plain_table(*SITE_COLUMNS)
     for site, one in state.sites.items():
-        cells = site_cells(site, one)
-        table.add_row(*(cells[column] for column in PRINTED))
+        facts, offset = one.facts, one.clock_offset
+        versions = ", ".join(f"{name} {facts[name]}" for name in SHOWN_VERSIONS if name in facts)
+        clock = "" if offset is None else f"{offset:+z.0f} s"
+        room, error = str(facts.get("disk", "")), facts.get("last_error", "")
+        table.add_row(site, one.connection, describe_work(one), versions, room, clock, error)
     if state.sites:
         console.print(table)
-    for text in list_flags(state):
-        print_line(f"look at {text}")
+    for site, one in state.sites.items():
+        for flag in one.flags:
+            print_line(f"look at {site}: {flag}")
     print_jobs(state.jobs)
     for text in describe_progress(state):
         console.print(text, soft_wrap=True)
@@ -94,11 +82,6 @@ def print_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
             name, status, when, by, took = job_cells(job)[1:]
             print_line(f"{job['job_id']} {status}")
             print_line(f"    {name}, submitted {when} by {by}" + f", took {took}" * bool(took))
-
-
-def list_flags(state: "FederationState") -> list[str]:
-    """Return what needs a look, each with its site's name."""
-    return [f"{site}: {flag}" for site, one in state.sites.items() for flag in one.flags]
 
 
 def describe_progress(state: "FederationState") -> list[str]:
@@ -141,7 +124,7 @@ def describe_metrics(state: "FederationState") -> str:
 def _measure_site(state: "SiteState", now: float) -> dict[str, float]:
     """Return the numbers of a site that are known, by name."""
     numbers: dict[str, float | None] = {
-        "connected": float(state.connection == CONNECTED),
+        "connected": float(state.is_connected),
         "silent_seconds": state.silent,
         "clock_offset_seconds": state.clock_offset,
         "disk_gib": state.facts.get("disk"),

@@ -3,20 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmerit.schema.score_name import with_score_name
 from fedmerit_cli.terminal import last_round
-from fedmerit_deploy.commands.status_output import list_flags
+from fedmerit_deploy.commands.status_output import JOB_COLUMNS, SHOWN_VERSIONS, describe_work, job_cells
 
 if TYPE_CHECKING:
     from fedmerit_deploy.status import FederationState, SiteState
 
 SHOWN_ENDS = 5  # jobs, the last submitted, whose ends are explained
-VERSIONS = ("fedmerit", "nvflare", "torch", "python")
 STATES = {  # by state: the kind of its badge, and what it means
     "answered": ("yes", "its update of this round is here"),
     "at work": ("on", "trains or evaluates"),
@@ -45,44 +44,6 @@ class Course:
     seen: str  # alternative text
 
 
-@dataclass(frozen=True)
-class SiteRow:
-    """A row of the table of sites."""
-
-    name: str
-    state: str  # a key of `STATES`
-    heard: str
-    work: str
-    dice: Course | None
-    seconds: Course | None
-    room: str
-    error: str  # the kind of the last one, and when
-
-
-@dataclass(frozen=True)
-class RunCard:
-    """A job at work."""
-
-    name: str
-    method: str
-    rounds: int
-    done: int
-    words: str  # Dice and weights of the last round
-
-
-@dataclass(frozen=True)
-class JobRow:
-    """A row of the table of jobs."""
-
-    identifier: str
-    name: str
-    status: str
-    kind: str  # of the badge
-    submitted: str
-    by: str
-    took: str
-
-
 def write_status_page(out: Path, state: "FederationState", every: int, problem: str = "") -> None:
     """Write a page that loads itself again every so many seconds.
 
@@ -106,8 +67,8 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
         problem=problem,
         heading=_heading(state, problem),
         runs=list(_runs(state)),
-        counts=Counter(one.state for one in sites),
-        flags=_by_site(list_flags(state)),
+        counts=Counter(site["state"] for site in sites),
+        flags={name: site.flags for name, site in state.sites.items() if site.flags},
         sites=sites,
         common=_common_facts([site.facts for site in state.sites.values()]),
         jobs=[_job_row(job) for job in state.jobs],
@@ -119,31 +80,39 @@ def write_status_page(out: Path, state: "FederationState", every: int, problem: 
 def _heading(state: "FederationState", problem: str) -> str:
     if problem:
         return "The server does not answer"
-    is_active = any(_job_row(job).kind == "on" for job in state.jobs)  # without a round, it begins or ends
+    is_active = any(JOB_KINDS.get(job["status"]) == "on" for job in state.jobs)  # without a round, it begins or ends
     run = "A run is at work" if state.progress else "A job begins or ends" if is_active else "No run is at work"
-    lacking = [name for name, site in state.sites.items() if site.connection != "connected"]
+    lacking = [name for name, site in state.sites.items() if not site.is_connected]
     if not lacking:
         return f"{run}; all sites are connected" if state.sites else f"{run}; no site is connected"
     return f"{run}; {lacking[0]} is away" if len(lacking) == 1 else f"{run}; {len(lacking)} sites are away"
 
 
-def _runs(state: "FederationState") -> Iterator[RunCard]:
-    names = {str(job["job_id"]): str(job.get("name", job.get("job_name", ""))) for job in state.jobs}
+def _runs(state: "FederationState") -> Iterator[dict[str, Any]]:
+    """Yield a card for each job at work."""
+    names = {job["job_id"]: job["name"] for job in state.jobs}
     for identifier, progress in state.progress.items():
-        record = progress["record"]
-        words = last_round(record, "weight" not in progress["undefined"]) if record else "no round is complete yet"
-        name = " · ".join(filter(None, (names.get(identifier, ""), identifier[:8])))
-        yield RunCard(name, str(progress["method"]), progress["rounds"], record["round"] + 1 if record else 0, words)
+        record, words = progress["record"], "no round is complete yet"
+        if record:
+            words = last_round(record, "weight" not in progress["undefined"])
+        yield {
+            "name": " · ".join(filter(None, (names.get(identifier, ""), identifier[:8]))),
+            "method": progress["method"],
+            "rounds": progress["rounds"],
+            "done": record["round"] + 1 if record else 0,
+            "words": words,
+        }
 
 
-def _site_row(name: str, site: "SiteState", state: "FederationState", *, is_old: bool) -> SiteRow:
+def _site_row(name: str, site: "SiteState", state: "FederationState", *, is_old: bool) -> dict[str, Any]:
+    """Return a row of the table of sites; its ``state`` is a key of `STATES`."""
     from fedmerit_deploy.status import SILENCE, in_words
 
     if is_old:
         status = "unknown"
     elif site.silent is None:
         status = "not connected"
-    elif site.silent >= SILENCE:
+    elif not site.is_connected:
         status = "silent"
     else:
         ends = {"answered": "answered", "at work": "at work", "no answer yet": "waiting"}
@@ -151,12 +120,17 @@ def _site_row(name: str, site: "SiteState", state: "FederationState", *, is_old:
     heard = "never" if site.heard is None else in_words(site.heard)
     if site.silent is not None and not is_old:
         heard = f"{site.silent:.0f} s ago" if site.silent < 2 * SILENCE else f"{site.silent / 60:.0f} min ago"
-    room = [f"{site.facts[key]:.1f} GiB {text}" for key, text in (("disk", "disk"), ("memory", "memory"))
-            if key in site.facts]  # fmt: skip
-    work = f"{site.work}, batch {site.facts['batch']}" if "batch" in site.facts else site.work
-    courses = {"dice": None, "seconds": None} | dict(_courses(name, state))
-    return SiteRow(name, status, heard, work, courses["dice"], courses["seconds"], ", ".join(room),
-                   str(site.facts.get("last_error", "")))  # fmt: skip
+    return {
+        "name": name,
+        "state": status,
+        "heard": heard,
+        "work": describe_work(site),
+        "room": ", ".join(f"{site.facts[key]:.1f} GiB {key}" for key in ("disk", "memory") if key in site.facts),
+        "error": site.facts.get("last_error", ""),
+        "dice": None,
+        "seconds": None,
+        **dict(_courses(name, state)),
+    }
 
 
 def _courses(site: str, state: "FederationState") -> Iterator[tuple[str, Course | None]]:
@@ -193,7 +167,7 @@ def _course(site: str, values: Sequence[float | None], first: int, top: float, u
 def _common_facts(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what all sites that answered have in common; what differs is among the things to look at."""
     words = []
-    for name in (*VERSIONS, "task"):
+    for name in (*SHOWN_VERSIONS, "task"):
         values = Counter(str(one[name]) for one in facts if name in one)
         if values:
             usual, count = values.most_common(1)[0]
@@ -204,21 +178,8 @@ def _common_facts(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return words
 
 
-def _by_site(flags: Sequence[str]) -> dict[str, list[str]]:
-    by_site: dict[str, list[str]] = {}
-    for flag in flags:
-        site, _, text = flag.partition(": ")
-        by_site.setdefault(site, []).append(text)
-    return by_site
-
-
-def _job_row(job: Mapping[str, Any]) -> JobRow:
-    from fedmerit_deploy.status import in_words
-
-    status = str(job["status"])
-    words = status.partition(":")[2].lower().replace("_", " ") or status.lower()
-    when = in_words(datetime.fromisoformat(job["submit_time_iso"]).timestamp()).removesuffix(" UTC")
-    took = str(job.get("duration", "")).partition(".")[0]
-    name = str(job["name"] if "name" in job else job["job_name"])
-    kind = JOB_KINDS.get(status, "no")
-    return JobRow(str(job["job_id"]), name, words, kind, when, str(job.get("submitter_name", "")), took)
+def _job_row(job: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row of the table of jobs, in UTC, with the kind of its badge."""
+    row = dict(zip(JOB_COLUMNS, job_cells(job, UTC), strict=True))
+    status = row["status"].partition(":")[2].lower().replace("_", " ") or row["status"].lower()
+    return row | {"status": status, "kind": JOB_KINDS.get(row["status"], "no")}

@@ -9,41 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.engines.nvflare.poc import find_free_port
 from fedmerit.site.policy import JobRules
 from fedmerit_deploy import session
-from fedmerit_deploy.checks import check_machine
 from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
 from fedmerit_deploy.provisioning import PROJECT_FILE
 
 CLASSES = class_policy("client", surveys=True)["class_allow_list"]
-
-
-@pytest.fixture(scope="module")
-def provisioned(tmp_path_factory, fedmerit):
-    out = tmp_path_factory.mktemp("deploy") / "federation"
-    options = (
-        "--sites",
-        "site1,site2:hospital2",
-        "--server",
-        "localhost",
-        "--org",
-        "lead",
-        "--ports",
-        find_free_port(),
-    )
-    admins = ("--admin", "a@lead.org:project_admin", "--admin", "b@lead.org:member")
-    result = fedmerit("deploy", "init", "--out", out, *options, *admins)
-    assert result.exit_code == 0, result.output
-    for line in ("site1", "hospital2", "project_admin", str(out / "project.yml")):
-        assert line in result.output
-    return out
-
-
-@pytest.fixture
-def federation(provisioned, tmp_path):
-    """A copy that a test may spoil."""
-    return shutil.copytree(provisioned, tmp_path / "federation")
 
 
 @pytest.fixture
@@ -58,11 +29,6 @@ def server(federation):
 
 def read(path):
     return json.loads(path.read_text())
-
-
-def found(kit, what, **options):
-    """State and text of the preflight's lines on one matter."""
-    return [(line.state, line.message) for line in check_machine(kit, **options) if line.what == what]
 
 
 def open_to_others(root):
@@ -201,7 +167,7 @@ def test_encryption_key_is_only_in_site_kits(keyed):
         ("site1", "rootCA.pem", "fail", "cannot be read"),
     ],
 )
-def test_check_opens_encryption_context(keyed, sites, tmp_path, name, spoil, state, word):
+def test_check_opens_encryption_context(keyed, sites, tmp_path, found, name, spoil, state, word):
     kits = shutil.copytree(keyed / "prod_01", tmp_path / "kits")
     kit = kits / name
     if name == "site1":
@@ -225,6 +191,9 @@ def test_check_opens_encryption_context(keyed, sites, tmp_path, name, spoil, sta
         ({"--sites": "a,A"}, ["case"]),
         ({"--sites": "site1:my org"}, ["my org"]),
         ({"--sites": "localhost"}, ["localhost", "reserved"]),
+        ({"--sites": "fl", "--server": "fl"}, ["fl", "server's name too"]),
+        ({"--org": "x" * 64}, ["64 characters", "63 at most"]),
+        ({"--ports": "8002,0"}, ["port 0", "65535"]),
         ({"--server": "fl_server"}, ["fl_server", "host name"]),
         ({"--server": "300.1.1.1"}, ["300.1.1.1", "address"]),
         ({"--server": None}, ["--server"]),
@@ -264,7 +233,7 @@ def test_site_command_prepares_kit(kit, sites, fedmerit):
     assert "start.sh" in result.output
 
 
-def test_byoc_option_allows_code(kit, sites, fedmerit):
+def test_byoc_option_allows_code(kit, sites, fedmerit, found):
     options = ("--site-folder", sites / "site1", "--byoc", "--offline")
     result = fedmerit("deploy", "site", "--kit", kit, *options)
     assert result.exit_code == 0, result.output
@@ -324,13 +293,6 @@ def test_site_command_reports_missing_server(fedmerit, federation, monkeypatch):
     assert result.exit_code == 2
     for word in ("localhost", "cannot be reached", "is it started"):
         assert word in result.stderr
-
-
-@pytest.fixture
-def ready(kit, sites):
-    """A site's kit, made ready."""
-    prepare_site(kit, sites / "site1")
-    return kit
 
 
 def test_site_command_reports_faults_of_images(ready, own_sites, fedmerit):

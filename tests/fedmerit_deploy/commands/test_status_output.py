@@ -43,8 +43,8 @@ def state():
 def status(fedmerit, state, monkeypatch, tmp_path):
     """`fedmerit job status` of that federation; it goes once, or until ``ends`` is raised by the server."""
 
-    def call(*options, ends=None):
-        answers = iter([state, RunFailed("server fl: gave no answer"), state])
+    def call(*options, ends=None, outages=1, clock=lambda: NOW):
+        answers = iter([state, *[RunFailed("server fl: gave no answer")] * outages, state])
 
         def read(*_):
             answer = next(answers) if ends else state
@@ -57,7 +57,7 @@ def status(fedmerit, state, monkeypatch, tmp_path):
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("fedmerit_deploy.status.read_federation", read)
-        monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep, time=lambda: NOW))
+        monkeypatch.setattr("fedmerit_deploy.commands.jobs.time", SimpleNamespace(sleep=sleep, time=clock))
         monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
         return fedmerit("job", "status", "--kit", tmp_path, *options)
 
@@ -136,6 +136,14 @@ def test_status_page_says_since_when_it_is_out_of_date(status, tmp_path):
     assert "<strong>Out of date since 08:00 UTC.</strong> server fl: gave no answer" in text
     assert "The server does not answer" in text
     assert "</span> unknown</span>" in text
+
+
+def test_alert_tells_of_a_lasting_outage_once_and_of_its_end(status):
+    looks, clock = iter([True] * 4 + [False]), iter([NOW + 60, NOW + 130])
+    command = ("--webhook", "http://127.0.0.1:9/secret")
+    shown = status(*command, ends=lambda: next(looks), outages=3, clock=lambda: next(clock)).output
+    assert shown.count("the server does not answer: server fl: gave no answer") == 1
+    assert shown.count("the server answers again") == 1
 
 
 def test_status_page_shows_error_of_ended_job_in_full(status, state, tmp_path):

@@ -42,16 +42,23 @@ def _surface(
     found, there = predicted.any(), reference.any()
     if not (found and there):
         return Surface(unit, None, 0.0 if found or there else None)
-    if len(predicted) == 1:
-        predicted, reference, steps = predicted[0], reference[0], steps[1:]
-    # the smallest box that holds both: what lies outside of an array counts as background
-    box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
+    predicted, reference, steps = _crop(predicted, reference, steps)
     # both figures are of the same distances: MONAI's own two functions would each search for them
-    one, other = (torch.from_numpy(edges) for edges in get_mask_edges(predicted[box], reference[box], crop=False))
+    one, other = (torch.from_numpy(edges) for edges in get_mask_edges(predicted, reference, crop=False))
     there_and_back = [_distances(a, b, steps) for a, b in ((one, other), (other, one))]
     hd95 = max(np.quantile(distances, 0.95) for distances in there_and_back)
     nsd = np.mean(np.concatenate(there_and_back) <= TOLERANCE)
     return Surface(unit, round(float(hd95), DECIMALS), round(float(nsd), DECIMALS))
+
+
+def _crop(
+    predicted: NDArray[np.bool_], reference: NDArray[np.bool_], steps: tuple[float, ...]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[float, ...]]:
+    """Return masks in the smallest box that holds both, and its steps; of a case of one slice in its plane."""
+    if len(predicted) == 1:
+        predicted, reference, steps = predicted[0], reference[0], steps[1:]
+    box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
+    return predicted[box], reference[box], steps  # what lies outside of an array counts as background
 
 
 def surface_dice_by_area(
@@ -75,13 +82,10 @@ def surface_dice_by_area(
         return None
     if not (found and there):
         return 0.0
-    steps: tuple[float, ...] = spacing or (1.0, 1.0, 1.0)
-    if len(predicted) == 1:
-        predicted, reference, steps = predicted[0], reference[0], steps[1:]
-    box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
-    masks = [torch.from_numpy(np.pad(mask[box], 1)) for mask in (predicted, reference)]
     from monai.metrics.utils import get_mask_edges
 
+    *cropped, steps = _crop(predicted, reference, spacing or (1.0, 1.0, 1.0))
+    masks = [torch.from_numpy(np.pad(mask, 1)) for mask in cropped]
     one, other, *areas = get_mask_edges(*masks, crop=False, spacing=steps)
     near = [_distances(a, b, steps) <= TOLERANCE for a, b in ((one, other), (other, one))]
     sizes = [area[edges].numpy() for area, edges in zip(areas, (one, other), strict=True)]

@@ -147,7 +147,7 @@ class ImageTrainer:
 
         needed = memory if self.can.local_training else None
         learned, commitment = self.work.commit(task, received, needed, question, self.samples.digests, learn)
-        return replace(learned, commitment=asdict(commitment), mechanism=mechanism)
+        return replace(learned, commitment=commitment.model_dump(), mechanism=mechanism)
 
     def repeat(self, start: RoundStart, leaves: int | None) -> tuple[RoundCommitments, Learned | None]:
         """Train a round again from its start, up to a number of leaves.

@@ -42,8 +42,7 @@ from fedmerit.trainers.script.metric import (
     require_in_range,
     require_metric,
 )
-from fedmerit.trainers.script.named_tensors import NamedTensors
-from fedmerit.trainers.script.sent_tensors import SentTensors
+from fedmerit.trainers.script.named_tensors import NamedTensors, SentTensors
 from fedmerit.trainers.trainer import Holdings, Model
 
 # of NVFlare's Client API, its helpers and recipes

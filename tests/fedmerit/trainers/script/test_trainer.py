@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel
+from refusals import broken_rules
 from torch import nn
 
 from fedmerit import client
@@ -42,7 +43,6 @@ from fedmerit.trainers.script.trainer import (
     Said,
     ScriptTrainer,
 )
-from fedmerit_deploy.site_policy import refusals
 
 
 class Net(nn.Module):
@@ -500,11 +500,13 @@ def test_a_site_starts_the_script_that_its_manifest_names_and_only_if_it_is_unch
     digest = hashlib.sha256(b"pass").hexdigest()
     named = Manifest(site="site-1", script={"file": str(file), "sha256": digest})
     config = configured()
-    assert refusals(named, config, 4) == []
-    assert "the manifest names none" in refusals(Manifest(site="site-1"), config, 4)[0]
+    assert broken_rules(named, config, 4) == []
+    assert "the manifest names none" in broken_rules(Manifest(site="site-1"), config, 4)[0]
     file.write_text("changed")
-    assert f"approved was {digest}" in refusals(named, config, 4)[0]
-    assert "share_models" in refusals(named, configured("cffl"), 4)[-1] + refusals(named, configured("cffl"), 4)[1]
+    assert f"approved was {digest}" in broken_rules(named, config, 4)[0]
+    assert (
+        "share_models" in broken_rules(named, configured("cffl"), 4)[-1] + broken_rules(named, configured("cffl"), 4)[1]
+    )
 
 
 def test_parameter_of_a_script_run_given_as_text_is_read_as_a_number():
