@@ -5,19 +5,19 @@ policy, nor the egress filter, and names no cause, so the checks here are FedMer
 """
 
 import os
-import re
 import shutil
 import socket
 import ssl
 import stat
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -51,9 +51,6 @@ from fedmerit_deploy.status import SOON
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 EGRESS_DOCS = "docs/privacy.md, what enforces the list"
-LET_IN, NO_LOGIN = "Successfully registered client", "Login failed"  # NVFlare's words in a site's log
-REJECTED = ("registration rejected", "is disabled")
-LOGIN_SECONDS, LOG_TAIL = 120.0, 200_000  # since the last try; bytes of the log
 TIMEOUT_SECONDS = 5.0  # to connect to the server
 POLICY, EGRESS, PARTS, RULES = "policy", "egress filter", "parts of others", "rules for jobs"
 LOOSENING = ("kit", POLICY, EGRESS, PARTS, RULES)  # checks of what an operator decides
@@ -83,28 +80,15 @@ class CheckResult:
     loosens: str = ""  # what allows more than the defaults, in the words that an operator accepts
 
 
-Finding = tuple[State, str]
+class Finding(NamedTuple):
+    """A state, and what was found."""
+
+    state: State
+    message: str
+
+
 Findings = Iterator[Finding]
-
-
-def loose(message: str) -> Finding:
-    """Return a finding of what allows more than the defaults."""
-    return State.loose, message
-
-
-def ok(message: str) -> Finding:
-    """Return a finding that is fine."""
-    return State.ok, message
-
-
-def warn(message: str) -> Finding:
-    """Return a warning."""
-    return State.warn, message
-
-
-def fail(message: str) -> Finding:
-    """Return a failure."""
-    return State.fail, message
+ok, warn, fail, loose = (partial(Finding, state) for state in State)
 
 
 def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> list[CheckResult]:
@@ -119,26 +103,26 @@ def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> lis
         BadInput: the folder is no startup kit of a site or of the server, or it was not made ready.
     """
     is_site, manifest = read_kind(kit) == "client", read_manifest(kit)
-    amount = _check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", ROOM)
-    checks: list[tuple[str, Callable[[], Findings]]] = [
-        ("kit", lambda: _check_kit(kit)),
-        ("versions", lambda: _check_versions(kit)),
-        ("certificate", lambda: _check_certificate(kit)),
-        (POLICY, lambda: _check_policy(kit)),
-        (EGRESS, lambda: _check_egress(kit) if is_site else iter(())),
-        (PARTS, lambda: _check_parts(kit)),
-        ("encryption", lambda: _check_encryption(kit, is_site)),
-        ("start", lambda: _check_start(kit)),
-        ("server", lambda: _check_server(kit, offline) if is_site else _check_ports(kit)),
-        ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
-        (RULES, lambda: _check_rules(manifest.jobs) if is_site else iter(())),
-        ("facts for admins", lambda: _check_hidden(manifest.hidden) if is_site else iter(())),
-        ("script", lambda: _check_script(manifest.script)),
-        ("revoked", lambda: iter(()) if is_site else _check_revoked(kit)),
-        ("disk", lambda: iter([amount])),
-        ("memory", lambda: iter([_check_amount(free_memory(), MEMORY, "available", MACHINE)])),
+    memory = _check_amount(free_memory(), MEMORY, "available", MACHINE)
+    checks: list[tuple[str, Iterable[Finding]]] = [
+        ("kit", _check_kit(kit)),
+        ("versions", _check_versions(kit)),
+        ("certificate", _check_certificate(kit)),
+        (POLICY, _check_policy(kit)),
+        (EGRESS, _check_egress(kit) if is_site else ()),
+        (PARTS, _check_parts(kit)),
+        ("encryption", _check_encryption(kit, is_site)),
+        ("start", _check_start(kit)),
+        ("server", _check_server(kit, offline) if is_site else _check_ports(kit)),
+        ("device", _check_device(manifest.device or "auto", read_name(kit))),
+        (RULES, _check_rules(manifest.jobs) if is_site else ()),
+        ("facts for admins", _check_hidden(manifest.hidden) if is_site else ()),
+        ("script", _check_script(manifest.script)),
+        ("revoked", () if is_site else _check_revoked(kit)),
+        ("disk", [_check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", ROOM)]),
+        ("memory", [memory]),
     ]
-    found = [CheckResult(what, state, message) for what, check in checks for state, message in check()]
+    found = [CheckResult(what, *finding) for what, findings in checks for finding in findings]
     sealed = read_seal(kit)
     return [_settle(result, accept, sealed.accepted if sealed else ()) for result in found]
 
@@ -391,11 +375,6 @@ def _check_server(kit: Path, offline: bool) -> Findings:
                     f"{host}:{port} hangs up: it does not accept the certificate of this kit, which has ended or is of "
                     "another federation; ask the coordinator for a new kit"
                 )
-            elif when := refused_login(kit):
-                yield fail(
-                    f"{host}:{port} refuses this site, at {when} last: the coordinator has removed it, or revoked its "
-                    "certificate; ask the coordinator"
-                )
             else:
                 yield from _check_membership(kit, f"{host}:{port}")
     except ssl.SSLCertVerificationError as error:
@@ -428,27 +407,6 @@ def _check_membership(kit: Path, server: str) -> Findings:
         yield ok(f"{server} answers, and accepts the certificate of this kit")
     elif not faults:
         yield ok(f"{server} accepts this kit: its certificate is not revoked, and the clocks agree")
-
-
-def refused_login(kit: Path) -> str:
-    """Return when the server, which answers now, last refused the login of the site, by NVFlare's log in the kit.
-
-    "": it let the site in since then, or the log says nothing of it.
-    """
-    log = kit / "log.txt"
-    if not log.exists():
-        return ""
-    is_recent = time.time() - log.stat().st_mtime < LOGIN_SECONDS
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL))
-        lines = file.read().decode(errors="replace").splitlines()
-    for line in reversed(lines):
-        if LET_IN in line:
-            return ""
-        if any(words in line for words in REJECTED) or (is_recent and NO_LOGIN in line):
-            when = re.match(r"[\d-]+ [\d:]+", line)
-            return when[0] if when else "its start"
-    return ""
 
 
 def _check_ports(kit: Path) -> Findings:

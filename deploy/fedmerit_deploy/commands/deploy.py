@@ -315,15 +315,15 @@ def prune(
 
     Run folders at the server, and a site's signed log and errors, stay.
     """
-    from fedmerit_deploy import pruning
+    from fedmerit_deploy.kit_files import delete_files, find_prunable
 
-    paths = pruning.find_prunable(kit, days)
+    paths = find_prunable(kit, days)
     for path in paths:
         console.print(str(path), soft_wrap=True, highlight=False)
     if not paths:
         console.print(f"nothing in {kit} is older than {days} days", soft_wrap=True)
     elif delete:
-        console.print(f"deleted: {len(paths)}, {pruning.prune(paths) / 1e6:.0f} MB")
+        console.print(f"deleted: {len(paths)}, {delete_files(paths) / 1e6:.0f} MB")
     else:
         console.print(f"{len(paths)} of more than {days} days; --delete deletes them")
 

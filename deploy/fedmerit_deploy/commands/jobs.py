@@ -15,7 +15,7 @@ from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
     from fedmerit.schema.configuration.run import RunConfiguration
-    from fedmerit_deploy.alerts import Receivers
+    from fedmerit_deploy.commands.status_output import Receivers
     from fedmerit_deploy.status import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
@@ -145,8 +145,7 @@ def status(
     With --webhook or --mail it looks until Ctrl-C, and alerts when a site falls silent or is back, and when a job ends.
     """
     from fedmerit_deploy import session
-    from fedmerit_deploy.alerts import Receivers
-    from fedmerit_deploy.commands.status_output import print_federation
+    from fedmerit_deploy.commands.status_output import Receivers, print_federation
     from fedmerit_deploy.job_ends import explain_end
     from fedmerit_deploy.status import read_federation
 
@@ -174,9 +173,7 @@ def _keep_showing(
     """Write page and metrics again and again, with the last state while the server does not answer; send alerts."""
     from fedmerit.errors import RunFailed
     from fedmerit.files import write_text
-    from fedmerit_deploy.alerts import OUT_OF_REACH
-    from fedmerit_deploy.commands.status_output import describe_metrics
-    from fedmerit_deploy.commands.status_page import write_status_page
+    from fedmerit_deploy.commands.status_output import OUT_OF_REACH, describe_metrics, write_status_page
     from fedmerit_deploy.status import list_changes, read_federation
 
     problem, before, is_outage_reported = "", state, False
@@ -279,7 +276,7 @@ def watch(
     Not against an admin who stopped it, and not after an error that would repeat; then it exits with 1. With --webhook
     or --mail, an alert tells of each resumption and of the end.
     """
-    from fedmerit_deploy.alerts import Receivers
+    from fedmerit_deploy.commands.status_output import Receivers
     from fedmerit_deploy.watch import Action, Decision, Supervisor
     from fedmerit_deploy.watch import watch as keep_at_work
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmerit.errors import RunFailed
-from fedmerit_deploy.commands.status_output import METRICS, describe_progress, print_jobs
-from fedmerit_deploy.commands.status_page import write_status_page
+from fedmerit_deploy.commands.status_output import METRICS, describe_progress, print_jobs, write_status_page
 from fedmerit_deploy.status import FederationState, judge_sites
 
 NOW = 1.8e9

@@ -5,11 +5,13 @@ run names leaves this file, as a score from 0 to 1.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,23 +27,14 @@ from fedmerit.evidence.ledger import texts_digest
 from fedmerit.files import read_json, write_json
 from fedmerit.reasons import ScriptAnswer, reason_of
 from fedmerit.schema.configuration.run import RunConfiguration
+from fedmerit.schema.configuration.script import Script
 from fedmerit.schema.messages import MOST_CASES, MOST_IMAGES, Evaluated, Evaluation, Importance, ImportanceTask, Task
 from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.rules import FLOAT32_SLACK
-from fedmerit.schema.score_name import NAMES, ONLY_ONE
+from fedmerit.schema.score_name import AUTO, METRIC, NAMES, ONLY_ONE
 from fedmerit.schema.scores import EVALUATED, Overlap
 from fedmerit.trainers.memory import Learned, Memory, MemoryFolder, Trained
 from fedmerit.trainers.saved_networks import save_network
-from fedmerit.trainers.script.metric import (
-    BY_CASE,
-    as_number,
-    choose_metric,
-    describe_metric,
-    is_taken_at_sites,
-    read_metric,
-    require_in_range,
-    require_metric,
-)
 from fedmerit.trainers.script.named_tensors import NamedTensors, SentTensors
 from fedmerit.trainers.trainer import Holdings, Model
 
@@ -51,6 +44,13 @@ FEDCE_WEIGHTS, FEDCE_ERROR, FEDPROX_MU = "fedce_coef", "fedce_minus_val", "fedpr
 SCAFFOLD_ALL, SCAFFOLD_CHANGE = "scaffold_c_global", "scaffold_c_diff"
 SPLIT = "split"  # in the meta that the script receives: what is evaluated
 CHOICE = "metric.json"  # in the site's memory: the metric, if the run names none
+BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
+# among several metrics; accuracy is the default of NVFlare's recipes, val_ and eval_ are heads of Lightning's and
+# Hugging Face's
+PREFERRED = tuple(head + name for name in ("dice", "accuracy", "acc") for head in ("", "val_", "eval_"))
+PERCENT = 100.0  # highest value of a preferred metric that the script gives in percent
+LOWER_IS_BETTER = re.compile(r"loss|err|mse|mae|nll|entropy|perplexity|distance|hausdorff|hd95|cost", re.IGNORECASE)
+NAME_IT = 'name another as key_metric, with key_metric_range and key_metric_mode, or key_metric="" for none'
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
 T = TypeVar("T")
 
@@ -107,9 +107,14 @@ class ScriptTrainer:
         self.network = NamedTensors(config.network.arguments)
         self.sent = SentTensors(name, self.network)
         self._label, self._is_checked, self._has_trained = self.script.label, False, False
-        self._takes_metric = is_taken_at_sites(self.script)
-        if is_taken_at_sites(self.script) and (file := memory / CHOICE).exists():
+        self._takes_metric = self._awaits_metric
+        if self._awaits_metric and (file := memory / CHOICE).exists():
             self.script = read_metric(self.script, read_json(file)["metric"])
+
+    @property
+    def _awaits_metric(self) -> bool:
+        """Whether the run names no metric, and no answer of the script had one yet."""
+        return self.script.metric == AUTO
 
     def train(self, task: Task, received: Tensor, memory: Memory | None, question: str) -> Trained:
         """Have the script train from ``received`` (d,), and score that if it says how good it is.
@@ -134,7 +139,7 @@ class ScriptTrainer:
         is_continued = not self._has_trained and any(self.memory.glob("round_*.pt"))  # by another process of the site
         is_new = not (self._has_trained or is_continued)
         fault = self._try_evaluation((received, task.buffers), task.round) if is_new else ""
-        metric = describe_metric(self.script) if self._takes_metric and not is_taken_at_sites(self.script) else ""
+        metric = describe_metric(self.script) if self._takes_metric and not self._awaits_metric else ""
         metric = metric if metric in ("", *NAMES) else ONLY_ONE  # no other text of the script's leaves the site
         scores, restarts, self._has_trained = self._scores(said), said.restarts + is_continued, True
         unsent = len({*self.network.state_dict()} - {*said.params})
@@ -253,7 +258,7 @@ class ScriptTrainer:
     def _scores(self, said: Said) -> tuple[Overlap, ...]:
         """Return the run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
         metric = self.script.metric
-        if not metric or is_taken_at_sites(self.script):
+        if not metric or self._awaits_metric:
             return ()
         by_case = _listed(said.metrics.get(metric + BY_CASE))
         values = [said.metrics[metric]] if by_case is None and metric in said.metrics else by_case or ()
@@ -270,14 +275,14 @@ class ScriptTrainer:
 
     def _check_metric(self, said: Said) -> None:
         """Check the first answer to a training task; raise `BadInput` if it lacks the metric, or is out of range."""
-        if not self._is_checked and self.script.metric and not is_taken_at_sites(self.script):
+        if not self._is_checked and self.script.metric and not self._awaits_metric:
             self._named(require_metric, self.script, said.metrics)
         self._take_metric(said)
         self._is_checked = True
 
     def _take_metric(self, said: Said) -> None:
         """Take the metric from the first answer that has any, if the run names none; it counts for the whole run."""
-        if is_taken_at_sites(self.script) and said.metrics:
+        if self._awaits_metric and said.metrics:
             self.script = self._named(choose_metric, self.script, said.metrics)
             self.memory.mkdir(parents=True, exist_ok=True)
             write_json(self.memory / CHOICE, {"metric": describe_metric(self.script)})
@@ -381,3 +386,102 @@ def _is_share(number: float | None) -> TypeGuard[float]:
 def _listed(values: Any) -> Any:
     """Return an array or tensor as a list."""
     return values.tolist() if hasattr(values, "tolist") else values
+
+
+# The metric
+
+
+def choose_metric(script: Script, metrics: Mapping[str, Any]) -> Script:
+    """Return ``script`` with the metric that the run takes from a script's first ``metrics``.
+
+    Of several metrics it is dice, else accuracy or acc, each also with val_ or eval_, and in percent; else the only
+    one, if it lies in the run's range and its name does not say that less is better. If there is none, and nothing of
+    the run needs one, it is "".
+
+    Args:
+        script: description of the script; its metric is `AUTO`.
+        metrics: of the first answer that has any.
+
+    Raises:
+        BadInput: dice or accuracy is out of range or no number, or there is no such metric and the run needs one.
+    """
+    numbers = {str(name): number for name, value in metrics.items() if (number := as_number(value)) is not None}
+    numbers |= {name[: -len(BY_CASE)]: math.nan for name in map(str, metrics) if name.endswith(BY_CASE)} | numbers
+    known = next((name for name in PREFERRED if name in numbers), None)
+    if known:
+        is_percent = (script.lowest, script.highest) == (0, 1) and 1 + FLOAT32_SLACK < numbers[known] <= PERCENT
+        chosen = replace(script, metric=known, highest=PERCENT if is_percent else script.highest)
+        require_in_range(chosen, numbers[known])
+        return chosen
+    if unusable := next((name for name in PREFERRED if name in metrics), None):
+        raise BadInput(describe_unusable(unusable, metrics[unusable]))
+    others = ", ".join(f"{name} {value!r:.20}" for name, value in metrics.items() if str(name) not in numbers)
+    name, fault = (*numbers, "")[0], f"no metric that is a number ({others})" if others else "no metrics"
+    if len(numbers) == 1 and METRIC.fullmatch(name):
+        is_inside = math.isnan(numbers[name]) or script.lowest <= numbers[name] <= script.highest
+        lower = script.better == "higher" and LOWER_IS_BETTER.search(name)
+        if is_inside and not lower:
+            return replace(script, metric=name)
+        fault = f"only {name}, " + ("of which less is better" if lower else f"which is {numbers[name]:.6g}")
+    elif numbers:
+        fault = ", ".join(numbers)
+    if script.evaluates:
+        raise BadInput(f"the script reports {fault:.300}; {NAME_IT}, or evaluates=False")
+    return replace(script, metric="")
+
+
+def require_metric(script: Script, metrics: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if the first answer to a training task lacks the metric that the run names, or is out of range.
+
+    A script that answers evaluations may send no metrics with what it trained.
+    """
+    names = [str(name) for name in metrics]
+    if {script.metric, script.metric + BY_CASE} & {*names}:
+        number = as_number(metrics.get(script.metric))
+        if number is None and script.metric + BY_CASE not in names:
+            raise BadInput(describe_unusable(script.metric, metrics[script.metric]))
+        if number is not None:
+            require_in_range(script, number)
+    elif names or not script.evaluates:
+        there = ", ".join(names) or "no metrics"
+        raise BadInput(f"the script's answer has no {script.metric!r}; it has {there:.200}; name one as key_metric")
+
+
+def describe_unusable(name: str, value: Any) -> str:
+    """Return a sentence on a metric that is no number."""
+    return f"{name} is {value!r:.30}; expected a number, or as {name}{BY_CASE} a list of numbers"
+
+
+def require_in_range(script: Script, value: float) -> None:
+    """Raise `BadInput` if a value of the metric is outside of the range that the run names; NaN is inside."""
+    if math.isnan(value):
+        return
+    try:
+        script.score(value)
+    except ValueError as error:
+        bounds = "(0, 100)" if 0 <= value <= PERCENT else "(LOWEST, HIGHEST)"
+        raise BadInput(
+            f"{error}; give key_metric_range={bounds} (`fedmerit run`: --set lowest=..., --set highest=...), and "
+            'key_metric_mode="min" (--set better=lower) if less is better'
+        ) from None
+
+
+def describe_metric(script: Script) -> str:
+    """Return the metric that a site took, with % if its values are in percent; "" if there is none."""
+    return f"{script.metric} %" if script.metric in PREFERRED and script.highest == PERCENT else script.metric
+
+
+def read_metric(script: Script, text: str) -> Script:
+    """Return ``script`` with the metric that `describe_metric` described."""
+    name = text.removesuffix(" %")
+    return replace(script, metric=name, highest=script.highest if name == text else PERCENT)
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number as a float; None for what is none, such as a text or a list."""
+    if isinstance(value, str | bytes | bool | np.bool_):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

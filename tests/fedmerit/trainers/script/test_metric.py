@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.script import Script
-from fedmerit.trainers.script.metric import choose_metric, describe_metric, read_metric, require_metric
+from fedmerit.trainers.script.trainer import choose_metric, describe_metric, read_metric, require_metric
 
 SILENT, ANSWERING = Script(), Script(evaluates=True)
 

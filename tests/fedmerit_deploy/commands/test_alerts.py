@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_deploy.alerts import Receivers
+from fedmerit_deploy.commands.status_output import Receivers
 from fedmerit_deploy.status import FederationState, SiteState, list_changes
 
 RUNNING = {"job_id": "3f2a", "name": "fedce", "status": "RUNNING"}
@@ -84,6 +84,6 @@ def test_receivers_that_cannot_be_reached_are_refused(options, message):
 
 
 def test_mail_without_sendmail_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("fedmerit_deploy.alerts.shutil.which", lambda name: None)
+    monkeypatch.setattr("fedmerit_deploy.commands.status_output.shutil.which", lambda name: None)
     with pytest.raises(BadInput, match="this machine has no sendmail; install one"):
         Receivers(mail="it@hospital.example")

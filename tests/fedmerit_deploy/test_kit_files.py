@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from fedmerit_deploy.pruning import find_prunable, prune
+from fedmerit_deploy.kit_files import delete_files, find_prunable
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def kit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["client", "server"])
 def test_find_prunable_leaves_evidence_and_results(kit, kind, monkeypatch):
-    monkeypatch.setattr("fedmerit_deploy.pruning.read_kind", lambda kit: kind)
+    monkeypatch.setattr("fedmerit_deploy.kit_files.read_kind", lambda kit: kind)
     found = find_prunable(kit, 90)
     names = sorted(path.name for path in found)
     assert ("round_00000.pt" in names) == (kind == "client")
     assert "log.txt.2" in names
     assert "log.txt.1" not in names
     assert len(names) == (3 if kind == "client" else 2)
-    assert prune(found) == 10 * len(names)
+    assert delete_files(found) == 10 * len(names)
     assert find_prunable(kit, 90) == []
     assert len(list(kit.glob("runs/*/sites/A/site_log.jsonl"))) == 2
