@@ -311,14 +311,14 @@ def _check_training(
     )
     there = images_per_round(config, images)
     amount = "all training images" if there is None else f"{there} different images"
-    yield RuleCheck(
-        "least_images",
-        f"{amount} a round",
-        f"{rules.least_images} or more",
-        there is None or there >= rules.least_images,
-        "an update of few images can give them back",
-    )
-    yield from _check_amounts(rules, config, images, there)
+    patients = images.count_patients(there) if images else None
+    people = "all patients of the site"
+    if patients is not None:
+        people = f"{patients} different patients a round, as expected by chance"
+    size = training.batch_size
+    yield _at_least(rules, "least_images", there, f"{amount} a round", "an update of few images can give them back")
+    yield _at_least(rules, "least_patients", patients, people, "many images of few patients are still those few")
+    yield _at_least(rules, "least_batch", size, f"{size} images a step", "a step of few images can give them back")
     if images and may_build and is_known and set(network.arguments) <= set(rules.arguments):
         yield from _check_size(rules, config, images)
     sgd = 0 if "sgd" in rules.optimizers else rules.sgd_images
@@ -330,47 +330,30 @@ def _check_training(
         training.optimizer in rules.optimizers or many or "optimizers" in brought,
         "an update of plain SGD is a sum of gradients, which are the easiest to invert",
     )
-    for rule, text, found, most in (
-        ("largest_lr", "a learning rate", training.lr, rules.largest_lr),
-        ("largest_weight_decay", "a weight decay", training.weight_decay, rules.largest_weight_decay),
-    ):
-        why = "a larger one can end training after the first batch, and then the update is of that batch"
-        yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
+    why = "a larger one can end training after the first batch, and then the update is of that batch"
+    decay = training.weight_decay
+    yield _at_most(rules, "largest_lr", training.lr, f"a learning rate of {training.lr:g}", why)
+    yield _at_most(rules, "largest_weight_decay", decay, f"a weight decay of {decay:g}", why)
     rate, round = least_learning_rate(config)
-    rule, least = "least_lr", rules.least_lr
-    if training.optimizer == "sgd":
-        rule, least = "sgd_least_lr", rules.sgd_least_lr
-    yield RuleCheck(
-        rule,
-        f"a learning rate of {rate:g} in round {round}",
-        f"{least:g} or more",
-        rate >= least,
-        "steps of a smaller one are all at one model, and their sum does not depend on the order of images",
-    )
+    rule = "sgd_least_lr" if training.optimizer == "sgd" else "least_lr"
+    why = "steps of a smaller one are all at one model, and their sum does not depend on the order of images"
+    yield _at_least(rules, rule, rate, f"a learning rate of {rate:g} in round {round}", why)
 
 
-def _check_amounts(
-    rules: JobRules, config: RunConfiguration, images: TrainingImages | None, there: int | None
-) -> Iterator[RuleCheck]:
-    """Yield the rules on patients and batches; ``there``: images behind an update."""
-    patients = images.count_patients(there) if images else None
-    yield RuleCheck(
-        "least_patients",
-        "all patients of the site"
-        if patients is None
-        else f"{patients} different patients a round, as expected by chance",
-        f"{rules.least_patients} or more",
-        patients is None or patients >= rules.least_patients,
-        "many images of few patients are still those few",
-    )
-    size = config.training.batch_size
-    yield RuleCheck(
-        "least_batch",
-        f"{size} images a step",
-        f"{rules.least_batch} or more",
-        size >= rules.least_batch,
-        "a step of few images can give them back",
-    )
+def _at_least(rules: JobRules, rule: str, value: float | None, requested: str, reason: str) -> RuleCheck:
+    """Return a rule that names the least ``value``; None passes: all that the site has."""
+    least = getattr(rules, rule)
+    return RuleCheck(rule, requested, f"{_number(least)} or more", value is None or value >= least, reason)
+
+
+def _at_most(rules: JobRules, rule: str, value: float, requested: str, reason: str) -> RuleCheck:
+    """Return a rule that names the largest ``value``."""
+    most = getattr(rules, rule)
+    return RuleCheck(rule, requested, f"at most {_number(most)}", value <= most, reason)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _check_size(rules: JobRules, config: RunConfiguration, images: TrainingImages) -> Iterator[RuleCheck]:
@@ -380,21 +363,12 @@ def _check_size(rules: JobRules, config: RunConfiguration, images: TrainingImage
     except BadInput as error:
         yield RuleCheck("least_bottom", f"another network ({error})", "one that can be applied", False, "unknown")
         return
-    yield RuleCheck(
-        "least_bottom",
-        f"feature maps of {bottom} rows or columns",
-        f"{rules.least_bottom} or more",
-        bottom >= rules.least_bottom,
-        "gradients of smaller ones are products of single pixels, which can be read off",
-    )
+    why = "gradients of smaller ones are products of single pixels, which can be read off"
+    yield _at_least(rules, "least_bottom", bottom, f"feature maps of {bottom} rows or columns", why)
     multiple = parameters / max(images.voxels, 1)
-    yield RuleCheck(
-        "parameters_per_voxel",
-        f"{parameters} parameters, {multiple:.3g} for each voxel of the training images",
-        f"at most {rules.parameters_per_voxel:g}",
-        multiple <= rules.parameters_per_voxel,
-        "an update with many more numbers than the images can hold copies of them",
-    )
+    size = f"{parameters} parameters, {multiple:.3g} for each voxel of the training images"
+    why = "an update with many more numbers than the images can hold copies of them"
+    yield _at_most(rules, "parameters_per_voxel", multiple, size, why)
 
 
 def _check_fold(rules: JobRules, config: RunConfiguration) -> RuleCheck:
@@ -406,20 +380,14 @@ def _check_fold(rules: JobRules, config: RunConfiguration) -> RuleCheck:
 
 def _check_models(rules: JobRules, config: RunConfiguration) -> Iterator[RuleCheck]:
     keeps, shares = config.keep_updates, config.share_models
-    yield RuleCheck(
-        "keep_updates",
-        f"{'every' if keeps else 'no'} update to be kept at the server",
-        "kept updates" if rules.keep_updates else "no kept updates",
-        not keeps or rules.keep_updates,
-        "kept updates can be inverted at any later time",
-    )
-    yield RuleCheck(
-        "share_models",
-        f"{'models' if shares else 'no models'} of single sites for other sites",
-        "models of single sites" if rules.share_models else "no models of single sites",
-        not shares or rules.share_models,
-        "another hospital could invert them",
-    )
+    kept = f"{'every' if keeps else 'no'} update to be kept at the server"
+    shared = f"{'models' if shares else 'no models'} of single sites for other sites"
+    for rule, requests, requested, what, why in (
+        ("keep_updates", keeps, kept, "kept updates", "kept updates can be inverted at any later time"),
+        ("share_models", shares, shared, "models of single sites", "another hospital could invert them"),
+    ):
+        allows = getattr(rules, rule)
+        yield RuleCheck(rule, requested, what if allows else f"no {what}", not requests or allows, why)
 
 
 def _check_evaluations(rules: JobRules, config: RunConfiguration, sites: int) -> Iterator[RuleCheck]:

@@ -218,13 +218,6 @@ def train_less(site: Site, says: int) -> None:
     work.commit = commit
 
 
-@pytest.mark.parametrize("says", [2, 6])
-def test_audit_finds_a_training_that_ended_early_whatever_is_drawn(sites, tmp_path, says):
-    """All states that are committed are true; the later ones of the plan were never made."""
-    run = execute(tmp_path / "run", sites, cheat=lambda site: train_less(site, says))
-    assert set(faults(audit(run, sites))) == {"0", "1", "2"}
-
-
 def invent_update(site: Site) -> None:
     """Train and commit as agreed, but send another update."""
     commit = site.trainer.work.commit
@@ -238,22 +231,25 @@ def invent_update(site: Site) -> None:
     site.trainer.work.commit = changed
 
 
-def test_audit_finds_another_update_than_that_of_the_last_state(sites, tmp_path):
-    run = execute(tmp_path / "run", sites, cheat=invent_update)
-    reported = faults(audit(run, sites))
-    assert set(reported) == {"0", "1", "2"}
-    assert set(reported.values()) == {"the update does not follow from the last state"}
-
-
 def forge_batches(site: Site) -> None:
     """Train on one image all the time, with the digests of the batches that were due."""
     samples = site.trainer.samples
     samples.batch = lambda places, device, batch=samples.batch: batch(torch.zeros_like(places), device)
 
 
-def test_audit_finds_batches_of_other_images_than_committed(sites, tmp_path):
-    run = execute(tmp_path / "run", sites, cheat=forge_batches)
-    assert set(faults(audit(run, sites))) == {"0", "1", "2"}
+@pytest.mark.parametrize(
+    ("cheat", "words"),
+    [
+        (lambda site: train_less(site, 2), ""),  # all committed states are true; the later ones were never made
+        (lambda site: train_less(site, 6), ""),
+        (invent_update, "the update does not follow from the last state"),
+        (forge_batches, ""),
+    ],
+)
+def test_audit_finds_work_that_was_not_done_whatever_is_drawn(sites, tmp_path, cheat, words):
+    reported = faults(audit(execute(tmp_path / "run", sites, cheat=cheat), sites))
+    assert set(reported) == {"0", "1", "2"}
+    assert all(words in fault for fault in reported.values())
 
 
 @pytest.mark.parametrize("kind", ["image", "label"])
