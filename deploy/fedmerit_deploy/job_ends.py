@@ -120,11 +120,7 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
 
 
 class JobEvents:
-    """A hook of the engine at the server: whose certificate is revoked, and how jobs end.
-
-    Args:
-        kit: the server's startup kit.
-    """
+    """A hook of the engine at the server: whose certificate is revoked, and how jobs end."""
 
     def __init__(self, kit: Path):
         self.kit, self._revocations = kit, Revocations(kit)

@@ -182,13 +182,7 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def describe_job(job: Job, config: RunConfiguration, images: TrainingImages | None = None) -> list[tuple[str, str]]:
-    """Return title and text of each point of the page.
-
-    Args:
-        job: the job.
-        config: its plan.
-        images: the site's training images; None: not known.
-    """
+    """Return title and text of each point of the page; ``images`` are the site's for training, None: not known."""
     page = [
         ("job", job.name),
         ("trains", _training(config)),

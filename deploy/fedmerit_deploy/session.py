@@ -59,11 +59,7 @@ class Unreachable(BadInput):
 
 @contextmanager
 def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
-    """Open a session with the server, as the admin of a startup kit.
-
-    Args:
-        kit: the admin's startup kit.
-        timeout: seconds to try to reach the server.
+    """Open a session with the server, as the admin of a startup kit; try for ``timeout`` seconds to reach it.
 
     Raises:
         BadInput: the kit is no admin's, or the server does not answer, know or obey its owner; in the session too,

@@ -86,12 +86,7 @@ def read_federation(kit: Path, job: str | None = None) -> FederationState:
 
 
 def ask_sites(opened: Session, now: float) -> tuple[dict[str, float], dict[str, Mapping[str, Any]]]:
-    """Return, by connected site, the seconds since its last word, and its facts.
-
-    Args:
-        opened: the admin's session.
-        now: the time, in seconds since 1970.
-    """
+    """Return, by connected site, the seconds from its last word to ``now``, and its facts."""
     clients = opened.get_system_info().client_info
     silent = {str(one.name): max(0.0, now - float(one.last_connect_time or now)) for one in clients}
     reports: dict[str, object] = {}

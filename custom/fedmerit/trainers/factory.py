@@ -30,15 +30,7 @@ FIRST_MODEL = "first_model.pt"  # in the run folder: the state_dict that a scrip
 def build_trainer(
     config: RunConfiguration, folder: SiteFolder, memory: Path, device: str = "auto", **more: Any
 ) -> "ImageTrainer":
-    """Return the trainer of a prepared folder.
-
-    Args:
-        config: the run.
-        folder: the site's images.
-        memory: the site's folder of memories.
-        device: to work on.
-        more: further arguments of `ImageTrainer`.
-    """
+    """Return the trainer of a prepared ``folder``; ``more`` are further arguments of `ImageTrainer`."""
     from fedmerit.trainers.monai.trainer import ImageTrainer  # loads MONAI, some 200 MB
 
     return ImageTrainer(folder, config, memory, device, **more)

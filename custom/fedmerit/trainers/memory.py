@@ -70,11 +70,7 @@ class Memory:
 
 
 class MemoryFolder:
-    """The memories of one site.
-
-    Args:
-        path: a folder of its own.
-    """
+    """The memories of one site, in a folder that only they are in."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -205,12 +205,7 @@ class RoundStart:
 
 
 class WorkFolder:
-    """A folder of what a site keeps of its rounds for an audit: a file a round.
-
-    Args:
-        path: the folder.
-        salt: secret of the site.
-    """
+    """A folder of what a site keeps of its rounds for an audit, a file a round; ``salt`` is a secret of the site."""
 
     def __init__(self, path: Path, salt: str):
         self.path, self.salt = path, salt

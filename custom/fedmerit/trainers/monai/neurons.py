@@ -170,9 +170,7 @@ def _output_places(network: nn.Module) -> Tensor:
 def owned_parameters(network: nn.Module, neurons: Tensor) -> dict[nn.Parameter, Tensor]:
     """Return, by trainable parameter, bool in its shape and on its device: what belongs to a held neuron or to none.
 
-    Args:
-        network: of the neurons.
-        neurons: (H,) bool, those that are held.
+    ``neurons`` (H,) bool are those that are held.
     """
     held = flat.named(network, parameter_mask(neurons, owners(network)))
     return {parameter: held[name].to(parameter.device) for name, parameter in flat.trainable(network).items()}

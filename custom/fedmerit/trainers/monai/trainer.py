@@ -235,10 +235,7 @@ class ImageTrainer:
 class ServerImages:
     """The server's own images, on which it evaluates what the sites would evaluate on the images set aside for it.
 
-    Args:
-        folders: prepared folders, of which all splits count.
-        config: the run.
-        device: to work on, as of `ImageTrainer`.
+    All splits of the prepared ``folders`` count.
 
     Raises:
         BadInput: the images do not fit the run's network.
