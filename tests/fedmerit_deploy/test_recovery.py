@@ -224,9 +224,3 @@ def test_run_continues_with_renewed_keys(hospitals, job, tmp_path):
     message = {"server": folder, **{name: run.log_of(name).parent for name in hospitals.names}}
     keys = {name: (place / CERTIFICATE).read_text().count("BEGIN CERTIFICATE") for name, place in message.items()}
     assert keys == {"server": 2, "site1": 1, "site2": 2, "site3": 1}
-
-
-def test_resume_rejects_unknown_job(fedmerit, hospitals):
-    result = fedmerit("job", "resume", "00000000-0000-0000-0000-000000000000", "--kit", hospitals.admin)
-    assert result.exit_code == 2
-    assert "`fedmerit job status` lists the jobs" in result.stderr

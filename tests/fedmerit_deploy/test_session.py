@@ -100,11 +100,6 @@ def check_fetched(hospitals, pair, trained, fedmerit, assert_same_model, assert_
     return check
 
 
-@pytest.mark.slow  # a job is three processes more
-def test_deployment_equals_local_engine(finished, check_fetched):
-    check_fetched(finished, "fedce")
-
-
 @pytest.mark.slow
 def test_parallel_jobs_share_no_memory(hospitals, export, check_fetched):
     jobs = {method: hospitals.submit(export(method, method=method)) for method in ("fedce", "cgsv")}
@@ -130,17 +125,6 @@ def test_fetched_run_can_be_reported(hospitals, finished, fedmerit, tmp_path):
         result = fedmerit(command, run)
         assert result.exit_code == (0 if command == "report" else 3), result.output
     assert "site2" in (run / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_status_lists_sites_and_jobs(hospitals, refused, fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
-    result = fedmerit("job", "status", "--kit", hospitals.admin)
-    assert result.exit_code == 0, result.output
-    assert "connected sites: site1, site2" in result.output
-    row = next(line for line in result.output.splitlines() if refused["foreign"] in line)
-    assert "foreign" in row
-    assert "FINISHED:FAILED_TO_RUN" in row
 
 
 @pytest.fixture(scope="module")
@@ -388,7 +372,7 @@ def test_fetch_rejects_run_without_complete_round(fetched, tmp_path, rounds, why
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["status", "fetch", "abort"])
+@pytest.mark.parametrize("command", ["status", "fetch", "abort", "resume"])
 def test_commands_reject_unknown_job(hospitals, fedmerit, tmp_path, command):
     out = ("--out", tmp_path / "run") if command == "fetch" else ()
     result = fedmerit("job", command, "no-such-job", "--kit", hospitals.admin, *out)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fedmerit.site.policy import JobRules
-from fedmerit_deploy import session
 from fedmerit_deploy.kits import class_policy, prepare_server, prepare_site
 from fedmerit_deploy.provisioning import PROJECT_FILE
 
@@ -283,16 +282,6 @@ def test_site_command_rejects_unusable_options(kit, sites, fedmerit, options, wo
     assert result.exit_code == 2
     assert [word for word in words if word not in result.stderr] == []
     assert not (kit / "local/fedmerit.json").exists()
-
-
-@pytest.mark.slow
-def test_site_command_reports_missing_server(fedmerit, federation, monkeypatch):
-    begin = session.new_secure_session
-    monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))
-    result = fedmerit("job", "status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
-    assert result.exit_code == 2
-    for word in ("localhost", "cannot be reached", "is it started"):
-        assert word in result.stderr
 
 
 def test_site_command_reports_faults_of_images(ready, own_sites, fedmerit):
