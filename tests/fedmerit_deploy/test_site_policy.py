@@ -139,21 +139,27 @@ def test_rule_refuses_until_widened(settings, rule, wider):
     assert refused(config, **wider) == []
 
 
-def test_plain_sgd_needs_many_images():
-    config = plan(**SGD)
-    assert refused(config, images=300) == []
-    assert refused(config, images=300, sgd_images=0) == ["optimizers"]
+FEW = ["least_images", "least_patients"]
 
 
-def test_plain_sgd_needs_a_larger_learning_rate():
-    config = plan(**SGD | {"lr": 1e-4})
-    assert refused(config, images=300) == ["sgd_least_lr"]
-    assert refused(config, images=300, sgd_least_lr=1e-4) == []
-
-
-def test_repeated_image_counts_once():
-    assert refused(plan(steps=100, batch_size=8), images=3) == ["least_images", "least_patients"]
-    assert refused(plan(epochs=100), images=3) == ["least_images", "least_patients"]
+@pytest.mark.parametrize(
+    ("settings", "site", "broken"),
+    [
+        (SGD, {"images": 300}, []),
+        (SGD, {"images": 300, "sgd_images": 0}, ["optimizers"]),
+        (SGD | {"lr": 1e-4}, {"images": 300}, ["sgd_least_lr"]),
+        (SGD | {"lr": 1e-4}, {"images": 300, "sgd_least_lr": 1e-4}, []),
+        ({"steps": 100, "batch_size": 8}, {"images": 3}, FEW),  # a repeated image counts once
+        ({"epochs": 100}, {"images": 3}, FEW),
+        ({}, {"images": 300, "patients": 3}, ["least_patients"]),
+        ({"steps": 2}, {"images": 300, "patients": 4}, ["least_patients"]),  # of 8 images, of 3.6 patients
+        ({"steps": 2}, {"images": 300, "patients": 4, "least_patients": 3}, []),
+        ({"steps": 2}, {"images": 300, "patients": 5}, []),
+        ({"arguments": {"kernel_size": [[33, 33]]}}, {"arguments": ("kernel_size",)}, ["least_bottom"]),  # not built
+    ],
+)
+def test_rules_depend_on_images_and_patients(settings, site, broken):
+    assert refused(plan(**settings), **site) == broken
 
 
 def test_images_of_plan_that_prefers_organs_are_those_with_labels(own_sites):
@@ -175,18 +181,6 @@ def test_patients_behind_images_are_the_expected_number():
     for number in (3, 6, 12):
         drawn = [len(set(random.choice(owners, number, replace=False))) for _ in range(4000)]
         assert images.count_patients(number) == int(np.mean(drawn))
-
-
-def test_few_patients_are_refused_however_many_images_they_have():
-    assert refused(plan(), images=300, patients=3) == ["least_patients"]
-    assert refused(plan(steps=2), images=300, patients=4) == ["least_patients"]  # of 8 images, of 3.6 patients
-    assert refused(plan(steps=2), images=300, patients=4, least_patients=3) == []
-    assert refused(plan(steps=2), images=300, patients=5) == []
-
-
-def test_network_that_cannot_be_built_is_refused():
-    config = plan(arguments={"kernel_size": [[33, 33]]})
-    assert refused(config, arguments=("kernel_size",)) == ["least_bottom"]
 
 
 @pytest.mark.parametrize(
