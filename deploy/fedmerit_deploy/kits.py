@@ -172,8 +172,7 @@ def approve(kit: Path, parts: Sequence[Reference]) -> None:
     require_no_brought_policy(kit)
     manifest = read_manifest(kit)
     approved = {**(manifest.approved or {}), **{part.text: part.digest for part in parts}}
-    manifest.model_copy(update={"parts": approved}).write(kit / "local")
-    seal_again(kit)
+    _write_sealed(kit, manifest.model_copy(update={"parts": approved}))
 
 
 def set_rules(kit: Path, settings: Sequence[str], accept: bool = False) -> JobRules:
@@ -196,13 +195,13 @@ def set_rules(kit: Path, settings: Sequence[str], accept: bool = False) -> JobRu
         raise BadInput(
             f"{new[0]}: allows more than the defaults; nothing is changed; give --accept if your hospital means it"
         )
-    manifest.model_copy(update={"jobs": rules}).write(kit / "local")
-    seal_again(kit)
+    _write_sealed(kit, manifest.model_copy(update={"jobs": rules}))
     return rules
 
 
-def seal_again(kit: Path) -> None:
-    """Write the seal of the current content of a kit, with what was accepted before."""
+def _write_sealed(kit: Path, manifest: Manifest) -> None:
+    """Write the manifest of a kit, and seal its current content with what was accepted before."""
+    manifest.write(kit / "local")
     before = read_seal(kit)
     seal(kit, before.accepted if before else ())
 
@@ -271,5 +270,4 @@ def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
     """Write the manifest of a machine, with what its operator approved and hid before."""
     kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
     runs = str(kit.resolve() / "runs")  # NVFlare clears its own folders
-    Manifest(site=name, **{**kept, "runs": runs, **settings}).write(kit / "local")
-    seal_again(kit)
+    _write_sealed(kit, Manifest(site=name, **{**kept, "runs": runs, **settings}))
