@@ -100,7 +100,7 @@ def run(
     Args:
         out: run folder to write.
         method: name of a method; with ``resume`` None, or that of the run.
-        sites: folder of site folders; likewise.
+        sites: folder of site folders; with ``resume`` None, or those of the run.
         on_round: called with every round's ledger record when it is complete, with ``resume`` also with earlier ones;
             an exception in it ends the run, which can be resumed.
         resume: continue from the last complete round of ``out``.

@@ -107,7 +107,7 @@ def sample(case: Case) -> NDArray[np.float32]:
 
 
 def density(pixels: NDArray[np.float32], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of ``pixels`` in each bin per unit of intensity; pixels beyond the outer edges count in no bin."""
+    """Return the share of ``pixels`` in each bin per unit of intensity; those beyond the outer edges count in none."""
     counts, _ = np.histogram(pixels, edges)
     return counts / max(pixels.size, 1) / np.diff(edges)
 

@@ -90,7 +90,6 @@ def split_patients(
     """Return the split of every patient.
 
     Args:
-        site: Name of the site.
         patients: The names of each patient's cases, by patient.
         ratios: Shares of `SPLITS`. A positive one gets at least one patient.
         seed: Key of the hash, the same at all sites.

@@ -214,7 +214,7 @@ def _odd(kind: Kind, case: Decoded) -> list[str]:
 
 
 def _slices(which: NDArray[np.bool_]) -> str:
-    """Slice numbers, from 1, in stored order."""
+    """Return the numbers of slices, from 1, in stored order, in words."""
     numbers = [str(place + 1) for place in np.flatnonzero(which)]
     return f"slice {numbers[0]}" if len(numbers) == 1 else f"slices {', '.join(numbers)}"
 

@@ -200,7 +200,6 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
     Values that the map ignores count as background, with a remark.
 
     Args:
-        case: The files.
         labels: Name and mask values of each label, and those of `fedmerit_data.readers.label_map.IGNORE`.
         channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel, or files, for a volume.
         allowed: What is done only on request.

@@ -210,7 +210,7 @@ def by_longer_mask(mask: Placed, images: Images) -> list[Placed]:
 
 
 def by_name_anywhere(mask: Placed, images: Images) -> list[Placed]:
-    """Find images likewise whatever folders they are in; those of one folder, the nearest, or of one each channel."""
+    """Find the images of that name in any folders: those of one folder, the nearest, or of one for each channel."""
     found = images.by["name"][mask.name] or images.by["name continues"][mask.name] if mask.name else []
     found = found or _longest(mask.name, images.by["name"])
     common = max((len(_common(mask.folders, image.folders)) for image in found), default=0)

@@ -183,7 +183,7 @@ def stated_labels(source: Path) -> LabelMap | None:
 
 
 def stated_channels(source: Path) -> int | None:
-    """Return the number of channels, likewise."""
+    """Return the number of channels of a ``dataset.json``, if there is one that names them."""
     return _agreed(source, "channels", lambda file, content: len(channel_names(file, content)) or None)
 
 

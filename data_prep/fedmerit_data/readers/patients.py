@@ -125,7 +125,6 @@ def read_groups(text: str, table: Path | None) -> Callable[[str, RawCase], Group
     bands of ten years. Reports show groups of five patients or more; the values are in the site folder.
 
     Args:
-        text: The option.
         table: The table of patients, or FILE:COLUMN of it; None: there is none.
 
     Raises:

@@ -258,10 +258,7 @@ def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int]
     """Return the voxels of each connected piece of a label that `preprocess` leaves nothing of, and the number of
     pieces.
 
-    Args:
-        mask: (slices, height, width) of 0 and 1, not all 0, before resizing.
-        size: As that of `preprocess`.
-        box: Likewise.
+    The ``mask`` (slices, height, width) of 0 and 1, not all 0, is the one before resizing.
     """
     where = tuple(
         slice(int(marked[0]), int(marked[-1]) + 1)

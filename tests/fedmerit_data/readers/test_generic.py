@@ -161,46 +161,6 @@ def test_decathlon(tmp_path):
             generic.find_sites(tmp_path)
 
 
-def test_a_list_of_monai(tmp_path):
-    """Without a name, with a validation list; both lists are pooled, as FedMerit splits by patient itself."""
-    for number in range(3):
-        save_nifti(tmp_path / "clinic" / f"p_{number}.nii.gz", volume(number))
-        save_nifti(tmp_path / "clinic" / f"m_{number}.nii.gz", box())
-    entries = [{"image": f"p_{n}.nii.gz", "label": f"m_{n}.nii.gz"} for n in range(3)]
-    content = {"training": entries[:2], "validation": entries[2:], "testing": [{"image": "p_9.nii.gz"}]}
-    (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
-    (site,) = generic.find_sites(tmp_path / "clinic")
-    assert (site.name, [case.name for case in site.cases]) == ("clinic", ["p_0", "p_1", "p_2"])
-    assert site.left_out == (("p_9.nii.gz", "listed as test, without a mask"),)
-
-
-def test_nnunet(tmp_path):
-    """A file for each channel; nothing is listed but what the channels are."""
-    root = tmp_path / "Dataset005_Prostate"
-    for case in ("p_1", "p_2"):
-        for channel in range(2):
-            save_nifti(root / "imagesTr" / f"{case}_000{channel}.nii.gz", volume(channel))
-        save_nifti(root / "labelsTr" / f"{case}.nii.gz", box())
-    save_nifti(root / "imagesTs" / "p_3_0000.nii.gz", volume(0))
-    names = {"channel_names": {"0": "T2", "1": "ADC"}, "labels": {"background": 0, "prostate": 1}, "numTraining": 2}
-    (root / "dataset.json").write_text(json.dumps(names | {"file_ending": ".nii.gz"}))
-    (site,) = generic.find_sites(root)
-    assert (site.name, [case.name for case in site.cases]) == ("Dataset005_Prostate", ["p_1", "p_2"])
-    assert site.left_out == (("imagesTs/p_3_0000.nii.gz", "not in dataset.json"),)
-    decoded = generic.decode(site.cases[0], channels=2)
-    np.testing.assert_array_equal(decoded.image, np.stack([volume(0), volume(1)], axis=-1).transpose(2, 3, 1, 0))
-    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
-    with pytest.raises(BadInput, match=r"p_1_0000.nii.gz: has 2 channels \(T2, ADC\), not 1; pass --channels 2"):
-        generic.decode(site.cases[0], channels=1)
-    (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
-    with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
-        generic.find_sites(root)
-    for named in (["T2", "ADC"], {"T2": 0}, 2):
-        (root / "dataset.json").write_text(json.dumps(names | {"channel_names": named}))
-        with pytest.raises(BadInput, match=r'dataset\.json: channel_names .*\{"0": "T2"\}: is it the wrong way round'):
-            generic.find_sites(root)
-
-
 def test_a_table_of_pairs(tmp_path):
     photographs(tmp_path / "files", cases=("a", "b", "c"))
     listing = tmp_path / "pairs.csv"

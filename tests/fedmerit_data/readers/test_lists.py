@@ -238,8 +238,15 @@ def edit(root, **changed):
     write_json(file, json.loads(file.read_text()) | changed)
 
 
+WRONG_WAY = r'dataset\.json: channel_names .*\{"0": "T2"\}: is it the wrong way round'
 REFUSED = {  # what is wrong, options, and what is reported
     "too few": (nnunet_v2, lambda root: edit(root, numTraining=3), {}, "numTraining is 3, but imagesTr has 2 cases"),
+    "a channel missing": (nnunet_v2, lambda root: (root / "imagesTr" / "p_2_0001.nii.gz").unlink(), {},
+                          "p_2_0001: no such file; dataset.json names this channel"),
+    "too few channels": (nnunet_v2, None, {"channels": 1}, r"has 2 channels \(T2, ADC\), not 1; pass --channels 2"),
+    "names in a list": (nnunet_v2, lambda root: edit(root, channel_names=["T2", "ADC"]), {}, WRONG_WAY),
+    "numbers of names": (nnunet_v2, lambda root: edit(root, channel_names={"T2": 0}), {}, WRONG_WAY),
+    "number of names": (nnunet_v2, lambda root: edit(root, channel_names=2), {}, WRONG_WAY),
     "labels": (nnunet_v2, lambda root: edit(root, labels=["liver"]), {}, r"dataset.json: labels \['liver'\]; expected"),
     "endless": (nnunet_v2, lambda root: edit(root, labels={"liver": 1e999}), {}, r"labels \{'liver': inf\}; expected"),
     "half": (nnunet_v2, lambda root: edit(root, labels={"liver": 1.5}), {}, r"labels \{'liver': 1.5\}; expected"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layouts import AXIAL, SHAPE, box, prostate_site, save_nifti, volume
+from layouts import box, prostate_site, save_nifti, volume
 from layouts_prostate import OBLIQUE, found, require_drawn
 
 from fedmerit.errors import BadInput
@@ -31,30 +31,6 @@ def test_rows_run_from_front_to_back_and_columns_from_right_to_left(tmp_path):
     np.testing.assert_array_equal(decoded.image[:, 0], volume([0, 0]).transpose(2, 1, 0))
     assert decoded.spacing == (1.0, 1.0)
     assert decoded.remarks == ()
-
-
-@pytest.mark.parametrize("flips", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
-def test_the_header_says_which_way_a_volume_is_stored(tmp_path, flips):
-    affine = AXIAL.copy()
-    for axis in flips:
-        affine[:, axis] *= -1
-        affine[:3, 3] -= affine[:3, axis] * (SHAPE[axis] - 1)
-    prostate_site(tmp_path / "UCL", cases=1)
-    save_nifti(tmp_path / "UCL" / "Case00.nii.gz", np.flip(volume([0, 0]), flips), affine)
-    save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", np.flip(box(), flips), affine)
-    decoded = PROSTATE_MULTISITE.decode(only(tmp_path).cases[0])
-    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
-    np.testing.assert_array_equal(decoded.image[:, 0], volume([0, 0]).transpose(2, 1, 0))
-
-
-def test_a_coronal_volume_is_its_coronal_slices_with_the_head_on_top(tmp_path):
-    prostate_site(tmp_path / "UCL", cases=1)
-    coronal = np.array([[-1.0, 0, 0, 0], [0, 0, 3.0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
-    save_nifti(tmp_path / "UCL" / "Case00.nii.gz", volume(0), coronal)
-    save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", box(), coronal)
-    decoded = PROSTATE_MULTISITE.decode(only(tmp_path).cases[0])
-    np.testing.assert_array_equal(decoded.label[:, 0], box()[:, ::-1, ::-1].transpose(2, 1, 0))
-    assert decoded.remarks == ("slices in the coronal plane",)
 
 
 def test_multisite_takes_every_spelling(tmp_path):

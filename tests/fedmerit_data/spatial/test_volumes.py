@@ -3,31 +3,14 @@
 import nibabel as nib
 import numpy as np
 import pytest
-from layouts import save_nifti, volume
-from layouts_prostate import OBLIQUE, save_itk, save_series
+from layouts import volume
+from layouts_prostate import OBLIQUE, save_itk
 from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.spatial import volumes
-from fedmerit_data.spatial.dicom import read_series
 from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
-
-
-def test_every_format_reads_the_same(tmp_path):
-    save_nifti(tmp_path / "a.nii.gz", volume(1), OBLIQUE)
-    save_itk(tmp_path / "a.mhd", volume(1))
-    save_itk(tmp_path / "a.nrrd", volume(1))
-    save_series(tmp_path / "a", volume(1))
-    for read in (
-        read_nifti(tmp_path / "a.nii.gz"),
-        read_itk(tmp_path / "a.mhd"),
-        read_itk(tmp_path / "a.nrrd"),
-        read_series(tmp_path / "a"),
-    ):
-        np.testing.assert_array_equal(read.voxels, volume(1))
-        np.testing.assert_allclose(read.affine, OBLIQUE, atol=1e-5)
-        assert read.is_located
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "folder", "no voxels"])
