@@ -10,7 +10,6 @@ from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.data import Preprocessing, preparation_digest
 from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit_data.check import check
-from fedmerit_data.preparation import Preparation
 from fedmerit_data.raw_cases import Channel, RawCase, RawSite
 from fedmerit_data.readers.channel_names import arrange_channels, canonical, is_known, modality_of, parse_names
 from fedmerit_data.readers.generic import generic_kind
@@ -27,6 +26,8 @@ LEVELS = (100, 200, 300, 400)  # of the channels of `BRATS`
         ("MRI", "mri"), ("my scan", "myscan"), ("t1 mprage sag", "t1"), ("T1 MPRAGE post", "t1ce"),
         ("Ax T1 +C", "t1ce"),
         ("t2_space_3d", "t2"), ("t2_tirm_tra_dark-fluid", "flair"), ("3D SAG CUBE FLAIR", "flair"),
+        ("ep2d_diff_ADC", "adc"), ("T2*", "t2star"), ("t1_mpr_ce", "t1ce"), ("T2 tse tra", "t2"),
+        ("FLAIR_preprocessed", "flair"), ("T1-brain", "t1"), ("SUV", "suv"), ("brain", "brain"),
     ],
 )  # fmt: skip
 def test_canonical_synonyms_are_one_name(name, expected):
@@ -157,21 +158,6 @@ def test_prepare_channels_of_one_file_are_picked_by_the_names_of_its_list(tmp_pa
     assert np.array_equal(one[:, [3, 0]], two)
 
 
-def test_preparation_names_of_channels_count_them():
-    asked = Preparation("generic", source="x", channels=("t2", "adc"))
-    assert asked.layout.channels == 2
-    assert asked.meaning()["channels"] == 2
-
-
-def test_canonical_without_words_for_what_a_program_did():
-    assert [canonical(name) for name in ("FLAIR_preprocessed", "T1-brain", "SUV", "brain")] == [
-        "flair",
-        "t1",
-        "suv",
-        "brain",
-    ]
-
-
 def test_arrange_channels_takes_the_plain_name_beside_a_processed_one(tmp_path):
     assert arranged(tmp_path, "t2", "t2_preprocessed")[0] == ["t2"]
 
@@ -182,10 +168,3 @@ def test_single_channel_beside_which_one_is_missing_is_named(tmp_path):
         save_nifti(tmp_path / f"P{number}" / "seg.nii.gz", box())
     with pytest.raises(BadInput, match=r"P0/t1.nii.gz: case .* has no channel t2, but t1"):
         generic_kind(channels=("t1", "t2")).find_sites(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("ep2d_diff_ADC", "adc"), ("T2*", "t2star"), ("t1_mpr_ce", "t1ce"), ("T2 tse tra", "t2")]
-)
-def test_canonical_reads_descriptions_of_scanners(name, expected):
-    assert canonical(name) == expected

@@ -122,18 +122,6 @@ def test_volumes_with_a_label_map(tmp_path, suffix):
         generic.decode(case, MAP)
 
 
-def test_several_channels_of_a_volume(tmp_path):
-    both = np.stack([volume(0), volume(1)], axis=-1)
-    save_nifti(tmp_path / "east" / "images" / "p.nii.gz", both)
-    save_nifti(tmp_path / "east" / "masks" / "p.nii.gz", box())
-    decoded = generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=2)
-    np.testing.assert_array_equal(decoded.image, both.transpose(2, 3, 1, 0))
-    with pytest.raises(
-        BadInput, match=r"p.nii.gz: of shape \(24, 20, 4, 2\); expected 3 channel\(s\) as its fourth axis"
-    ):
-        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
-
-
 def test_decathlon(tmp_path):
     for number in (2, 1):
         save_nifti(tmp_path / "imagesTr" / f"p_{number}.nii.gz", volume(number))

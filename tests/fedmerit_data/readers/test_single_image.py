@@ -1,9 +1,8 @@
 """One raw image without a mask, and masks in its geometry."""
 
-import nibabel as nib
 import numpy as np
 import pytest
-from layouts import AXIAL, SHAPE, save_nifti, save_png, volume
+from layouts import SHAPE, save_nifti, save_png, volume
 from layouts_prostate import save_itk, save_series
 from PIL import Image
 
@@ -11,25 +10,6 @@ from fedmerit.errors import BadInput
 from fedmerit_data.readers.image_files import read_image
 
 TURNED = np.diag([1.0, 1.0, 3.0, 1.0])  # axes towards right, front and head: both axes of a slice are reversed
-
-
-@pytest.mark.parametrize(("affine", "step"), [(AXIAL, 1), (TURNED, -1)])
-def test_a_volume_is_its_axial_slices_and_its_mask_lies_where_it_does(tmp_path, affine, step):
-    """Rows go from front to back, columns from the patient's right to left."""
-    voxels = volume(1)
-    save_nifti(tmp_path / "scan.nii.gz", voxels, affine)
-    image = read_image(tmp_path / "scan.nii.gz", 1)
-    seen = voxels[::step, ::step].transpose(2, 1, 0)[:, None]
-    np.testing.assert_array_equal(image.decoded.image, seen)
-    assert image.decoded.label.shape == seen.shape
-    assert not image.decoded.label.any()
-    assert (image.decoded.spacing, image.decoded.slice_distance) == ((1.0, 1.0), 3.0)
-    (file,) = image.write_masks(tmp_path / "masks", ["prostate"], seen > 800)
-    assert file == tmp_path / "masks" / "scan_prostate.nii.gz"
-    stored = nib.load(file)
-    np.testing.assert_array_equal(stored.get_fdata(), voxels > 800)
-    np.testing.assert_array_equal(stored.affine, affine)
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
