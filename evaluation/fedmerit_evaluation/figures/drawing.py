@@ -112,7 +112,7 @@ def for_phone(figure: Figure) -> bool:
         one.remove()
         labels = [text.get_text() for text in one.get_texts()]
         with style.context(STYLE):
-            _legend(figure, one.legend_handles, labels, one.get_title().get_text())
+            legend(figure, one.legend_handles, one.get_title().get_text(), labels)
     return True
 
 
@@ -153,16 +153,11 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
         figure.supylabel(vertical, fontsize=9.5, color=INK)
 
 
-def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
-    """Draw a legend in rows above the panels."""
-    _legend(figure, handles, [str(handle.get_label()) for handle in handles], title or "")
-
-
-def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], title: str) -> None:
+def legend(figure: Figure, handles: Sequence[Any], title: str = "", labels: Sequence[str] = ()) -> None:
+    """Draw a legend in rows above the panels; the labels are those of the handles if none are given."""
+    labels = list(labels) or [str(handle.get_label()) for handle in handles]
     columns = max(1, min(len(labels), int(11 * figure.get_figwidth() / (max(map(len, labels), default=1) + 6))))
-    figure.legend(
-        list(handles), list(labels), title=title or None, loc="outside upper left", alignment="left", ncols=columns
-    )
+    figure.legend(list(handles), labels, title=title or None, loc="outside upper left", alignment="left", ncols=columns)
 
 
 def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:

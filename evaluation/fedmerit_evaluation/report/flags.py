@@ -123,10 +123,18 @@ def collect_flags(runs: Sequence[Run]) -> Flags:
         for run in guarded
         for verdict in list_verdicts(run)
     ]
-    evidence, failures = list_evidence(runs), list_failures(runs)
-    known = verdicts if guarded else None
-    work = list_repeated_steps(runs), list_spent_privacy(runs)
-    return Flags(list_flags(runs), list_bounds(runs), list_attacked(runs), known, evidence, failures, *work)
+    found = list_findings(runs)
+    is_failure = found["What"] == NO_ANSWER
+    return Flags(
+        table=found[~is_failure],
+        bounds=list_bounds(runs),
+        attacked=list_attacked(runs),
+        verdicts=verdicts if guarded else None,
+        evidence=list_evidence(runs),
+        failures=found[is_failure],
+        repeated_steps=list_repeated_steps(runs),
+        spent_privacy=list_spent_privacy(runs),
+    )
 
 
 def list_evidence(runs: Sequence[Run]) -> list[GuardEvidence]:
@@ -153,15 +161,12 @@ NO_ANSWER = "no answer"  # instead of "rejected": something failed at the site, 
 
 def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the flags of the method, the server and the guard, a row each, rounds joined; no failures."""
-    return _list_findings(runs, failures=False)
+    found = list_findings(runs)
+    return found[found["What"] != NO_ANSWER]
 
 
-def list_failures(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return the rounds in which sites sent no answer, with the reasons, a row each: nobody checked anything there."""
-    return _list_findings(runs, failures=True)
-
-
-def _list_findings(runs: Sequence[Run], failures: bool) -> pd.DataFrame:
+def list_findings(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the flags, and the failures: rounds in which a site sent no answer, so nobody checked anything there."""
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
@@ -170,18 +175,13 @@ def _list_findings(runs: Sequence[Run], failures: bool) -> pd.DataFrame:
         reasons, failed = run.events["rejected"], run.events["failed"]
         for site, what, split, number in found[columns].itertuples(index=False):
             is_failure = what == "rejected" and not split and (int(number), str(site)) in failed
-            if is_failure == failures:
-                reason = _reason(run, str(site), str(what), int(number), split, reasons)
-                rows.append((run.label, run.seed, site, NO_ANSWER if failures else what, number, reason))
-        rows += (
-            []
-            if failures
-            else [
-                (run.label, run.seed, one.site, one.what, number, "the guard's verdict")
-                for one in list_verdicts(run)
-                for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
-            ]
-        )
+            reason = _reason(run, str(site), str(what), int(number), split, reasons)
+            rows.append((run.label, run.seed, site, NO_ANSWER if is_failure else what, number, reason))
+        rows += [
+            (run.label, run.seed, one.site, one.what, number, "the guard's verdict")
+            for one in list_verdicts(run)
+            for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
+        ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
     keys = ["Method", "Seed", "Site", "What", "Reason"]
     grouped = table.groupby(keys, sort=False)["Rounds"].agg(format_ranges).reset_index()

@@ -22,7 +22,6 @@ from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.prediction import evaluate
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.report.report import write_report
 from fedmerit_evaluation.valuation.estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
@@ -254,11 +253,3 @@ def test_estimate_command_prints_and_writes(observed, fedmerit, tmp_path):
     assert (tmp_path / "out" / "figures" / "values.png").exists()
     assert (tmp_path / "out" / "tables" / "values-multi-round.csv").exists()
     assert "Not significantly different from" in result.output
-
-
-@pytest.mark.slow
-def test_report_shows_observed_values(observed, tmp_path):
-    page = write_report(observed, tmp_path / "report.html", images=False).read_text()
-    assert "No: there is no estimate to pay by." in page
-    assert "Value of each site by what was observed of the run" in page
-    assert (tmp_path / "figures" / "values.png").exists()
