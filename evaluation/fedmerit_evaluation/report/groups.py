@@ -49,11 +49,7 @@ def _is_of(folder: SiteFolder, runs: Sequence[Run]) -> bool:
 
 
 def read_groups(folders: Sequence[SiteFolder]) -> dict[str, dict[Patient, str]]:
-    """Return by column the group of each patient, by site and number; what cases of a patient state unlike is left out.
-
-    Args:
-        folders: site folders.
-    """
+    """Return by column the group of each patient, by site and number; without what cases state unlike."""
     stated: dict[str, dict[Patient, set[str]]] = defaultdict(lambda: defaultdict(set))
     for folder in folders:
         for case in (case for split in folder.splits for case in folder.splits[split]):

@@ -41,10 +41,6 @@ def hide_image_shares(results: Results, others: int) -> tuple[Results, list[str]
     Those that are shares of training images, together with a hospital's own number of images, reveal those of the
     others. With one other hospital, the rest of every whole is the other's.
 
-    Args:
-        results: the results of all hospitals.
-        others: how many other hospitals there are.
-
     Returns:
         The results and the codes of the reasons: ``images``, ``two_sites``.
     """
@@ -146,11 +142,7 @@ def _rows_of_site(table: pd.DataFrame, site: str) -> pd.DataFrame:
 def rounded_others(table: pd.DataFrame, site: str) -> pd.DataFrame:
     """Return the median of the others' numbers from 0 to 1, rounded; with `MANY_OTHERS` or more also the quartiles.
 
-    Rows in which fewer than `MIN_OTHERS` are known are left out.
-
-    Args:
-        table: rows x all hospitals.
-        site: the hospital whose others these are.
+    Rows of the table (rows x all hospitals) in which fewer than `MIN_OTHERS` are known are left out.
     """
     others = table.drop(columns=site, errors="ignore")
     known = others.notna().sum(axis=1)
@@ -165,10 +157,7 @@ def rounded_others(table: pd.DataFrame, site: str) -> pd.DataFrame:
 def rank_thirds(table: pd.DataFrame, site: str, *, lowest_first: bool = False) -> "pd.Series[str]":
     """Return, by row, the third of all hospitals in which the own number ranks; a dash with too few others.
 
-    Args:
-        table: rows x all hospitals.
-        site: the hospital.
-        lowest_first: whether a lower number ranks higher.
+    The table is rows x all hospitals; ``lowest_first``: a lower number ranks higher.
     """
     ranks = table.rank(axis=1, ascending=lowest_first, method="average")
     count = table.notna().sum(axis=1)

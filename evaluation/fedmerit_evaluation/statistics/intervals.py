@@ -63,12 +63,7 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
 
 
 def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
-    """Return the statistics of `dice_intervals` without the intervals that rest on too few cases of a site.
-
-    Args:
-        table: of `dice_intervals`.
-        few: the sites with too few.
-    """
+    """Return the table of `dice_intervals` without the intervals that rest on the cases of the sites in ``few``."""
     statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
     over_sites = ~statistic.isin(["dice", "gain"])
     gone = of.isin(few) | (over_sites & bool(few))

@@ -219,10 +219,6 @@ class Ensemble(nn.Module):
 def write_ensemble(standalone: Path, folder: Path) -> None:
     """Write the run folder of the ensemble of a run of local training: test results, and run.json last.
 
-    Args:
-        standalone: the run folder of local training.
-        folder: to write.
-
     Raises:
         RunFailed: local training is not finished.
         BadInput: its models or its sites are not here, or the sites were prepared again.
