@@ -143,7 +143,6 @@ class ReportModel:
     failures: pd.DataFrame = field(
         default_factory=pd.DataFrame
     )  # (method, site) x failed, patients, low, high: patients that failed, with the CI of their part
-    verification: pd.DataFrame = field(default_factory=pd.DataFrame)  # as of `verify_runs`; empty: not verified
     all_failures: pd.DataFrame = field(default_factory=pd.DataFrame)  # method x the same, over all sites
     intervals: pd.DataFrame = field(
         default_factory=pd.DataFrame

@@ -58,7 +58,7 @@ def write_report(
         images: whether to show test images with outlines. Such a report must not leave the hospital.
         ground_truth: folder of `fedmerit value leave-one-out` or `fedmerit value shapley`, on the same sites.
         failure: the Dice of a patient below which the segmentation counts as failed.
-        verify: whether the runs are verified before, as of `verify_runs`, and the page says so.
+        verify: whether the runs are verified, by `verify_runs`, before anything is written; the page says so.
 
     Returns:
         The path of the HTML file.
@@ -77,9 +77,10 @@ def write_report(
         if site is None
         else build_site_model(opened, site, ground_truth, failure)
     )
-    model = replace(model, verification=verify_runs(opened, site) if verify else pd.DataFrame())
     model = replace(model, groups=dice_by_group(honest_runs(opened), model.primary, sites, site or ""))
     tables = report_tables(model)
+    if verify:
+        tables["verification"] = verify_runs(opened, site)
     _remove_earlier(page, files, is_own=site is not None)
     agreements = [table for one in model.agreements for table in (one.values_table, one.methods_table)]
     write_tables([*tables.values(), *agreements], files / "tables")
@@ -319,7 +320,7 @@ def _others(model: ReportModel) -> Answer:
 WORD = "Rests on the server's word [weight]"
 
 
-def verify_runs(runs: Sequence[Run], site: str | None = None) -> pd.DataFrame:
+def verify_runs(runs: Sequence[Run], site: str | None = None) -> Table:
     """Verify runs, each with the sites' logs in its folder: `fedmerit verify` with all of them.
 
     Args:
@@ -327,8 +328,8 @@ def verify_runs(runs: Sequence[Run], site: str | None = None) -> pd.DataFrame:
         site: the hospital that the report is for: no labels, which may hold names, no weights of others. None: all.
 
     Returns:
-        A row for each run: Method, Seed, Ledger signed by, Logs of sites, and Rests on the server's word, the largest
-        change of a weight that what is not shown could have caused.
+        A table with a row for each run: Method, Seed, Ledger signed by, Logs of sites, and Rests on the server's word,
+        the largest change of a weight that what is not shown could have caused.
 
     Raises:
         Contradiction: files of a run contradict each other.
@@ -349,4 +350,5 @@ def verify_runs(runs: Sequence[Run], site: str | None = None) -> pd.DataFrame:
                 WORD: found.moved.weight,
             }
         )
-    return pd.DataFrame(rows).drop(columns=[WORD] if site else [])
+    caption = "Verification of the run folders, with the logs of sites in them, as this page was written"
+    return Table("verification", caption, pd.DataFrame(rows).drop(columns=[WORD] if site else []), decimals=3)

@@ -175,9 +175,6 @@ def _other_tables(model: ReportModel) -> Iterator[Table]:
     if not model.flags.repeated_steps.empty:
         caption = "Drawn steps of the training that an auditor repeated; `fedmerit verify` checks the statements"
         yield Table("repeated_steps", caption, model.flags.repeated_steps)
-    if not model.verification.empty:
-        caption = "Verification of the run folders, with the logs of sites in them, as this page was written"
-        yield Table("verification", caption, model.verification, decimals=3)
     if not model.flags.spent_privacy.empty:
         caption = "Differential privacy of updates, (ε, δ) for each patient, as each site accounts for it"
         yield Table("spent_privacy", caption, model.flags.spent_privacy, decimals=3)

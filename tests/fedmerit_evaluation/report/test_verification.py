@@ -26,14 +26,14 @@ def test_report_with_verification_has_logs_and_what_rests_on_the_server(run, tmp
     page = write_report([run], tmp_path / "report.html", images=False, verify=True).read_text()
     assert "Not verified" not in page
     assert "<strong>Verified</strong>" in page
-    (row,) = verify_runs(open_runs([run])).to_dict("records")
+    (row,) = verify_runs(open_runs([run])).frame.to_dict("records")
     assert row["Logs of sites"] == "3 of 3"
     assert row["Ledger signed by"] == "nobody"
     assert 0 < row[WORD] <= 1
 
 
 def test_report_for_one_hospital_has_no_number_by_which_others_are_known(run):
-    assert WORD not in verify_runs(open_runs([run]), "site1")
+    assert WORD not in verify_runs(open_runs([run]), "site1").frame
 
 
 def test_report_of_a_run_that_contradicts_its_ledger_is_not_written(run, tmp_path):
