@@ -1,7 +1,7 @@
 """Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.generic import propose_pairs
 from fedmerit_data.readers.label_map import ANY
 from fedmerit_data.readers.lists import ROWS, pair_rows
-from fedmerit_data.splits import Earlier
 from fedmerit_data.tables import write_csv
 
 
@@ -41,8 +40,8 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
     if jobs < 1:
         raise BadInput(f"jobs {jobs}: expected 1 or more")
     out, layout = Path(out), asked.layout
-    earlier = asked.earlier
     raw = asked.raw_folder(out)
+    options = asked.array_options(raw)  # reads earlier site folders, before anything is made
     if layout.generate is not None:
         _require_apart(raw, out)
     if not partial_path(out).exists():
@@ -50,7 +49,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
     with partial_folder(out) as folder:
         if not is_published(folder, out, asked):
             require_free(out)
-            resumed = start_or_resume(folder, out, asked.array_options(raw))
+            resumed = start_or_resume(folder, out, options)
             with keep_finished_cases(folder) as new:
                 if layout.generate is not None and not (resumed and is_occupied(raw)):
                     _generate(asked, raw)
@@ -58,7 +57,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
                 sites = find_sites(asked, raw)
                 for site in sites:
                     require_site_name(site.name, raw)
-                _write_sites(asked, sites, earlier, raw, folder, jobs, progress)
+                _write_sites(asked, sites, raw, folder, jobs, progress)
             flush_files(path for path in (folder / "sites").rglob("*") if path.is_file())
             (folder / "sites").replace(out)
         shutil.rmtree(folder)
@@ -79,17 +78,11 @@ def _generate(asked: Preparation, raw: Path) -> None:
 
 
 def _write_sites(
-    asked: Preparation,
-    sites: Sequence[RawSite],
-    earlier: Mapping[str, Earlier],
-    raw: Path,
-    folder: Path,
-    jobs: int,
-    progress: ProgressReport | None,
+    asked: Preparation, sites: Sequence[RawSite], raw: Path, folder: Path, jobs: int, progress: ProgressReport | None
 ) -> None:
     """Decode, crop, resize and store every case, then split each site's patients and list its cases."""
     for site in sites:
-        split_site(site, site.cases, asked, earlier)  # an error about too few patients comes now, not after hours
+        split_site(site, site.cases, asked)  # an error about too few patients comes now, not after hours
     apart = None if asked.data_plan is None else asked.data_plan.slice_distance
     tasks = [
         CaseTask(
@@ -101,7 +94,7 @@ def _write_sites(
     outcomes = prepare_cases(tasks, jobs, asked.skip_unreadable, progress)
     remove_leftovers(folder / "sites", outcomes)
     for site in sites:
-        write_lists(site, [step for step in outcomes if step[0].site == site.name], asked, earlier)
+        write_lists(site, [step for step in outcomes if step[0].site == site.name], asked)
     if asked.pictures:
         from fedmerit_data.overview import draw  # imports matplotlib
 
@@ -187,7 +180,7 @@ def _describe_site(site: RawSite, source: Path, asked: Preparation) -> SiteDescr
     faults, first, decoded = [], site.cases[0], None
     try:
         require_site_name(site.name, source)
-        split_site(site, site.cases, asked, asked.earlier)
+        split_site(site, site.cases, asked)
     except BadInput as error:
         faults.append(str(error))
     try:

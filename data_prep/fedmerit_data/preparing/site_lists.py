@@ -1,7 +1,7 @@
 """The lists of a site folder, datalist.json and site.json: patients from a table, splits by patient, and both files."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from fedmerit_data.readers.patients import (
     read_groups,
     read_lookup,
 )
-from fedmerit_data.splits import Earlier, assign_folds, split_patients
+from fedmerit_data.splits import assign_folds, split_patients
 from fedmerit_data.tables import read_table
 
 COLUMNS = ("site", "case", "patient")
@@ -154,13 +154,8 @@ def require_site_name(name: str, raw: Path) -> None:
         raise BadInput(f"{raw}: a site is named {OVERVIEW!r}, as the folder of pictures beside site folders; rename it")
 
 
-def split_site(
-    site: RawSite, cases: Sequence[RawCase], asked: Preparation, earlier: Mapping[str, Earlier]
-) -> tuple[dict[str, str], dict[str, int]]:
+def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> tuple[dict[str, str], dict[str, int]]:
     """Return the split and, with folds, the fold of every patient of a site's ``cases``.
-
-    Args:
-        earlier: Earlier preparations by site, whose patients keep their splits and folds.
 
     Raises:
         BadInput: a name is too long or names two cases, or there are too few patients.
@@ -176,7 +171,7 @@ def split_site(
     patients = defaultdict[str, list[str]](list)
     for case in cases:
         patients[case.patient].append(case.name)
-    before = earlier.get(site.name)
+    before = asked.earlier.get(site.name)
     try:
         if asked.folds:
             folds = assign_folds(site.name, patients, asked.folds, asked.seed, before)
@@ -186,10 +181,8 @@ def split_site(
         raise BadInput(*str(error).split("\n\t"), *site.remarks) from error
 
 
-def write_lists(
-    site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation, earlier: Mapping[str, Earlier]
-) -> None:
-    """Write datalist.json and site.json of one site from the ``outcomes`` of its cases; ``earlier`` as `split_site`.
+def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation) -> None:
+    """Write datalist.json and site.json of one site from the ``outcomes`` of its cases.
 
     Raises:
         BadInput: too few patients are left, or no slice to train on.
@@ -197,7 +190,7 @@ def write_lists(
     usable = [(task, outcome) for task, outcome in outcomes if isinstance(outcome, PreparedCase)]
     unusable = [(task, outcome) for task, outcome in outcomes if isinstance(outcome, UnusableCase)]
     try:
-        entries, counts = _datalist(site, usable, asked, earlier)
+        entries, counts = _datalist(site, usable, asked)
     except BadInput as error:
         reasons = _list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))
         raise BadInput(*str(error).split("\n\t"), *reasons) from error
@@ -256,10 +249,10 @@ def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:
 
 
 def _datalist(
-    site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation, earlier: Mapping[str, Earlier]
+    site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, int]]]:
     """Return the entries of every split, and its numbers of cases, patients and slices."""
-    splits, folds = split_site(site, [task.case for task, _ in usable], asked, earlier)
+    splits, folds = split_site(site, [task.case for task, _ in usable], asked)
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     for split in splits.values():

@@ -56,7 +56,7 @@ def test_lists_of_three_patients_of_whom_one_has_two_cases(tmp_path, asked):
     cases = [raw_case(tmp_path, name, patient) for name, patient in (("a", "p"), ("b", "q"), ("c", "r"), ("d", "p"))]
     outcomes = [outcome(tmp_path, asked(), case) for case in cases]
     outcomes[2] = outcome(tmp_path, asked(), cases[2], slices=7, remarks=["clipped"])
-    write_lists(RawSite("UCL", tuple(cases), (("notes.txt", "no scan"),)), outcomes, asked(), {})
+    write_lists(RawSite("UCL", tuple(cases), (("notes.txt", "no scan"),)), outcomes, asked())
     lists, info = written(tmp_path)
     assert set(lists) == set(info["counts"]) == set(ALL_SPLITS)
     places = {entry["case"]: split for split, entries in lists.items() for entry in entries}
@@ -88,7 +88,7 @@ def test_unusable_cases_are_left_out_by_file_without_the_folder_of_the_source(tm
     cases = [raw_case(tmp_path, name) for name in "abcd"]
     outcomes = [outcome(tmp_path, asked(), case) for case in cases[:3]]
     outcomes.append(outcome(tmp_path, asked(), cases[3], f"{tmp_path / 'raw'}/d.nii: cut off"))
-    write_lists(RawSite("UCL", tuple(cases)), outcomes, asked(), {})
+    write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
     lists, info = written(tmp_path)
     assert info["left_out"] == [
         {"file": name, "reason": "unreadable case: d.nii: cut off"} for name in ("d.nii", "d_mask.nii")
@@ -105,26 +105,26 @@ def test_a_site_that_unreadable_cases_leave_too_small_names_them(tmp_path, asked
         r"\t[^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n\tand 2 more$"
     )
     with pytest.raises(BadInput, match=reported):
-        write_lists(RawSite("UCL", tuple(cases)), outcomes, asked(), {})
+        write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
 
 
 def test_slices_of_the_organ_are_counted_in_training_locally(tmp_path, asked):
     cases = [raw_case(tmp_path, name) for name in "abc"]
     site, organ = RawSite("UCL", tuple(cases)), asked(slices="organ")
-    write_lists(site, [outcome(tmp_path, organ, case) for case in cases], organ, {})
+    write_lists(site, [outcome(tmp_path, organ, case) for case in cases], organ)
     lists, info = written(tmp_path)
     assert {split: info["counts"][split]["slices"] for split in ALL_SPLITS[:3]} == {
         "training": 1, "validation": 4, "testing": 4
     }  # fmt: skip
     assert [[entry.get("slices") for entry in lists[split]] for split in ALL_SPLITS[:3]] == [[[1]], [None], [None]]
     with pytest.raises(BadInput, match="site UCL: no training slice shows the organ; prepare with slices=all"):
-        write_lists(site, [outcome(tmp_path, organ, case, organ=[]) for case in cases], organ, {})
+        write_lists(site, [outcome(tmp_path, organ, case, organ=[]) for case in cases], organ)
 
 
 def test_names_that_cannot_be_those_of_files(tmp_path, asked):
     def split(site, *names):
         cases = tuple(raw_case(tmp_path, name) for name in names)
-        return split_site(RawSite(site, cases), cases, asked(), {})[0]
+        return split_site(RawSite(site, cases), cases, asked())[0]
 
     assert set(split("UCL", "a", "b", "é" * 100).values()) == set(ALL_SPLITS[:3])
     for site, names, reported in (
