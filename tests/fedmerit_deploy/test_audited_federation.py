@@ -1,6 +1,7 @@
 """A deployed federation whose sites commit to their steps, keep a ledger of jobs, and draw their own order."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_related_job_is_refused_until_the_data_managers_allow_it(hospitals, firs
     for name in hospitals.names:
         kit = hospitals.kits[name]
         reported = (kit / "runs" / refused / "sites" / name / "errors.log").read_text()
-        assert f"what job {first[0]} trained here" in reported
+        assert re.search(rf"what job {first[0]}-[0-9a-f]{{8}} trained here", reported)  # with the site's secret
         assert "differs from it only in" in reported
         result = fedmerit("deploy", "site", "allow", tmp_path / "job", "--kit", kit)
         assert result.exit_code == 0, result.output
