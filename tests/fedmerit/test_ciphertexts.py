@@ -183,19 +183,6 @@ def test_fedce_weighs_by_what_the_sites_say(made, key, tmp_path):
     assert (table[table["quantity"] == "flagged"]["value"] == 0).all()
 
 
-def test_what_single_updates_would_tell_is_not_recorded(made, key, tmp_path):
-    one = federation("fedavg", tmp_path / "run", made, rounds=1)
-    finish(one, key)
-    table = read_results(tmp_path / "run")
-    assert set(table["quantity"]) & EVIDENCE == set()
-    sent = table[table["quantity"] == "bytes_sent"]["value"]
-    assert len(sent) == 3
-    assert sent.min() > 2 * SIZE * 4
-    record = one.recorder.ledger.records[0]
-    assert record["model"] == one.models.total.digest
-    assert len(set(record["updates"].values())) == 3
-
-
 def test_a_run_continues_from_its_ciphertexts(made, key, tmp_path):
     first = federation("fedce", tmp_path / "run", made)
     first.take(encrypted_replies(first, key))
@@ -300,12 +287,6 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
 def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
     with pytest.raises(BadInput, match="in the clear"):
         require_privacy(["gaussian", "he"], "fedavg", build_method("fedavg", {}))
-
-
-def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
-    with pytest.raises(BadInput, match=r"pip install -e '.\[he\]'"):
-        require_privacy(["he"], "fedavg", build_method("fedavg", {}))
 
 
 @pytest.fixture(scope="module", params=["fedce", pytest.param("fedavg", marks=pytest.mark.slow)])

@@ -87,11 +87,6 @@ def test_version_1(groups, inside):
     assert (machine.cores(), machine.free_memory()) == (3, 3 * GIB // 4)
 
 
-def test_a_full_container_has_nothing_free(groups):
-    groups("0::/\n", {"memory.max": "100", "memory.current": "200"})
-    assert machine.free_memory() == 0
-
-
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library keeps nothing to give back")
 def test_what_is_free_between_what_is_in_use_goes_back_to_the_system():
     def own_memory():

@@ -8,7 +8,6 @@ import py_compile
 import shutil
 import subprocess
 import sys
-from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from fedmerit.contract.method import Method
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
-from fedmerit.schema.configuration.run import find_external_parts, make_configuration
+from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.server.checkpoint import is_finished
 from fedmerit.trainers.factory import build_network
 from fedmerit.trainers.monai.local_training import LOSSES, OPTIMIZERS
@@ -224,17 +223,6 @@ def test_a_script_that_was_changed_continues_with_no_run(script, sites, tmp_path
     assert is_finished(tmp_path / "run", 1)
 
 
-def test_an_object_without_source_may_be_a_part(monkeypatch):
-    monkeypatch.setattr(plugins, "_registered", {})
-    monkeypatch.setattr(plugins, "_imported", set())
-    monkeypatch.setenv(plugins.SCRIPTS, "")
-    loss = partial(max, 0)
-    plugins.register("losses", "of-python")(max)
-    plugins.register("losses", "of-an-object")(loss)
-    assert plugins.load("losses", "of-an-object") is loss
-    assert plugins.scripts() == [str(Path(__file__).resolve())]
-
-
 def test_a_script_that_is_not_there_begins_no_run(sites, tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.SCRIPTS, str(tmp_path / "gone.py"))
     with pytest.raises(BadInput, match=r"gone.py: no such script of own parts, SCRIPT.py; FEDMERIT_PARTS names it"):
@@ -270,29 +258,6 @@ def test_a_module_that_ends_the_process_as_it_is_imported_is_named(tmp_path, mon
         plugins.load("methods", "at_an_end:Method")
 
 
-def test_a_function_that_makes_no_network_is_named(tmp_path, monkeypatch):
-    (tmp_path / "with_tasks.py").write_text("tally = [].count\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    network = {"in_channels": 1, "labels": ["prostate"]}
-    config = make_configuration("fedavg", "prostate", 1, 0, network, {"architecture": "with_tasks:tally"})
-    with pytest.raises(BadInput, match="architecture=with_tasks:tally: count refuses"):
-        build_network(config.network)
-
-
-def test_a_network_of_monai_by_name(own_parts):
-    config = make_configuration(
-        "fedavg",
-        "prostate",
-        1,
-        0,
-        {"in_channels": 1, "labels": ["prostate"]},
-        {"architecture": "UNETR", "arguments": '{"img_size": 32, "hidden_size": 24, "mlp_dim": 24, "num_heads": 2}'},
-    )
-    assert type(build_network(config.network)).__name__ == "UNETR"
-    assert find_external_parts(config.to_dict()) == [("networks", "UNETR")]
-    assert plugins.find_reference("networks", "UNETR") is None  # nothing to approve
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -310,11 +275,6 @@ def test_a_network_of_monai_by_name(own_parts):
 def test_what_is_not_there_is_named(own_parts, settings, message):
     with pytest.raises(BadInput, match=message):
         build_network(make_configuration("fedavg", "t", 1, 0, {"in_channels": 1, "labels": ["a"]}, settings).network)
-
-
-def test_where_no_package_brings_a_part_its_own_name_is_asked_for():
-    with pytest.raises(BadInput, match=r"metric 'nope': unknown; expected module:name; no package here brings one$"):
-        plugins.get_part(plugins.Catalogue("metrics", {}, callable, "x"), "nope", "metric")
 
 
 def test_what_is_no_method_is_refused(own_parts):

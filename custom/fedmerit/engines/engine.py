@@ -37,9 +37,6 @@ class Sites(Protocol):
     def device(self, name: str) -> str:
         """Return the device of a site or the server."""
 
-    def count_threads(self, config: RunConfiguration) -> int:
-        """Return how many sites work at the same time in one process, if nobody says how many."""
-
     def count_processes(self, config: RunConfiguration, threads: int | None) -> int:
         """Return how many sites work at the same time in processes of their own."""
 

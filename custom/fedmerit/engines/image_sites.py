@@ -110,25 +110,18 @@ class ImageSites:
             "settings": {name: str(value) for name, value in options.all_settings.items()},
         }
 
-    def allow(self) -> None:
+    def begin(self, run: Path) -> None:
         """Let later processes of this machine's user open these folders."""
         allow_places(self.root, self.server_root)
-
-    def write(self, run: Path) -> None:
-        """Write nothing: the folders stay where they are."""
 
     def device(self, name: str) -> str:
         """Return the device of a site, or of the server."""
         return configured_device(name, self.devices)
 
-    def count_threads(self, config: RunConfiguration) -> int:
-        """Return how many sites there are cores for."""
-        return cores()
-
     def count_processes(self, config: RunConfiguration, threads: int | None) -> int:
         """Return ``threads``, or how many sites there are cores for; all sites if they ask each other."""
         at_once = capabilities(config.build_method()).exchanges_directly
-        return min(threads or (len(self.names) if at_once else self.count_threads(config)), len(self.names))
+        return min(threads or (len(self.names) if at_once else cores()), len(self.names))
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the folders and devices; the options decide, not this process's environment."""

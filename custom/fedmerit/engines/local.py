@@ -13,7 +13,7 @@ import torch
 from fedmerit.ciphertexts import SiteKey
 from fedmerit.engines.engine import OnExchange, OpenRun
 from fedmerit.errors import RunFailed
-from fedmerit.machine import give_back_memory
+from fedmerit.machine import cores, give_back_memory
 from fedmerit.schema.configuration.specs import filter_names
 from fedmerit.schema.messages import Answer, PeerModel, Reply, Task, Work
 from fedmerit.server.exchange import Exchange
@@ -70,7 +70,7 @@ def run_local(run: OpenRun) -> None:
                 site.trainer = trainer
         failures = at_sites.failures
         try:
-            carry_out(federation, answer, run.threads or at_sites.count_threads(config), run.on_exchange)
+            carry_out(federation, answer, run.threads or cores(), run.on_exchange)
         except RunFailed as error:
             raise RunFailed("\n".join([str(error), *(failures[name] for name in sorted(failures))])) from error
         for name in sorted(failures):

@@ -45,11 +45,10 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
     asked = RunOptions.read({"method": method, "rounds": rounds, **({"sites": sites} if sites else {}), **options})
     at_sites = read_sites(asked)
     description = describe_run(run.name, asked, at_sites)
-    at_sites.allow()
     run.mkdir(parents=True, exist_ok=True)
     with lock_folder(run):  # of two processes that begin at once, one has the run
         _require_new(run)
-        at_sites.write(run)
+        at_sites.begin(run)
         write_json(run / "run.json", description)
 
 

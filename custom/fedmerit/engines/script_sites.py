@@ -22,7 +22,6 @@ from fedmerit.contract import flat
 from fedmerit.engines.site_errors import ERRORS, keep_error
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit.machine import cores
 from fedmerit.reasons import SCRIPT_LATE, ScriptAnswer
 from fedmerit.schema.configuration.options import RunOptions
 from fedmerit.schema.configuration.run import RunConfiguration, configure_script, read_plan
@@ -153,20 +152,13 @@ class ScriptSites:
         """Return what run.json says of these sites."""
         return {"script": self.launch.model_dump()}
 
-    def allow(self) -> None:
-        """Allow nothing: reading the script allowed it."""
-
-    def write(self, run: Path) -> None:
+    def begin(self, run: Path) -> None:
         """Write the first model into the run folder."""
         torch.save(dict(self.first), run / FIRST_MODEL)
 
     def device(self, name: str) -> str:
         """Return "auto": a script chooses for itself."""
         return "auto"
-
-    def count_threads(self, config: RunConfiguration) -> int:
-        """Return the number of cores."""
-        return cores()
 
     def count_processes(self, config: RunConfiguration, threads: int | None) -> int:
         """Return the number of sites: each has a process, whose script lives as long as the run."""

@@ -17,13 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.errors import BadInput, require_known, suggest
-from fedmerit.schema.rules import About, Rule
+from fedmerit.schema.rules import About, Rule, split_annotation
 
 T = TypeVar("T")
 WORDS: Mapping[Any, str] = {  # by type of a field without a rule
@@ -66,7 +65,12 @@ class Parameter:
     @property
     def base(self) -> Any:
         """The type without marks and None."""
-        return _split(self.annotation)[0]
+        return split_annotation(self.annotation)[0]
+
+    @property
+    def marks(self) -> tuple[Any, ...]:
+        """The marks about the type, inner ones first."""
+        return split_annotation(self.annotation)[1]
 
     @property
     def text(self) -> str:
@@ -76,12 +80,12 @@ class Parameter:
 
     def mark(self, kind: type[T], default: T) -> T:
         """Return the field's mark of this ``kind``, or ``default``."""
-        return next((mark for mark in _split(self.annotation)[1] if isinstance(mark, kind)), default)
+        return next((mark for mark in reversed(self.marks) if isinstance(mark, kind)), default)
 
     @property
     def reads_texts(self) -> bool:
         """Whether the field has a reader of texts of its own."""
-        return any(isinstance(mark, BeforeValidator) for mark in _split(self.annotation)[1])
+        return any(isinstance(mark, BeforeValidator) for mark in self.marks)
 
     @property
     def words(self) -> str:
@@ -89,23 +93,6 @@ class Parameter:
         origin, rule = get_origin(self.base) or self.base, self.mark(Rule, Rule())
         text = rule.words() or WORDS.get(dict if is_dataclass(origin) else origin, "")
         return f"{'each ' * (origin is tuple and bool(rule.words()))}{text}"
-
-
-def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the type in an annotation, without None, and the marks about it, inner ones last."""
-    marks: tuple[Any, ...] = ()
-    while True:
-        if get_origin(annotation) is Annotated:
-            annotation, *inner = get_args(annotation)
-            marks = (*marks, *reversed(inner))
-        elif get_origin(annotation) in (Union, UnionType) and len(kinds := _without_none(annotation)) == 1:
-            annotation = kinds[0]
-        else:
-            return annotation, marks
-
-
-def _without_none(annotation: Any) -> list[Any]:
-    return [kind for kind in get_args(annotation) if kind is not NoneType]
 
 
 def parameters(kind: Any) -> Mapping[str, Parameter]:
@@ -249,7 +236,7 @@ def parse_text(value: Any, kind: Any) -> Any:
     origin = get_origin(kind) or kind
     if origin is tuple:
         items = (*get_args(kind), Ellipsis)
-        return [parse_text(item, _split(items[0])[0]) for item in value.split(",") if item]
+        return [parse_text(item, split_annotation(items[0])[0]) for item in value.split(",") if item]
     try:
         if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
             return json.loads(value)

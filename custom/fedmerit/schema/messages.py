@@ -44,22 +44,23 @@ from fedmerit.schema.score_name import NAMES, ONLY_ONE
 from fedmerit.schema.scores import SERVER_SPLIT, SPLITS, Overlap, Surface
 from fedmerit.schema.survey import TOO_FEW, Question, Surveyed
 from fedmerit.schema.tensors import (
-    AtMost,
     Axes,
     Bits,
     Carried,
     Check,
-    Equal,
     Expected,
-    Keys,
-    Length,
-    MaxAbs,
-    NotNegative,
-    Ranges,
     Statistics,
     Vector,
     Vectors,
     WholeCounts,
+    as_many_as,
+    at_most,
+    equal,
+    keys,
+    max_abs,
+    most_entries,
+    not_negative,
+    ranges,
 )
 
 MOST_FILTERS = 16  # that a site declares
@@ -137,34 +138,25 @@ class Quantity(Rule):
         return "a quantity that methods ask for"
 
 
-class CompleteCases(Check):
-    """A rule of overlaps: each label of a case once, scores or counts, and surfaces only if they are expected."""
-
-    def check(self, value: tuple[Overlap, ...], expected: Expected) -> None:
-        """Raise a `fault` if a case is incomplete, or an overlap is of another kind than expected."""
-        labels, places = expected["labels"], set()
-        for overlap in value:
-            counts = overlap.true_positives or overlap.false_positives or overlap.false_negatives
-            if expected["scored"] and (counts or overlap.surface or overlap.score is None):
-                fault("no score from 0 to 1, or one beside counts of voxels")
-            if overlap.score is not None and not expected["scored"]:
-                fault("a score, expected counts of voxels, from which the server computes Dice")
-            if overlap.label not in labels:
-                fault("another label than the task's")
-            if overlap.surface is not None and not (
-                expected.get("surfaces") and _fits_counts(overlap.surface, overlap)
-            ):
-                fault("distances of surfaces that nobody asked for, or that contradict the counts")
-            places.add((int(overlap.case), overlap.label))
-        cases = {case for case, _ in places}
-        if len(cases) > MOST_CASES:
-            fault(f"{len(cases)} cases, expected at most {MOST_CASES}")
-        if len(places) < len(value) or len(places) < len(cases) * len(labels):
-            fault("a case twice, or only some of its labels")
-
-    def words(self) -> str:
-        """Return the rule in words."""
-        return "each label of a case once"
+def _require_complete_cases(value: tuple[Overlap, ...], expected: Expected) -> None:
+    """Raise a `fault` unless each label of a case is there once, with scores or counts, and surfaces if expected."""
+    labels, places = expected["labels"], set()
+    for overlap in value:
+        counts = overlap.true_positives or overlap.false_positives or overlap.false_negatives
+        if expected["scored"] and (counts or overlap.surface or overlap.score is None):
+            fault("no score from 0 to 1, or one beside counts of voxels")
+        if overlap.score is not None and not expected["scored"]:
+            fault("a score, expected counts of voxels, from which the server computes Dice")
+        if overlap.label not in labels:
+            fault("another label than the task's")
+        if overlap.surface is not None and not (expected.get("surfaces") and _fits_counts(overlap.surface, overlap)):
+            fault("distances of surfaces that nobody asked for, or that contradict the counts")
+        places.add((int(overlap.case), overlap.label))
+    cases = {case for case, _ in places}
+    if len(cases) > MOST_CASES:
+        fault(f"{len(cases)} cases, expected at most {MOST_CASES}")
+    if len(places) < len(value) or len(places) < len(cases) * len(labels):
+        fault("a case twice, or only some of its labels")
 
 
 def _fits_counts(surface: Surface | None, overlap: Overlap) -> bool:
@@ -192,7 +184,7 @@ def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]
 
 # Types that several messages have
 
-Round = Annotated[int, Count(), Equal("round"), About("Round of the task.")]
+Round = Annotated[int, Count(), equal("round"), About("Round of the task.")]
 Seconds = Annotated[float, Number(0, LONGEST), About("Wall-clock time of the work.", "s")]
 Head = Annotated[str, Text(), About("Head of the server's ledger, which commits it to all rounds before.")]
 LogHead = Annotated[
@@ -204,9 +196,11 @@ Split = Annotated[str, Text(), About("Split whose images are evaluated.")]
 Model = Annotated[Tensor, Vector()]
 NetworkStatistics = Annotated[Buffers, Statistics(), About("BatchNorm statistics and counters of the model.")]
 SiteStatistics = Annotated[
-    Buffers, Statistics(), MaxAbs(LARGEST_STATISTIC), NotNegative(COUNTED)  # a script's network has others, too
+    Buffers, Statistics(), max_abs(LARGEST_STATISTIC), not_negative(COUNTED)  # a script's network has others, too
 ]
-Overlaps = Annotated[tuple[Overlap, ...], FailFast(), Length(most=200_000), CompleteCases()]
+Overlaps = Annotated[
+    tuple[Overlap, ...], FailFast(), most_entries(200_000), Check(_require_complete_cases, "each label of a case once")
+]
 Numbers = Mapping[Annotated[str, Quantity()], Annotated[float, Number()]]
 Site = Annotated[str, Text(SITE_NAME, "a name")]
 Digest = Annotated[str, Text("[0-9a-f]{32}", "a digest of 32 hexadecimal digits")]
@@ -245,7 +239,7 @@ class SparseUpdate(Declared):
 class PeerModel(Message):
     """A model that one site shares with another."""
 
-    parameters: Annotated[Tensor, Vector(), MaxAbs(LARGEST), About("Model.")]
+    parameters: Annotated[Tensor, Vector(), max_abs(LARGEST), About("Model.")]
     buffers: Annotated[SiteStatistics, About("BatchNorm statistics of the model.")]
     weight: Annotated[float, WEIGHT, About("Weight of its distillation loss at the receiver; NaN: none yet.")]
 
@@ -261,14 +255,14 @@ class Reply(Message):
     update: Annotated[
         Tensor,
         Vector(or_empty=True),
-        MaxAbs(LARGEST),
+        max_abs(LARGEST),
         Params(),
         About("Trained minus received model; empty if models stay at the sites, or in encrypted runs."),
     ]
     buffers: Annotated[SiteStatistics, About("BatchNorm statistics after training.")]
     num_samples: Annotated[int, Count(1, MOST_IMAGES), InLedger(), About("Training images.", "images")]
     overlaps: Annotated[Overlaps, About("Results of the received model on the validation split.")]
-    values: Annotated[Numbers, Ranges("values"), InLedger(), About("Quantities that the method asks for.")] = field(
+    values: Annotated[Numbers, ranges("values"), InLedger(), About("Quantities that the method asks for.")] = field(
         default_factory=dict
     )
     train_loss: Annotated[float, Number(-LARGEST, LARGEST, or_nan=True), About("Mean training loss.")] = float("nan")
@@ -277,15 +271,15 @@ class Reply(Message):
         Overlaps, About("Results of the trained model on the same cases, if the configuration asks for them.")
     ] = ()
     pairs: Annotated[
-        Mapping[Annotated[str, Quantity()], Annotated[Mapping[Site, Annotated[float, Number()]], Keys("other sites")]],
-        Ranges("pairs"),
+        Mapping[Annotated[str, Quantity()], Annotated[Mapping[Site, Annotated[float, Number()]], keys("other sites")]],
+        ranges("pairs"),
         InLedger(),
         About("Quantities of other sites, by quantity and site."),
     ] = field(default_factory=dict)
     vectors: Annotated[
-        Mapping[Site, Annotated[Tensor, Vector(), MaxAbs(LARGEST)]],
-        Keys("vectors", all=True),
-        Length(most=4),
+        Mapping[Site, Annotated[Tensor, Vector(), max_abs(LARGEST)]],
+        keys("vectors", all=True),
+        most_entries(4),
         About("Vectors that the method sends beside the update, by name."),
     ] = field(default_factory=dict)
     ciphertexts: Encrypted = None
@@ -323,7 +317,7 @@ class Evaluated(Message):
     """The result of an evaluation."""
 
     round: Round
-    overlaps: Annotated[tuple[Overlaps, ...], FailFast(), Length("models"), About("Results of every model.")]
+    overlaps: Annotated[tuple[Overlaps, ...], FailFast(), as_many_as("models"), About("Results of every model.")]
     losses: Annotated[
         Tensor,
         Axes("k", "bins", dtype=None),
@@ -332,7 +326,7 @@ class Evaluated(Message):
     ]
     seconds: Seconds = 0.0
     choice: Annotated[
-        int, Count(), AtMost("choices"), About("Number of the final model that the site selected; 0: of none.")
+        int, Count(), at_most("choices"), About("Number of the final model that the site selected; 0: of none.")
     ] = 0
     buffers: Annotated[SiteStatistics, About("Estimated BatchNorm statistics, if the task asks for them.")] = field(
         default_factory=dict
@@ -360,11 +354,11 @@ class Importance(Message):
     increases: Annotated[
         Tensor,
         Axes("H"),
-        MaxAbs(LARGEST * MOST_IMAGES),
+        max_abs(LARGEST * MOST_IMAGES),
         InLedger(),
         About("Increase of the soft Dice loss without each neuron, summed over images."),
     ]
-    images: Annotated[int, Count(1, MOST_IMAGES), AtMost("images"), About("Number of images summed over.", "images")]
+    images: Annotated[int, Count(1, MOST_IMAGES), at_most("images"), About("Number of images summed over.", "images")]
     seconds: Seconds = 0.0
 
     def judge(self, expected: Expected) -> None:
@@ -379,17 +373,17 @@ class Enrolment(Message):
     """The commitment of a site before round 0: how much it will train on, and digests of which images."""
 
     round: Round
-    cases: Annotated[BySplit, Keys((*SPLITS, SERVER_SPLIT), all=True), InLedger(), About("By split.", "cases")]
+    cases: Annotated[BySplit, keys((*SPLITS, SERVER_SPLIT), all=True), InLedger(), About("By split.", "cases")]
     slices: Annotated[
         BySplit,
-        Keys((*SPLITS, SERVER_SPLIT), all=True),
+        keys((*SPLITS, SERVER_SPLIT), all=True),
         InLedger(),
         About("By split; of training, those that are trained on.", "slices"),
     ]
     fingerprint: Annotated[
         tuple[Digest, ...],
         FailFast(),
-        Length(most=MOST_TRAINING_CASES),
+        most_entries(MOST_TRAINING_CASES),
         InLedger(digest=True),
         About("Digests of the images of the training cases, with the run's salt, sorted."),
     ]
@@ -415,7 +409,7 @@ class Enrolment(Message):
     ] = ""
     filters: Annotated[
         tuple[Annotated[str, Text(r"[A-Za-z]\w{0,63}", "a name of a class")], ...],
-        Length(most=MOST_FILTERS),
+        most_entries(MOST_FILTERS),
         InLedger(),
         About("Privacy filters that change the site's updates on their way, by the names of their classes."),
     ] = ()

@@ -6,7 +6,7 @@ NumPy, since the help of the command line needs it.
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -72,7 +72,7 @@ class Part:
 
     @cached_property
     def _by_kind(self) -> dict[Any, Any]:
-        return {kind: mark for mark in reversed(self.marks) for kind in type(mark).__mro__}
+        return {kind: mark for mark in self.marks for kind in type(mark).__mro__}
 
     def words(self) -> str:
         """Return the form of the value in words."""
@@ -91,29 +91,36 @@ def _parts(kind: Any) -> tuple[Part, ...]:
 
 
 def _part(annotation: Any, name: str) -> Part:
-    marks: tuple[Any, ...] = ()
-    while get_origin(annotation) is Annotated:
-        annotation, *outer = get_args(annotation)
-        marks = (*outer, *marks)
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        (inner,) = (_part(kind, name) for kind in get_args(annotation) if kind is not NoneType)
-        return replace(inner, marks=(*inner.marks, *marks), optional=True)
+    base, marks, optional = split_annotation(annotation)
+    origin, arguments = get_origin(base), get_args(base)
     if origin is None:
-        return Part(name, marks, annotation, parts=parts_of(annotation) if is_dataclass(annotation) else ())
-    arguments = get_args(annotation)
+        return Part(name, marks, base, parts=parts_of(base) if is_dataclass(base) else (), optional=optional)
     key = _part(arguments[0], "") if issubclass(origin, Mapping) else None
-    return Part(name, marks, origin, key, _part(arguments[1 if key else 0], ""))
+    return Part(name, marks, origin, key, _part(arguments[1 if key else 0], ""), optional=optional)
+
+
+def split_annotation(annotation: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the type in an annotation without None, the marks about it, inner ones first, and whether None may be."""
+    marks, optional = tuple[Any, ...](), False
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *further = get_args(annotation)
+            marks = (*further, *marks)
+        elif len(kinds := without_none(annotation)) == 1:
+            annotation, optional = kinds[0], True
+        else:
+            return annotation, marks, optional
+
+
+def without_none(annotation: Any) -> list[Any]:
+    """Return the types of a union except None; none of another annotation."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return [kind for kind in get_args(annotation) if kind is not NoneType] if is_union else []
 
 
 def fault(text: str) -> NoReturn:
     """Raise an error of validation whose ``text`` continues a sentence that begins with the field's name."""
     raise PydanticCustomError("fault", "{text}", {"text": text})
-
-
-def sentence(text: str) -> NoReturn:
-    """Raise an error of validation whose ``text`` is a full sentence."""
-    raise PydanticCustomError("sentence", "{text}", {"text": text})
 
 
 class Rule:
@@ -137,8 +144,7 @@ class Scalar(Rule):
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         """Return the schema of ``source``: of the scalar, of a tuple of such scalars, or of either or None."""
-        if get_origin(source) in (Union, UnionType):
-            kinds = [kind for kind in get_args(source) if kind is not NoneType]
+        if kinds := without_none(source):
             return core_schema.nullable_schema(self.__get_pydantic_core_schema__(kinds[0], handler))
         if get_origin(source) is tuple:
             items = [kind for kind in get_args(source) if kind is not Ellipsis]

@@ -33,17 +33,21 @@ class Context:
     expected: Expected | None = None  # by symbol; None: the message is not judged
 
 
+@dataclass(frozen=True)
 class Check(Rule):
-    """A base class of rules that judge a value, after its type was checked."""
+    """A rule that judges a value, after its type was checked."""
 
-    def check(self, value: Any, expected: Expected) -> None:
-        """Raise a `fault` if the value breaks the rule."""
-        raise NotImplementedError
+    judge: Callable[[Any, Expected], None]  # raises a `fault` if the value breaks the rule
+    text: str = ""  # what is allowed, in words
+
+    def words(self) -> str:
+        """Return what is allowed."""
+        return self.text
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         def run(value: Any, info: Any) -> Any:
             if info.context is not None and info.context.expected is not None:
-                self.check(value, info.context.expected)
+                self.judge(value, info.context.expected)
             return value
 
         return core_schema.with_info_after_validator_function(run, handler(source))
@@ -247,145 +251,113 @@ def _forms(buffers: Buffers) -> dict[str, Any]:
     return {name: (tensor.shape, tensor.dtype) for name, tensor in buffers.items()}
 
 
-@dataclass(frozen=True)
-class MaxAbs(Check):
-    """A bound of the magnitude of all entries, which are finite; every entry is read once."""
+def max_abs(largest: float) -> Check:
+    """Return a bound of the magnitude of all entries, which are finite; every entry is read once."""
 
-    largest: float
-
-    def check(self, value: Tensor | Buffers, expected: Expected) -> None:
-        """Raise a `fault` if an entry is not finite, or beyond the bound."""
+    def judge(value: Tensor | Buffers, expected: Expected) -> None:
         for tensor in (value,) if isinstance(value, Tensor) else value.values():
             low, high = extremes(tensor)
             if not (math.isfinite(low) and math.isfinite(high)):
                 fault("NaN or infinite entries")
-            if max(-low, high) > self.largest:
-                fault(f"entries beyond {self.largest:g}")
+            if max(-low, high) > largest:
+                fault(f"entries beyond {largest:g}")
 
-    def words(self) -> str:
-        """Return the bound."""
-        return f"finite, up to {self.largest:g}"
+    return Check(judge, f"finite, up to {largest:g}")
 
 
-@dataclass(frozen=True)
 class WholeCounts(Check):
     """A bound of all entries, which are whole numbers from 0 on."""
 
-    largest: float
+    def __init__(self, largest: float):
+        words = f"whole numbers from 0 to {largest:g}"
 
-    def check(self, value: Tensor, expected: Expected) -> None:
-        """Raise a `fault` if an entry is no count."""
-        if not bool(((value >= 0) & (value <= self.largest) & (value == value.round())).all()):
-            fault(f"entries that are no counts, {self.words()}")
+        def judge(value: Tensor, expected: Expected) -> None:
+            if not bool(((value >= 0) & (value <= largest) & (value == value.round())).all()):
+                fault(f"entries that are no counts, {words}")
 
-    def words(self) -> str:
-        """Return the range."""
-        return f"whole numbers from 0 to {self.largest:g}"
+        super().__init__(judge, words)
 
 
-@dataclass(frozen=True)
-class NotNegative(Check):
-    """A bound of variances and counters, which are at least 0."""
+def not_negative(endings: tuple[str, ...]) -> Check:
+    """Return the rule that tensors by name are at least 0 if their names have one of the ``endings``."""
 
-    endings: tuple[str, ...]  # of their names
-
-    def check(self, value: Buffers, expected: Expected) -> None:
-        """Raise a `fault` if a variance or counter is negative."""
-        if any(bool((tensor < 0).any()) for name, tensor in value.items() if name.endswith(self.endings)):
+    def judge(value: Buffers, expected: Expected) -> None:
+        if any(bool((tensor < 0).any()) for name, tensor in value.items() if name.endswith(endings)):
             fault("a negative variance or count")
 
+    return Check(judge)
 
-@dataclass(frozen=True)
-class Keys(Check):
-    """The names of a mapping: a tuple of names, or the symbol of the expected ones."""
 
-    names: str | tuple[str, ...]
-    all: bool = False  # whether each name has to be there
+def keys(names: str | tuple[str, ...], all: bool = False) -> Check:
+    """Return a rule of the names of a mapping.
 
-    def check(self, value: Mapping[str, Any], expected: Expected) -> None:
-        """Raise a `fault` if a name is unknown, or missing."""
-        names = expected.get(self.names) if isinstance(self.names, str) else self.names
-        if names is None:
+    Args:
+        names: the names, or the symbol of the expected ones.
+        all: whether each name has to be there.
+    """
+
+    def judge(value: Mapping[str, Any], expected: Expected) -> None:
+        allowed = expected.get(names) if isinstance(names, str) else names
+        if allowed is None:
             return
-        if self.all and set(value) != set(names):
-            fault(f"{len(value)} names, expected {', '.join(names) or 'none'}")
-        if unknown := [name for name in value if name not in names]:
-            fault(f"{unknown[0]!r:.40}, which is none of the {self.names}")
+        if all and set(value) != set(allowed):
+            fault(f"{len(value)} names, expected {', '.join(allowed) or 'none'}")
+        if unknown := [name for name in value if name not in allowed]:
+            fault(f"{unknown[0]!r:.40}, which is none of the {names}")
 
-    def words(self) -> str:
-        """Return the names in words."""
-        names = self.names if isinstance(self.names, str) else ", ".join(self.names)
-        return f"by {'each of ' * self.all}{names}"
+    return Check(judge, f"by {'each of ' * all}{names if isinstance(names, str) else ', '.join(names)}")
 
 
-@dataclass(frozen=True)
-class Ranges(Check):
-    """A rule of numbers by the name of a quantity, within the ranges that the method declares."""
+def ranges(symbol: str) -> Check:
+    """Return a rule of numbers by quantity, within the expected ranges by name, those of the method."""
 
-    symbol: str  # of the ranges by name
-
-    def check(self, value: Mapping[str, Any], expected: Expected) -> None:
-        """Raise a `fault` if the method does not ask for a quantity, or a number is out of range."""
-        ranges = expected[self.symbol]
+    def judge(value: Mapping[str, Any], expected: Expected) -> None:
         for name, entry in value.items():
-            if name not in ranges:
+            if name not in expected[symbol]:
                 fault(f"{name!r:.40}, which the method does not ask for")
-            low, high = ranges[name]
+            low, high = expected[symbol][name]
             for number in entry.values() if isinstance(entry, Mapping) else (entry,):
                 if not low <= number <= high:
                     fault(f"{name} {number}, expected {low:g} to {high:g}")
 
-    def words(self) -> str:
-        """Return the rule in words."""
-        return "by quantity, in the range that the method declares"
+    return Check(judge, "by quantity, in the range that the method declares")
 
 
-@dataclass(frozen=True)
-class AtMost(Check):
-    """A count up to an expected one."""
+def at_most(symbol: str) -> Check:
+    """Return the rule that a count is no larger than an expected one."""
 
-    symbol: str
+    def judge(value: int, expected: Expected) -> None:
+        if value > expected[symbol]:
+            fault(f"{value}, expected at most {expected[symbol]}")
 
-    def check(self, value: int, expected: Expected) -> None:
-        """Raise a `fault` if the count is larger."""
-        if value > expected[self.symbol]:
-            fault(f"{value}, expected at most {expected[self.symbol]}")
-
-    def words(self) -> str:
-        """Return the bound."""
-        return f"up to the expected {self.symbol}"
+    return Check(judge, f"up to the expected {symbol}")
 
 
-@dataclass(frozen=True)
-class Equal(Check):
-    """A value that is the expected one."""
+def equal(symbol: str) -> Check:
+    """Return the rule that a value is the expected one."""
 
-    symbol: str
+    def judge(value: Any, expected: Expected) -> None:
+        if value != expected[symbol]:
+            fault(f"{value!s:.20}, expected {expected[symbol]}")
 
-    def check(self, value: Any, expected: Expected) -> None:
-        """Raise a `fault` if the value is another one."""
-        if value != expected[self.symbol]:
-            fault(f"{value!s:.20}, expected {expected[self.symbol]}")
-
-    def words(self) -> str:
-        """Return the rule in words."""
-        return f"the expected {self.symbol}"
+    return Check(judge, f"the expected {symbol}")
 
 
-@dataclass(frozen=True)
-class Length(Check):
-    """A number of entries: an expected one, or a bound."""
+def as_many_as(symbol: str) -> Check:
+    """Return the rule that there are as many entries as expected."""
 
-    symbol: str = ""
-    most: int = 0  # 0: no bound
+    def judge(value: Any, expected: Expected) -> None:
+        if len(value) != expected[symbol]:
+            fault(f"{len(value)} {symbol}, expected {expected[symbol]}")
 
-    def check(self, value: Any, expected: Expected) -> None:
-        """Raise a `fault` if there are more or fewer entries."""
-        if self.symbol and len(value) != expected[self.symbol]:
-            fault(f"{len(value)} {self.symbol}, expected {expected[self.symbol]}")
-        if self.most and len(value) > self.most:
-            fault(f"{len(value)} entries, expected at most {self.most}")
+    return Check(judge, f"as many as {symbol}")
 
-    def words(self) -> str:
-        """Return the number in words."""
-        return f"as many as {self.symbol}" if self.symbol else f"at most {self.most}"
+
+def most_entries(most: int) -> Check:
+    """Return a bound of the number of entries."""
+
+    def judge(value: Any, expected: Expected) -> None:
+        if len(value) > most:
+            fault(f"{len(value)} entries, expected at most {most}")
+
+    return Check(judge, f"at most {most}")

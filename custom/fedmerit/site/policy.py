@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,36 +33,16 @@ Split = Annotated[str, Field(pattern=f"^({'|'.join(EVALUATED)})$")]
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _is_longer(own: Any, usual: Any) -> bool:
-    return bool(set(own) - set(usual))
-
-
-def _is_more(own: Any, usual: Any) -> bool:
-    return bool(own > usual)
-
-
-def _is_less(own: Any, usual: Any) -> bool:
-    return bool(own < usual)
-
-
-def _has_more(own: Any, usual: Any) -> bool:
-    return any(own.get(name, MANY) > cap for name, cap in usual.items())
-
-
-def _is_never(own: Any, usual: Any) -> bool:
-    return False
-
-
 LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {  # by rule, whether a value allows more than another
-    **dict.fromkeys(("architectures", "arguments", "optimizers"), _is_longer),
-    **dict.fromkeys(("least_images", "least_patients", "least_batch", "least_bottom"), _is_less),
-    **dict.fromkeys(("least_lr", "sgd_least_lr", "secret_order"), _is_less),
+    **dict.fromkeys(("architectures", "arguments", "optimizers"), lambda own, usual: bool({*own} - {*usual})),
+    **dict.fromkeys(("least_images", "least_patients", "least_batch", "least_bottom"), operator.lt),
+    **dict.fromkeys(("least_lr", "sgd_least_lr", "secret_order"), operator.lt),
     "sgd_images": lambda own, usual: 0 < own < usual,  # 0: plain SGD never
-    **dict.fromkeys(("largest_lr", "largest_weight_decay", "parameters_per_voxel"), _is_more),
-    **dict.fromkeys(("keep_updates", "share_models", "repeated_jobs", "jobs_per_study"), _is_more),
-    "evaluations": _has_more,
-    **dict.fromkeys(("folds", "studies", "largest_epsilon"), _is_never),  # the defaults allow any
-    "largest_delta": _is_more,
+    **dict.fromkeys(("largest_lr", "largest_weight_decay", "parameters_per_voxel"), operator.gt),
+    **dict.fromkeys(("keep_updates", "share_models", "repeated_jobs", "jobs_per_study"), operator.gt),
+    "evaluations": lambda own, usual: any(own.get(name, MANY) > cap for name, cap in usual.items()),
+    **dict.fromkeys(("folds", "studies", "largest_epsilon"), lambda own, usual: False),  # the defaults allow any
+    "largest_delta": operator.gt,
 }
 
 

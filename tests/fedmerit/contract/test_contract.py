@@ -6,13 +6,7 @@ import pytest
 import torch
 from rounds import SOONER, candidates_of, layout, make_rounds
 
-from fedmerit.contract.capabilities import (
-    EvaluatesCandidates,
-    ImportanceRequest,
-    LearnsFromPeers,
-    capabilities,
-    towards,
-)
+from fedmerit.contract.capabilities import EvaluatesCandidates, ImportanceRequest, LearnsFromPeers, towards
 from fedmerit.contract.method import Reports
 from fedmerit.contract.vectors import parameter_mask
 from fedmerit.errors import LONGEST_WORDS, Refused, printable
@@ -61,10 +55,6 @@ def test_control_characters_are_written_out(text, shown):
     assert printable(text) == shown
 
 
-def test_breaks_that_are_ours_stay():
-    assert printable("one\ntwo\x07", "\n") == "one\ntwo\\x07"
-
-
 def test_a_sites_reason_commands_no_terminal():
     exchange = Exchange({}, lambda site, answer: answer.reason, "reply", "round 0", 1)
     exchange.refuse("a\x1b]0;title\x07", "\x1b[31mfailed\nround 1: all is well")
@@ -82,13 +72,6 @@ def test_what_a_server_asks_for_commands_no_terminal_of_a_site():
 
 
 ASKING = [name for name, kind in METHODS.items() if issubclass(kind, EvaluatesCandidates)]
-
-
-def test_a_site_lets_as_many_models_be_evaluated_as_there_are_sites_unless_a_method_says_more():
-    assert EvaluatesCandidates().most_candidates(7) == 7
-    assert EvaluatesCandidates().loss_bins == 0
-    with pytest.raises(NotImplementedError):
-        EvaluatesCandidates().candidates(None, torch.zeros(1, 1), None)
 
 
 @pytest.mark.parametrize("method", ASKING)
@@ -146,14 +129,6 @@ def test_the_term_towards_a_point_and_its_gradient():
 
 
 PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPeers)]
-
-
-@pytest.mark.parametrize("method", PEERS)
-def test_models_go_by_the_server_unless_peers_are_asked(method):
-    kind = METHODS[method]
-    assert not capabilities(kind(**SOONER[method])).exchanges_directly
-    assert capabilities(kind(**SOONER[method], exchange="peer")).exchanges_directly
-    assert not capabilities(METHODS["fedavg"]()).exchanges_directly
 
 
 @pytest.mark.parametrize("method", PEERS)

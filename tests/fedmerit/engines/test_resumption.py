@@ -50,14 +50,6 @@ def test_a_run_finds_sites_that_were_moved_where_it_is_reported(begun, own_sites
     assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
 
 
-def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, tmp_path, monkeypatch):
-    assert not resumption.has_ended_elsewhere(begun)
-    monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
-    assert not resumption.has_ended_elsewhere(begun)
-    shutil.move(own_sites, tmp_path / "elsewhere")
-    assert resumption.has_ended_elsewhere(begun)
-
-
 def test_a_run_that_ended_and_whose_sites_are_elsewhere_continues_with_nothing(begun, own_sites, tmp_path, monkeypatch):
     asked = {"rounds": 1, "sites": own_sites}
     assert resumption.needs_resuming(begun, asked)

@@ -76,12 +76,6 @@ def test_of_two_runs_begun_at_once_one_is_the_run(tmp_path, sites, monkeypatch):
     assert json.loads((run / "run.json").read_text())["seed"] == 3 - loser
 
 
-def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
-    with pytest.raises(BadInput, match=r"--round-timeout 5: only with NVFlare's engines; take --engine sim"):
-        runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="local", round_timeout=5)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.fixture
 def stopped(tmp_path, sites):
     """A run that was stopped: ``stopped(Ledger, "append", 2)``."""

@@ -12,16 +12,7 @@ from hypothesis import strategies as some
 from pydantic import BaseModel
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.declarations import (
-    Checked,
-    Shown,
-    format_spec,
-    parameters,
-    parse_assignments,
-    parse_spec,
-    parse_text,
-    read,
-)
+from fedmerit.schema.declarations import Checked, Shown, format_spec, parameters, parse_assignments, parse_spec, read
 from fedmerit.schema.rules import About, Choice, Count, Number, Switch, Text
 
 
@@ -67,10 +58,6 @@ EVERYTHING = (
     | some.text("ab01.,-", max_size=5)
     | some.lists(some.floats(), max_size=3)
 )
-
-
-def test_words_of_each_rule():
-    assert {name: parameter.words for name, parameter in parameters(Declared).items()} == WORDS
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in ALLOWED for value in ALLOWED[name]])
@@ -169,12 +156,6 @@ def test_field_without_default_is_required_and_frozen():
         read(Needed, {}, "here")
     with pytest.raises(FrozenInstanceError):
         Needed(1).number = 0
-
-
-def test_text_that_spells_no_value_is_unchanged():
-    assert parse_text("many", int) == "many"
-    assert parse_text("1e-3", float) == 0.001
-    assert parse_text(7, str) == 7
 
 
 @dataclass(frozen=True)

@@ -118,13 +118,6 @@ def test_numbers_are_rounded():
     assert (left.values, left.train_loss, left.seconds) == ({"cosine": 0.12}, 0.99, 1.0)
 
 
-@pytest.mark.parametrize("name", [name for name in LEAVING if not isinstance(LEAVING[name], PeerModel)])
-def test_gate_changes_nothing_of_an_answer_with_its_decimals(name):
-    """A site's log has its numbers with the decimals of its gate, as they arrive at the server."""
-    message = rounded(LEAVING[name], decimals=1)
-    assert is_same(cleared(message, decimals=1), message)
-
-
 def test_scores_are_rounded_with_fewer_decimals():
     answer = ANSWERED["reply"].message
     scored = replace(answer, overlaps=(Overlap.of_score("000", "disc", 0.123456),))

@@ -21,13 +21,6 @@ def results(tmp_path):
     return ResultsFile(tmp_path / "results.csv")
 
 
-def test_the_columns_are_the_published_ones(results):
-    results.append([row()])
-    header = "run,method,seed,fold,round,site,coalition,split,patient,case,label,quantity,value"
-    assert results.path.read_text() == f"{header}\nrun1,fedce,0,,2,Basel,,,,,,weight,0.25\n"
-    assert ",".join(COLUMNS) == header
-
-
 def test_a_digest_of_rows_is_of_what_they_say_and_not_of_the_run_or_the_machine(results):
     rows = [
         row("dice", 0.1 + 0.2, split="validation", case="a,b", label="disc"),

@@ -38,12 +38,6 @@ def test_what_is_left_out_keeps_to_the_floor_too():
     assert not Surveyed(16, 16, {"plane": mask_small_bins(table, 5)}, 5).below(5)
 
 
-@pytest.mark.parametrize("name", ["volume", "area ", "patients", "intensity x", "slices 3", ""])
-def test_a_quantity_that_nobody_asks_for_has_no_bins(name):
-    with pytest.raises(KeyError):
-        find_quantity(name)
-
-
 def test_answers_come_back_from_files_as_they_went():
     bins = find_quantity("intensity 2").bins
     tallies = {

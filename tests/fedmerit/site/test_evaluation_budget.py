@@ -387,8 +387,3 @@ def test_the_final_test_comes_last(split, purpose):
     require_round_order(final, LAST, latest=2, trained={2})  # absent from the last rounds
     with pytest.raises(Refused, match="the final test in round 4, expected after round 4"):
         require_round_order(replace(final, round=4), LAST, latest=4, trained={4})
-
-
-def test_after_the_final_test_nothing_is_trained_any_more():
-    with pytest.raises(Refused, match="round 4, after answers in round 5"):
-        require_round_order(Task(4, NO_MODEL, {}), LAST, latest=5, trained={3})

@@ -13,12 +13,12 @@ from fedmerit.contract import flat
 from fedmerit.errors import BadInput, MemoryLost
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.schema.egress import Withheld
-from fedmerit.schema.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
+from fedmerit.schema.messages import LOST_MEMORY, PeerModel, SparseUpdate, Task
 from fedmerit.site.encryption import EncryptedModelsFromServer
 from fedmerit.site.models import ModelsFromServer
 from fedmerit.site.peers import UNREACHABLE, ModelsOfSites
 from fedmerit.site.site_log import SITE_LOG, SiteLog, peer_digest
-from fedmerit.trainers.memory import Learned, Memory, MemoryFolder
+from fedmerit.trainers.memory import Memory, MemoryFolder
 
 START, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)  # as every site begins
 WHOLE = torch.arange(float(SIZE))
@@ -32,13 +32,6 @@ def folder(tmp_path):
     return made
 
 
-def test_a_whole_model_is_as_it_came_with_the_memory_of_the_round_before(folder):
-    received = ModelsFromServer(folder).receive(Task(1, WHOLE + 5, BUFFERS))
-    assert torch.equal(received.model, WHOLE + 5)
-    assert torch.equal(received.memory.trained, WHOLE + 1)
-    assert ModelsFromServer(folder).receive(Task(5, WHOLE, BUFFERS)).memory is None
-
-
 def test_what_changed_is_put_on_what_was_received_before(folder):
     sparse = SparseUpdate(torch.tensor([0, 2], dtype=torch.int32), torch.tensor([-1.0, -2.0]))
     received = ModelsFromServer(folder).receive(Task(1, torch.empty(0), BUFFERS, changes=sparse))
@@ -47,31 +40,6 @@ def test_what_changed_is_put_on_what_was_received_before(folder):
     with pytest.raises(MemoryLost) as lost:
         ModelsFromServer(folder).receive(Task(3, torch.empty(0), BUFFERS, changes=sparse))
     assert str(lost.value) == LOST_MEMORY
-
-
-def test_update_and_statistics_leave_as_they_are(folder):
-    learned = Learned(WHOLE, WHOLE + 3, BUFFERS, 0.5)
-    leaving = ModelsFromServer(folder).outgoing(learned)
-    assert torch.equal(leaving.update, WHOLE)
-    assert (leaving.buffers, leaving.ciphertexts) == (BUFFERS, None)
-    assert ModelsFromServer(folder).give("B", 1) is None
-
-
-def test_the_model_to_test_is_the_tasks_unless_it_stays_here(folder):
-    models = ModelsFromServer(folder)
-    assert models.final(Evaluation(2, "testing", WHOLE[None], ONE, (BUFFERS,), ONE)) is None
-    own = Evaluation(2, "testing", torch.empty(1, 0), ONE, ({},), ONE)
-    with pytest.raises(MemoryLost):
-        models.final(own)
-    folder.remember(1, Memory(WHOLE, WHOLE, BUFFERS, own=(WHOLE + 7, BUFFERS)))
-    name, model, buffers = models.final(own)
-    assert name == ""
-    assert torch.equal(model, WHOLE + 7)
-    assert buffers.keys() == BUFFERS.keys()
-
-
-def final_of(round):
-    return Evaluation(round, "testing", torch.empty(1, 0), ONE, ({},), ONE)
 
 
 @pytest.fixture
@@ -124,22 +92,6 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     assert models.seen(received).shape == (0,)
 
 
-def test_a_site_that_remembers_nothing_begins_as_all_do(among_sites):
-    of_b = PeerModel(WHOLE, BUFFERS, math.nan)
-    received = among_sites({"B": of_b}).receive(Task(3, torch.empty(0), {}, others={"B": 0.1}))
-    assert torch.equal(received.model, START)
-    assert received.memory is None
-    assert received.task.peers["B"].weight == 0.1
-
-
-def test_nothing_of_a_model_that_stays_goes_to_the_server_and_it_is_the_one_to_test(among_sites):
-    models = among_sites(memories={4: Memory(WHOLE, WHOLE + 2, BUFFERS)})
-    leaving = models.outgoing(Learned(WHOLE, WHOLE + 3, BUFFERS, 0.5))
-    assert (leaving.update.shape, leaving.buffers, leaving.ciphertexts) == ((0,), {}, None)
-    name, model, _ = models.final(final_of(5))
-    assert (name, model.tolist()) == ("A", (WHOLE + 2).tolist())
-
-
 def test_a_model_is_given_by_the_weight_that_the_site_remembers_and_logged(among_sites, tmp_path):
     models = among_sites(memories={1: Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})})
     given = models.give("B", 2)
@@ -156,12 +108,6 @@ def test_a_site_that_did_not_do_the_round_before_gives_none_but_in_the_first(amo
     assert models.give("B", 2) is None
     assert logged(tmp_path) == []
     assert torch.equal(models.give("B", 0).parameters, START)
-
-
-def test_who_shares_with_nobody_gives_none(among_sites, tmp_path):
-    models = among_sites(probability=0.0, memories={1: Memory(WHOLE, WHOLE, BUFFERS)})
-    assert models.give("B", 2) is None
-    assert logged(tmp_path) == []
 
 
 def test_what_is_not_listed_does_not_leave_and_is_not_logged(among_sites, tmp_path):
@@ -192,26 +138,6 @@ SEALED = Ciphertexts((b"u",), (b"s",))
 
 def encrypted(folder, **key):
     return EncryptedModelsFromServer(MemoryFolder(folder), tiny_plan(), "A", Key(**key))
-
-
-def test_what_all_added_up_is_put_on_the_start(tmp_path):
-    models = encrypted(tmp_path, added=torch.full((SIZE,), 0.5, dtype=torch.float64))
-    first = models.receive(Task(0, torch.empty(0), {}))
-    assert torch.equal(first.model, START)
-    assert models.seen(first).shape == (0,)
-    received = models.receive(Task(1, torch.empty(0), {}, ciphertexts=SEALED))
-    assert torch.equal(received.model, START + 0.5)
-    assert received.model.dtype == torch.float32
-    assert all(torch.equal(value, BUFFERS[name] + 1) for name, value in received.task.buffers.items())
-    assert models.seen(received) == SEALED
-    name, model, _ = models.final(Evaluation(3, "testing", torch.empty(1, 0), ONE, ({},), ONE, ciphertexts=SEALED))
-    assert (name, model.tolist()) == ("global", received.model.tolist())
-
-
-def test_an_update_leaves_encrypted_only(tmp_path):
-    leaving = encrypted(tmp_path).outgoing(Learned(torch.ones(SIZE), WHOLE, BUFFERS, 0.5))
-    assert (leaving.update.shape, leaving.buffers) == ((0,), {})
-    assert leaving.ciphertexts == Ciphertexts((str(float(SIZE)).encode(),), (b"s",) * len(BUFFERS))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fedmerit.evidence.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.evidence.verification.chains import read_site_log
 from fedmerit.schema.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 from fedmerit.schema.scores import Overlap
-from fedmerit.site.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
+from fedmerit.site.site_log import SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
 ONE = torch.eye(1, dtype=torch.float64)
@@ -52,19 +52,6 @@ def test_every_work_has_its_record(tmp_path):
     assert "ledger" not in gave  # the server has no part in it
     assert (got["work"], got["peer"], got["model"], got["ledger"]) == ("got", "C", None, "head")
     assert said == entries(tmp_path)[0]["hash"]
-
-
-def test_what_was_asked_for_is_known_by_round_and_after_a_restart(tmp_path):
-    log = SiteLog(tmp_path, "A")
-    log.trained(Task(0, MODEL, {}), MODEL, UPDATE, "first", OVERLAPS)
-    log.trained(Task(0, MODEL, {}), MODEL, UPDATE)  # what a filter made of it: no other question
-    assert [one["question"] for one in log.asked(0)] == ["first"]
-    assert list(log.asked(1)) == []
-    again = SiteLog(tmp_path, "A")
-    assert list(again.asked(0)) == list(log.asked(0))
-    again.trained(Task(1, MODEL, {}), MODEL, UPDATE, "second", OVERLAPS)
-    assert [one["question"] for one in log.asked(1)] == ["second"]
-    assert set(log.asked(1)[0]) <= set(ASKED)
 
 
 def test_the_rounds_that_it_answered_and_trained_in_are_known_after_a_restart(tmp_path):

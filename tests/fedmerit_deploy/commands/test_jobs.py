@@ -13,7 +13,7 @@ def test_export_accepts_options_of_run(fedmerit, tmp_path):
     result = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
-    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    plan = config["workflows"][0]["args"]["plan"]
     training = plan["training"]
     assert (training["optimizer"], training["lr"], training["final_model"]) == ("sgd", 0.015, "selected")
     assert (plan["parameters"]["gamma"], plan["study"]) == (0.15, "prostate-x")
@@ -68,7 +68,7 @@ def test_export_accepts_sites_of_own_task(fedmerit, tmp_path):
     result = fedmerit("job", "export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
-    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    plan = config["workflows"][0]["args"]["plan"]
     assert (plan["task"], plan["network"]["labels"], plan["network"]["in_channels"]) == ("eyes", ["disc"], 3)
     assert plan["preprocessing"]["size"] == [32, 32]
     for options in ((), ("--task", "prostate", "--sites", tmp_path / "sites"), ("--task", "eyes")):

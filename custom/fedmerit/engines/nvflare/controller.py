@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from cryptography.x509 import Certificate
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
@@ -21,9 +22,9 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
 
 from fedmerit.engines.nvflare import shared_machine
-from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.operations import NO_SITE, NOTE, PROGRESS, JobEvents, absences, job_events, read_repeats
 from fedmerit.engines.nvflare.scalars import track
+from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
 from fedmerit.engines.site_errors import ERRORS
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
@@ -35,7 +36,8 @@ from fedmerit.schema.configuration.run import RunConfiguration, describe
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.messages import payload_bytes
 from fedmerit.server.exchange import Exchange
-from fedmerit.site.machine_settings import RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.server.server import Federation
+from fedmerit.site.machine_settings import RUNS, SERVER, configured_device, follow_manifest, run_folder, server_sites
 from fedmerit.trainers.factory import FIRST_MODEL
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
@@ -125,7 +127,8 @@ class MeritController(ModelController):
     wait for it again as soon as it takes a task.
 
     Args:
-        aggregator_id: of the `MeritAggregator` component.
+        plan: `RunConfiguration.to_dict`, the same as the executor's.
+        encrypted: whether updates come as ciphertexts.
         round_timeout: seconds to wait for a site in one round; 0: as `default_timeout` has it, in a simulation as long
             as it takes.
         min_sites: usable answers without which no exchange ends, however long it takes.
@@ -134,13 +137,14 @@ class MeritController(ModelController):
 
     def __init__(
         self,
-        aggregator_id: str = "aggregator",
+        plan: dict[str, Any],
+        encrypted: bool = False,
         round_timeout: float = 0,
         min_sites: int = 1,
         task_check_period: float = 0.02,
     ):
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=task_check_period)
-        self.aggregator_id = aggregator_id
+        self.plan, self.encrypted = plan, encrypted
         self.round_timeout = round_timeout
         self.min_sites = min_sites
         self.task_check_period = task_check_period
@@ -164,7 +168,6 @@ class MeritController(ModelController):
     def run(self) -> None:
         """Run the workflow; NVFlare calls it, and an exception in here ends the job with its message."""
         allow_repeated_pop(self.communicator)
-        self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
@@ -186,6 +189,19 @@ class MeritController(ModelController):
         with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
 
+    def open(self, sites: Sequence[str], run: Path, **options: Any) -> Federation:
+        """Begin the run in folder ``run``, or resume it after its last complete round; ``options``: of `Federation`."""
+        plan = RunConfiguration.from_dict(self.plan)
+        torch.set_num_threads(1)  # as in the local engine: another number sums in another order
+        options |= {"server_sites": server_sites(), "device": configured_device(SERVER)}
+        self.federation = Federation(plan, sites, run, **options)
+        return self.federation
+
+    def models(self) -> dict[str, FLModel]:
+        """Return what each site receives in the exchange at hand."""
+        network, rounds = self.federation.network, self.federation.config.rounds
+        return {site: message_to_model(task, network, rounds) for site, task in self.exchange.tasks.items()}
+
     def _why_stopped(self) -> Exception | str:
         """Return why the job is over before its end, if nothing failed here; "" if an admin or a site stopped it."""
         if not self.taken:
@@ -203,7 +219,7 @@ class MeritController(ModelController):
         """Carry out what is left of a run; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
         self._take_first_model(run)
-        federation = self.aggregator.open(
+        federation = self.open(
             sites,
             run,
             on_round=self._show_round,
@@ -242,7 +258,7 @@ class MeritController(ModelController):
 
     def _progress(self, run: Path) -> dict[str, Any]:
         waiting = self.at_work & self.awaited
-        return progress(run, self.aggregator.federation.config, self.silent | self.awaited, waiting)
+        return progress(run, self.federation.config, self.silent | self.awaited, waiting)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
@@ -260,15 +276,14 @@ class MeritController(ModelController):
 
     def _refuse(self, site: str, result: Shareable | None) -> None:
         """Note what came instead of an answer."""
-        if not self.aggregator.exchange.has_reply(site):
+        if not self.exchange.has_reply(site):
             code = result and result.get_return_code()
-            self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})", failed=True)
+            self.exchange.refuse(site, f"an error in place of an answer ({code})", failed=True)
 
     def _exchange_messages(self, exchange: Exchange) -> None:
         """Send every site its message, and hand its answer to the exchange, until that may end."""
-        self.aggregator.hold(exchange)
-        models, started = self.aggregator.models(), time.monotonic()
-        federation = self.aggregator.federation
+        self.exchange, federation = exchange, self.federation
+        models, started = self.models(), time.monotonic()
         shut_out = {site: why for site in federation.sites if (why := self._shut_out(site))}
         federation.gone = frozenset(shut_out)
         for site in federation.gone & set(models):
@@ -277,7 +292,7 @@ class MeritController(ModelController):
         timeout = self._timeout(exchange)
         while True:
             there = self.sample_clients()
-            for site in self.aggregator.federation.largest_first(models):
+            for site in federation.largest_first(models):
                 if site in there and not exchange.has_reply(site):
                     self.send_model(exchange.work, models[site], targets=[site], callback=partial(self._accept, site))
                     shared_machine.wake_up([site])
@@ -304,7 +319,7 @@ class MeritController(ModelController):
 
     def _timeout(self, exchange: Exchange) -> float:
         """Return the seconds to wait for sites in an exchange; 0: no limit."""
-        if self.round_timeout or self.aggregator.federation.finished:
+        if self.round_timeout or self.federation.finished:
             return self.round_timeout or CLOSING_TIMEOUT
         if not self._signer():
             return 0.0
@@ -317,9 +332,9 @@ class MeritController(ModelController):
     def _accept(self, site: str, model: FLModel) -> None:
         """Take an answer, unless the operator shut the site out meanwhile."""
         if reason := self._shut_out(site):
-            self.aggregator.exchange.refuse(site, reason)
+            self.exchange.refuse(site, reason)
         else:
-            self.aggregator.accept_model(model)
+            self.exchange.take(site, model_to_answer(model, self.federation.network))
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Note that a site takes its task; NVFlare calls it."""
@@ -349,7 +364,7 @@ class MeritController(ModelController):
 
     def _context(self, run: Path) -> bytes | None:
         """Return the context in which ciphertexts are added up; None if updates come in the clear."""
-        if not self.aggregator.encrypted:
+        if not self.encrypted:
             return None
         from fedmerit.engines.nvflare.encryption import SERVER_CONTEXT, find_context
 

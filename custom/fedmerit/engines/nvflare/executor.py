@@ -61,7 +61,7 @@ class MeritExecutor(Executor):
     """An executor that trains and evaluates at a site, and gives its model to peers if the method needs that.
 
     Args:
-        plan: `RunConfiguration.to_dict`, the same as the aggregator's.
+        plan: `RunConfiguration.to_dict`, the same as the controller's.
         encrypted: whether updates leave, and models come, as ciphertexts.
         script: of a plan with a script, how to start it, as `fedmerit.engines.nvflare.client_script.start_script` has
             it; a hospital's own manifest replaces it.

@@ -1,4 +1,4 @@
-"""A configuration as an NVFlare recipe: the job of controller, aggregator and executor."""
+"""A configuration as an NVFlare recipe: the job of controller and executor."""
 
 import re
 import shutil
@@ -17,7 +17,6 @@ from nvflare.recipe.secrets import PotentialSecretWarning
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 import fedmerit
-from fedmerit.engines.nvflare.aggregator import MeritAggregator
 from fedmerit.engines.nvflare.components import class_path
 from fedmerit.engines.nvflare.controller import MeritController
 from fedmerit.engines.nvflare.egress import EgressFilter
@@ -66,9 +65,8 @@ class MeritRecipe(Recipe):
         require_decentralised(config)
         job = FedJob(name=name, min_clients=start_sites or waiting.min_sites)
         job.set_app_packages(sorted({"fedmerit", executor.__module__.partition(".")[0]}))
-        job.to_server(MeritController(**waiting._asdict()))
         encrypted = HE in privacy
-        job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
+        job.to_server(MeritController(config.to_dict(), encrypted, **waiting._asdict()))
         declared = filter_names(privacy) or None
         job.to_clients(executor(config.to_dict(), encrypted, script, declared), tasks=[TRAIN, EVALUATE])
         asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
@@ -105,7 +103,7 @@ def build_site_policy(track: bool = False) -> dict[str, Any]:
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``; and that a site's log,
     which may name files, is not streamed to the server.
     """
-    ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values())
+    ours = (MeritController, MeritExecutor, EgressFilter, *FILTERS.values())
     classes = [class_path(kind) for kind in ours]
     return {"format_version": 2, CLASS_ALLOW_LIST: classes + list(RECEIVERS) * track, ALLOW_LOG_STREAMING_VAR: False}
 

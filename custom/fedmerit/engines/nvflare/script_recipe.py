@@ -4,8 +4,9 @@ import inspect
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import torch
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
@@ -15,7 +16,7 @@ from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 from nvflare.tool.poc.poc_commands import get_poc_workspace
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
 from fedmerit.engines.nvflare.recipe import JOB_NAME, MeritRecipe, build_site_policy
 from fedmerit.engines.site_errors import describe_errors, read_errors, warn_of_errors
@@ -60,29 +61,18 @@ NOT_HERE: Mapping[str, str] = {
 
 
 NUMBER_PAIRS = [[one, other] for one in (int, float) for other in (int, float)]
+# arguments that the configuration declares, or the constructor judges
+JUDGED_ELSEWHERE = ("num_rounds", "seed", "keep_updates", "share_models", "key_metric_range", "params_transfer_type",
+                    "model", "bring_code", "further", "return")  # fmt: skip
 
 
-class Arguments(BaseModel):
-    """A declaration of those arguments of a recipe that the configuration does not declare."""
-
-    model_config = ConfigDict(strict=True)
-    method: str
-    train_script: str | Path
-    min_clients: Annotated[int, Count(1)]
-    train_args: str
-    name: str
-    key_metric: str | None
-    key_metric_mode: str | None
-    evaluates: bool | None
-    settings: Mapping[str, Any] | None
-    values: Sequence[str]
-    privacy: Sequence[str]
-    track: Sequence[str]
-    round_timeout: Annotated[float, Number(0)]
-    script_timeout: Annotated[float, Number(0)]
-    launch_external_process: bool
-    command: str
-    initial_ckpt: str | Path | None
+@cache
+def _arguments() -> type[BaseModel]:
+    """Return a model of the recipe's arguments, as its signature declares them."""
+    kinds = get_type_hints(FedMeritRecipe.__init__, include_extras=True)
+    fields: Any = {name: (kind, ...) for name, kind in kinds.items() if name not in JUDGED_ELSEWHERE}
+    model: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(strict=True), **fields)
+    return model
 
 
 def require_known(arguments: Mapping[str, Any]) -> None:
@@ -175,8 +165,8 @@ class FedMeritRecipe(MeritRecipe):
         *,
         method: str,
         model: Any = None,
-        train_script: str,
-        min_clients: int,
+        train_script: str | Path,
+        min_clients: Annotated[int, Count(1)],
         num_rounds: int = 2,
         train_args: str = "",
         name: str = "fedmerit",
@@ -191,8 +181,8 @@ class FedMeritRecipe(MeritRecipe):
         share_models: bool | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
-        round_timeout: float = 0.0,
-        script_timeout: float = 0.0,
+        round_timeout: Annotated[float, Number(0)] = 0.0,
+        script_timeout: Annotated[float, Number(0)] = 0.0,
         launch_external_process: bool = False,
         command: str = "python3 -u",
         params_transfer_type: TransferType | str = TransferType.FULL,
@@ -202,7 +192,7 @@ class FedMeritRecipe(MeritRecipe):
     ):
         require_known(further)
         given = locals()
-        read(Arguments, {name: given[name] for name in Arguments.model_fields}, "FedMeritRecipe")
+        read(_arguments(), {name: given[name] for name in _arguments().model_fields}, "FedMeritRecipe")
         if not JOB_NAME.fullmatch(name):
             raise BadInput(f"name={name!r}: expected letters, digits, '.', '_' and '-', first a letter or digit")
         if not (isinstance(key_metric_range, Sequence) and list(map(type, key_metric_range)) in NUMBER_PAIRS):

@@ -13,8 +13,6 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import controller as module
@@ -29,7 +27,7 @@ from fedmerit.schema.results import ResultsFile, Row
 @pytest.fixture
 def controller(tmp_path, monkeypatch):
     """One whose job lies in a temporary folder; it notes the run folder that it begins to work on."""
-    made = MeritController()
+    made = MeritController({})
     places = ("site_config_dir", "startup_kit_dir", "root_dir")
     workspace = SimpleNamespace(**{f"get_{place}": lambda: str(tmp_path / "kit") for place in places})
     made.engine = SimpleNamespace(get_workspace=lambda: workspace, get_component=lambda name: None, get_clients=list)
@@ -55,12 +53,6 @@ def test_a_run_begins_when_a_site_asks_for_work(controller, tmp_path):
     controller.run()
     assert controller.begun == [tmp_path / "job" / RUN_NAME]
     assert controller.begun[0].is_dir()
-
-
-def test_a_run_that_has_begun_continues_at_once(controller, tmp_path):
-    (tmp_path / "job" / RUN_NAME).mkdir(parents=True)
-    controller.run()
-    assert controller.begun == [tmp_path / "job" / RUN_NAME]
 
 
 def test_a_site_that_asks_twice_for_its_task_ends_nothing():
@@ -138,12 +130,8 @@ def ask(controller, monkeypatch):
 
     def run(answers, takes=()):
         exchange, looks, standing = Asked(), [], [3]
-        controller.aggregator = SimpleNamespace(
-            hold=lambda one: None,
-            models=lambda: dict(exchange.tasks),
-            accept_model=None,
-            federation=SimpleNamespace(largest_first=sorted, finished=False, sites=list("ABC")),
-        )
+        controller.federation = SimpleNamespace(largest_first=sorted, finished=False, sites=list("ABC"))
+        monkeypatch.setattr(controller, "models", lambda: dict(exchange.tasks))
 
         def look():
             looks.append(clock.now)
@@ -173,13 +161,6 @@ def test_a_site_that_is_gone_costs_one_timeout_until_it_takes_a_task_again(contr
     assert ask({"A": 3, "B": 5}, takes="C") > 100
 
 
-def test_an_answer_wakes_the_server(controller):
-    context = FLContext()
-    context.set_prop(AppConstants.AGGREGATION_ACCEPTED, True)
-    controller.handle_event(AppEventType.AFTER_CONTRIBUTION_ACCEPT, context)
-    assert controller.arrived.is_set()
-
-
 @pytest.mark.parametrize(
     ("size", "took", "seconds"),
     [(0, None, 86400), (125_000_000, None, 88400), (0, 0.0, 1800), (1_250_000, 600.0, 3620)],
@@ -201,13 +182,16 @@ def test_the_limit_nobody_stated_is_in_the_log(controller, ask, monkeypatch):
     ]
 
 
-def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controller, ask):
+def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controller, ask, monkeypatch):
     controller.events = SimpleNamespace(shut_out=lambda site: "its certificate is revoked" * (site == "C"))
     assert ask({"A": 3, "B": 5}) == 5
     assert controller.silent == set()
     taken, refused = [], []
-    exchange = SimpleNamespace(refuse=lambda site, why: refused.append((site, why)))
-    controller.aggregator = SimpleNamespace(accept_model=taken.append, exchange=exchange)
+    controller.exchange = SimpleNamespace(
+        refuse=lambda site, why: refused.append((site, why)), take=lambda site, answer: taken.append(site)
+    )
+    monkeypatch.setattr(module, "model_to_answer", lambda model, network: None)
+    controller.federation = SimpleNamespace(network=None)
     for site in "BC":
         controller._accept(site, site)
     assert (taken, refused) == (["B"], [("C", "its certificate is revoked")])

@@ -8,15 +8,12 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from pretending import NETWORK, SITES, replies, tiny_plan
-from stepping import Stepped
+from pretending import NETWORK
 
 from fedmerit.contract import flat
 from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.translation import message_to_model, model_to_answer
-from fedmerit.reasons import REFUSED
-from fedmerit.schema.egress import Withheld
-from fedmerit.schema.messages import Failure, Reply
+from fedmerit.schema.messages import Reply
 
 PATIENT = "Mueller_19450213"
 
@@ -46,11 +43,3 @@ def test_an_error_leaves_as_its_code_only():
     left = EgressFilter().process(shareable, FLContext())
     assert left.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
     assert PATIENT not in repr(left)
-
-
-def test_a_site_can_insist_on_encryption(tmp_path):
-    plain = replies(Stepped(tiny_plan("fedavg"), SITES, tmp_path / "run"))["Alder"]
-    assert isinstance(through_the_gate(plain), Reply)
-    with pytest.raises(Withheld, match="only encrypted"):
-        through_the_gate(plain, encrypted=True)
-    assert isinstance(through_the_gate(Failure(REFUSED), encrypted=True), Failure)

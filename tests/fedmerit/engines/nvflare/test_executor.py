@@ -71,7 +71,3 @@ def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, c
 @pytest.mark.parametrize("manifest", [Manifest(site="site1", jobs=LOOSE), None])
 def test_a_job_within_the_rules_begins(began, manifest):
     assert began(plan(batch_size=2), manifest)[1] == []
-
-
-def test_in_the_simulator_everything_is_the_users_own(began):
-    assert began(plan(steps=1, batch_size=1, optimizer="sgd"), None)[1] == []

@@ -13,7 +13,6 @@ from fedmerit.engines.nvflare.egress import EgressFilter
 from fedmerit.engines.nvflare.privacy import build_answer_filter, find_own_decimals
 from fedmerit.engines.nvflare.recipe import build_site_policy
 from fedmerit.evidence.ledger import Ledger
-from fedmerit.methods.fedavg import Standalone
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import TASKS
 from fedmerit.schema.messages import Reply
@@ -61,13 +60,6 @@ def test_gaussian_cuts_to_a_norm_and_adds_noise(network, reply):
     assert float(noise.double().std()) == pytest.approx(0.01, rel=0.1)
     again = sent("gaussian:clip=1000,noise=1e-5", reply, network) - reply.update
     assert not torch.equal(noise, again)  # a seed that the server knows would take the noise away again
-
-
-def test_a_method_that_cannot_bear_filters_is_reported_before_anything_is_written(fedmerit, options, tmp_path):
-    result = fedmerit("run", "--out", tmp_path / "run", *options(method="standalone"), "--privacy", "gaussian")
-    assert result.exit_code == 2
-    assert Standalone().needs.unfiltered in " ".join(result.stderr.split())
-    assert not (tmp_path / "run").exists()
 
 
 def test_export_puts_the_filters_before_the_gate(fedmerit, tmp_path):

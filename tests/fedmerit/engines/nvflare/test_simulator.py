@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from argparse import Namespace
@@ -55,24 +54,12 @@ def begun():
         process.join()
 
 
-def nothing():
-    """A site that has done its work."""
-
-
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def work_on():
     time.sleep(3600)
-
-
-def work_a_little():
-    time.sleep(0.3)
-
-
-def test_sites_that_have_ended_are_no_error(begun):
-    assert list(watch_processes(begun(site1=nothing, site2=work_a_little))) == []
 
 
 def test_a_death_is_reported_while_others_work_on(begun):
@@ -120,17 +107,6 @@ def test_a_site_killed_ends_the_run_with_its_name(fedmerit, options, processes_o
     assert processes_of(run) == []
 
 
-@pytest.mark.slow
-def test_a_simulation_that_cannot_begin_ends_with_its_sites(tmp_path):
-    command = [
-        sys.executable, "-m", "fedmerit.engines.nvflare.simulator", str(tmp_path / "run"), str(tmp_path), "1",
-        "site1"
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert str(tmp_path / "run" / "run.json") in done.stderr
-
-
 @pytest.mark.parametrize(
     ("width", "size", "measured"),
     [(8, 64, 0.8e9), (8, 128, 0.92e9), (32, 64, 4.0e9), (64, 64, 15.9e9), (8, 256, 1.36e9)],
@@ -140,19 +116,6 @@ def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, 
     config = make_configuration("fedce", "prostate", 3, 0, TASKS["prostate"], {"width": str(width)})
     write_json(tmp_path / "run.json", {"image_size": [size, size]})
     assert 0.8 * measured < estimate_memory(config, tmp_path, 6, 2) < 1.6 * measured
-
-
-@pytest.mark.parametrize(
-    ("log", "reported"),
-    [
-        ("2026 - INFO - started\nfedmerit.errors.BadInput: method 'mine': unknown\n", "method 'mine': unknown"),
-        ("2026 - ERROR - disk full\n", "disk full"),
-        ("2026 - INFO - started\n2026 - INFO - bye\n", "no error in its log, which ends with:\n2026 - INFO - started"),
-    ],
-)
-def test_the_reason_is_reported(tmp_path, log, reported):
-    (tmp_path / "nvflare.log").write_text(log)
-    assert reported in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path, 0.0)
 
 
 def test_what_an_earlier_try_left_in_the_log_is_not_this_ones(tmp_path):

@@ -1,17 +1,11 @@
 """run.json, the network's input, and the parts of other packages that a run names."""
 
 import json
-import platform
 import sys
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError
 
-import numpy as np
 import pytest
-import torch
 
-import fedmerit.version
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
@@ -25,7 +19,6 @@ from fedmerit.schema.configuration.run import (
     read_plan,
 )
 from fedmerit.schema.configuration.settings import TASKS, Network, Training
-from fedmerit.version import code_commit
 
 CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})
 
@@ -40,33 +33,6 @@ def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
     assert {name: reported[name] for name in expected} == expected
     assert reported["training"]["lr"] == 0.1
     assert RunConfiguration.from_dict(reported["plan"]) == CONFIG
-
-
-@pytest.mark.usefixtures("fresh_versions")
-def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/opt/bin/fedmerit", "run", "--out", "my run", "--set", "lr=0.1"])
-    reported = describe("mine", CONFIG, ("A",), "local")
-    assert reported["command"] == "fedmerit run --out 'my run' --set lr=0.1"
-    age = datetime.now(UTC) - datetime.fromisoformat(reported["started"])
-    assert timedelta(seconds=-1) < age < timedelta(minutes=1)
-    assert reported["packages"]["numpy"] == np.__version__
-    assert reported["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert reported["packages"]["python"] == platform.python_version()
-    assert reported["fedmerit_version"] == reported["packages"]["fedmerit"]
-    assert reported["commit"] == code_commit()
-
-
-@pytest.mark.usefixtures("fresh_versions")
-def test_what_came_with_a_job_has_no_version(monkeypatch):
-    def version(package):
-        if package == "fedmerit":
-            raise PackageNotFoundError
-        return "1.0"
-
-    monkeypatch.setattr(fedmerit.version, "version", version)
-    reported = describe("mine", CONFIG, ("A",), "prod")
-    assert reported["fedmerit_version"] == reported["packages"]["fedmerit"] == "not installed"
-    assert reported["packages"]["nvflare"] == "1.0"
 
 
 @pytest.mark.parametrize(
@@ -116,11 +82,6 @@ def test_a_run_of_our_own_parts_names_none(method):
     assert find_external_parts(plan | {"values": ["multi_round:every=1,most=256", "leave_one_out_loss"]}) == []
 
 
-def test_what_a_plan_does_not_say_is_ours():
-    assert find_external_parts({"method": "fedavg"}) == []
-    assert find_external_parts({"method": "fedavg", "network": None, "training": {}, "values": None}) == []
-
-
 def test_each_is_named_with_its_group_and_none_is_imported():
     plan = {
         "method": "theirs.parts:Method",
@@ -137,10 +98,6 @@ def test_each_is_named_with_its_group_and_none_is_imported():
         ("observers", "banzhaf"),
     ]
     assert "theirs" not in sys.modules
-
-
-def test_a_plan_without_a_method_names_something_that_is_not_ours():
-    assert find_external_parts({}) == [("methods", "None")]
 
 
 def test_places_are_fields_whose_default_is_the_first_of_ours():

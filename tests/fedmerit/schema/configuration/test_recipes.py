@@ -4,22 +4,11 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.run import make_configuration
-from fedmerit.schema.configuration.settings import PAPER, PRESETS, RECIPES, TASKS, with_recipe
+from fedmerit.schema.configuration.settings import PAPER, PRESETS, TASKS, with_recipe
 
 
 def config(**settings):
     return make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], settings)
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_is_its_settings(recipe):
-    assert config(recipe=recipe) == config(**RECIPES[recipe])
-
-
-def test_what_is_set_goes_before_the_recipe():
-    made = config(recipe="quick", schedule="cosine")
-    assert (made.network.architecture, made.training.schedule) == ("unet", "cosine")
-    assert config(recipe="default") == config()
 
 
 @pytest.mark.parametrize(

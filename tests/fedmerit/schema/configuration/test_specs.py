@@ -6,8 +6,6 @@ from fedmerit.contract.observers import MultiRoundReconstruction
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.schema.configuration.requirements import (
-    PEER_MODELS_UNFILTERED,
-    can_observe,
     gives_own_models,
     parse_observer,
     require_observable,
@@ -23,13 +21,6 @@ BESIDE = {"silobn", "scaffold"}  # what sites of these get or keep beside the on
 def test_methods_whose_sites_have_models_of_their_own(name):
     method = build_method(name, {})
     assert gives_own_models(method) == (method.about.download != "global model" and name not in BESIDE)
-
-
-@pytest.mark.parametrize("name", ["cgsv", "cffl"])
-def test_a_method_may_be_asked_for_one_model(name):
-    method = build_method(name, {"reward": "global"})
-    assert not gives_own_models(method)
-    assert require_observers(["multi_round"], True, name, method)
 
 
 def test_an_observer_is_parsed_and_specs_are_completed():
@@ -87,14 +78,6 @@ def test_updates_that_the_server_does_not_see_are_not_kept():
         require_observers([], True, "cycle", build_method("cycle", {"exchange": "peer", "warmup_by": "own"}))
 
 
-def test_what_sites_train_locally_is_observed_of_sites_that_do():
-    bearing = [name for name in METHODS if can_observe(parse_observer("local_only"), build_method(name, {}))]
-    assert bearing == ["standalone"]
-    assert require_observers(["local_only"], False, "standalone", build_method("standalone", {})) == (
-        "local_only:every=0",
-    )
-
-
 def test_nothing_is_made_of_encrypted_updates():
     require_observable(["multi_round"], True, ["percentile"])
     require_observable([], False, ["he"])
@@ -128,12 +111,6 @@ def test_methods_that_cannot_bear_filters_say_why():
         assert require_privacy([], name, METHODS[name]()) == []
 
 
-def test_models_that_go_from_site_to_site_pass_no_filter():
-    with pytest.raises(BadInput, match=PEER_MODELS_UNFILTERED):
-        require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="peer", warmup_by="own"))
-    assert require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="relay"))
-
-
 def test_a_weighted_sum_is_enough_for_few():
     assert {name for name, kind in METHODS.items() if kind().needs.sums_only} == {"fedavg", "fedce"}
     assert not build_method("fedce", {"error": "others"}).needs.sums_only
@@ -144,8 +121,3 @@ def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypa
     for kind in TRACKERS:
         with pytest.raises(BadInput, match=r"pip install -e '.\[tracking\]'"):
             require_tracking([kind])
-
-
-def test_a_tracker_that_is_installed_is_taken(monkeypatch):
-    monkeypatch.setattr("fedmerit.schema.configuration.specs.find_spec", lambda name: name == "tensorboard")
-    assert require_tracking(["tensorboard"]) == ["tensorboard"]

@@ -14,8 +14,8 @@ from chains import verify
 from one_in import one_in
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 
-from fedmerit.engines.nvflare.aggregator import MeritAggregator
-from fedmerit.engines.nvflare.translation import message_to_model, model_to_task
+from fedmerit.engines.nvflare.controller import MeritController
+from fedmerit.engines.nvflare.translation import message_to_model
 from fedmerit.schema.messages import Evaluated, Failure, Reply
 from fedmerit.schema.records import TRAIN
 from fedmerit.schema.rules import parts_of
@@ -104,37 +104,45 @@ def malformed() -> Iterator[tuple[str, Change]]:
     for value in (NAN, INF, 1e30):
         yield f"buffers with {value}", on_array(buffers_of, "model.0.adn.N.running_mean", with_first(value))
     yield "no meta", setting("meta", None)
-    for name, value in {
-        "nobody": None,
-        "Mallory": "Mallory",
-        "birch": "birch",
-        "a list": [LIAR],
-        "2^99999": 2**99999,
-        "a long name": "B" * 999,
-    }.items():
-        yield f"from {name}", telling("client_name", value)
 
 
 MALFORMED = dict(malformed())
 
 
-def play(run: Path, spoil: Change | None = None, then_honest: bool = True) -> MeritAggregator:
-    """A FedCE run of two rounds; in round 1 a spoiled reply comes before the liar's honest one, or in its place."""
-    aggregator = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
-    federation = aggregator.open(list(SITES), run)
+Answers = dict[str, Any]
+Deliver = Callable[[str, Any], None]  # from a site, the model that carries its answer
+
+
+def play(run: Path, deliver: Callable[[Deliver, Exchange, Any, Answers], None]) -> list[dict[str, Any]]:
+    """Run FedCE for two rounds; ``deliver`` brings the server the honest answers of an exchange, or others.
+
+    Returns:
+        The records of the ledger, with the models of the end.
+    """
+    controller = MeritController(tiny_plan("fedce", rounds=2).to_dict())
+    controller.events = None  # nobody is shut out
+    federation = controller.open(list(SITES), run)
     for exchange in federation.exchanges():
-        aggregator.hold(exchange)
-        answers = answers_to(exchange, federation)
-        if federation.round == 1 and (spoil or not then_honest):
-            if spoil:
-                model = reported(LIAR, answers[LIAR], federation)
-                spoil(model)
-                aggregator.accept_model(model)
+        controller.exchange = exchange
+        deliver(controller._accept, exchange, federation, answers_to(exchange, federation))
+    return [*federation.recorder.ledger.records, {"models": federation.models.parameters}]
+
+
+def spoiling(change: Change | None, then_honest: bool) -> Callable[[Deliver, Exchange, Any, Answers], None]:
+    """In round 1 a spoiled answer comes before the liar's honest one, or in its place."""
+
+    def deliver(accept: Deliver, exchange: Exchange, federation: Any, answers: Answers) -> None:
+        if federation.round == 1:
+            if change:
+                model = carried(answers[LIAR], federation)
+                change(model)
+                accept(LIAR, model)
             if not then_honest:
                 del answers[LIAR]
         for site, answer in answers.items():
-            aggregator.accept_model(reported(site, answer, federation))
-    return aggregator
+            accept(site, carried(answer, federation))
+
+    return deliver
 
 
 def answers_to(exchange: Exchange, federation: Any) -> dict[str, Any]:
@@ -144,74 +152,24 @@ def answers_to(exchange: Exchange, federation: Any) -> dict[str, Any]:
     return dict(replies(view) if exchange.work == TRAIN else evaluations(view))
 
 
-def reported(site: str, answer: Reply | Evaluated | Failure, federation: Any) -> Any:
-    model = over_the_wire(message_to_model(answer, federation.network))
-    model.meta["client_name"] = site
-    return model
+def carried(answer: Reply | Evaluated | Failure, federation: Any) -> Any:
+    return over_the_wire(message_to_model(answer, federation.network))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Any]:
-    """Models of a run without malformed messages: with the liar in round 1, or without."""
-
-    @cache
-    def made(with_liar: bool) -> Any:
-        aggregator = play(tmp_path_factory.mktemp("good") / "run", then_honest=with_liar)
-        return SimpleNamespace(models=aggregator.federation.models.parameters, records=records_of(aggregator))
-
-    return made
-
-
-def records_of(aggregator: MeritAggregator) -> list[dict[str, Any]]:
-    return aggregator.federation.recorder.ledger.records
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> MeritAggregator:
-    """One whose sites are asked to train for the first time."""
-    aggregator = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
-    aggregator.hold(next(aggregator.open(list(SITES), tmp_path / "run").exchanges()))
-    return aggregator
-
-
-def test_every_site_gets_its_own_task(opened):
-    exchange, network = opened.exchange, opened.federation.network
-    models = opened.models()
-    assert set(models) == set(SITES)
-    for site, model in models.items():
-        task = model_to_task(over_the_wire(model), network)
-        assert torch.equal(task.parameters, exchange.tasks[site].parameters)
-        assert (model.current_round, model.total_rounds, task.ledger) == (0, 2, exchange.tasks[site].ledger)
-
-
-def test_a_run_opened_again_continues_from_its_last_complete_round(tmp_path, undisturbed):
-    first = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
-    federation = first.open(list(SITES), tmp_path / "run")
-    for exchange in federation.exchanges():
-        if federation.round == 1:  # killed as round 1 begins
-            break
-        first.hold(exchange)
-        for site, answer in answers_to(exchange, federation).items():
-            first.accept_model(reported(site, answer, federation))
-    assert MeritAggregator(first.plan).open(list(SITES), tmp_path / "run").round == 1
-    again = play(tmp_path / "run")
-    assert torch.equal(again.federation.models.parameters, undisturbed(True).models)
-    assert [record["round"] for record in records_of(again)] == [0, 1]
+    """Records of a run without malformed answers: with the liar in round 1, or without."""
+    return cache(lambda with_liar: play(tmp_path_factory.mktemp("good") / "run", spoiling(None, with_liar)))
 
 
 @pytest.mark.parametrize("name", one_in(30, MALFORMED))
-def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing(tmp_path, undisturbed, name):
-    aggregator = play(tmp_path / "run", MALFORMED[name])
-    good = undisturbed(True)
-    assert torch.equal(aggregator.federation.models.parameters, good.models)
-    (before, record), (_, clean) = records_of(aggregator), good.records
-    assert before["rejected"] == {}
-    assert len(record["rejected"]) == 1
-    (sender, reason), *_ = record["rejected"].items()
-    assert (sender == LIAR) == (not name.startswith(("from", "no meta")))
-    assert 3 < len(reason) <= 200
-    assert len(sender) <= 100
-    assert clean["rejected"] == {}
+def test_malformed_answer_before_the_honest_one_is_recorded_and_changes_nothing(tmp_path, undisturbed, name):
+    before, record, end = play(tmp_path / "run", spoiling(MALFORMED[name], True))
+    _, clean, good = undisturbed(True)
+    assert torch.equal(end["models"], good["models"])
+    assert before["rejected"] == clean["rejected"] == {}
+    assert list(record["rejected"]) == [LIAR]
+    assert 3 < len(record["rejected"][LIAR]) <= 200
     for part in ("participants", "updates", "weights", "contributions", "model", "began"):
         assert record[part] == clean[part]
     assert verify(tmp_path / "run/ledger.jsonl") == 2
@@ -219,26 +177,22 @@ def test_malformed_message_before_the_honest_one_is_recorded_and_changes_nothing
 
 @pytest.mark.parametrize("name", one_in(30, MALFORMED))
 def test_site_that_sends_nothing_else_is_absent(tmp_path, undisturbed, name):
-    aggregator = play(tmp_path / "run", MALFORMED[name], then_honest=False)
-    silent = undisturbed(False)
-    assert torch.equal(aggregator.federation.models.parameters, silent.models)
-    assert not torch.equal(aggregator.federation.models.parameters, undisturbed(True).models)
-    record = records_of(aggregator)[1]
+    _, record, end = play(tmp_path / "run", spoiling(MALFORMED[name], False))
+    _, silent, without = undisturbed(False)
+    assert torch.equal(end["models"], without["models"])
+    assert not torch.equal(end["models"], undisturbed(True)[-1]["models"])
     assert LIAR in record["rejected"]
     assert record["participants"] == ["Alder", "Cedar"]
-    assert record["weights"] == silent.records[1]["weights"]
+    assert record["weights"] == silent["weights"]
 
 
 def test_second_answer_does_not_take_the_place_of_the_first(tmp_path, undisturbed):
-    aggregator = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
-    federation = aggregator.open(list(SITES), tmp_path / "run")
-    for exchange in federation.exchanges():
-        aggregator.hold(exchange)
-        answers = answers_to(exchange, federation)
+    def deliver(accept: Deliver, exchange: Exchange, federation: Any, answers: Answers) -> None:
         for site, answer in answers.items():
-            aggregator.accept_model(reported(site, answer, federation))
+            accept(site, carried(answer, federation))
         if exchange.work == TRAIN:
-            again = replace(answers[LIAR], update=-answers[LIAR].update)
-            aggregator.accept_model(reported(LIAR, again, federation))
-    assert torch.equal(federation.models.parameters, undisturbed(True).models)
-    assert [record["rejected"] for record in records_of(aggregator)] == [{LIAR: "a second answer"}] * 2
+            accept(LIAR, carried(replace(answers[LIAR], update=-answers[LIAR].update), federation))
+
+    *records, end = play(tmp_path / "run", deliver)
+    assert torch.equal(end["models"], undisturbed(True)[-1]["models"])
+    assert [record["rejected"] for record in records] == [{LIAR: "a second answer"}] * 2
