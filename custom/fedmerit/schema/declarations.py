@@ -14,7 +14,7 @@ Python reserves.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -129,6 +129,11 @@ class Checked:
 
     def __post_init__(self) -> None:
         check(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON holds them."""
+        content: dict[str, Any] = json.loads(json.dumps(asdict(cast(Any, self))))
+        return content
 
 
 def check(declared: Any) -> None:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from fedmerit.schema.declarations import read
 from fedmerit.schema.rules import About, Count, Declared, Message, Text
 
 ANSWERS = "survey.json"  # in the server's folder of the job
@@ -148,12 +149,8 @@ class Survey(Declared):
 
     @classmethod
     def from_dict(cls, content: Any) -> Self:
-        """Return the survey that `to_dict` wrote; raise `ValueError` if it is none."""
-        try:
-            return TypeAdapter(cls).validate_python(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"not a survey: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        """Return the survey that `to_dict` wrote; raise `BadInput` if it is none."""
+        return read(cls, content, "not a survey")
 
 
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:

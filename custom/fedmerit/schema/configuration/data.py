@@ -1,7 +1,7 @@
 """How the data of a run are prepared: the data plan of volumes, and a network's input."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,10 +51,6 @@ class DataPlan(Checked):
     def digest(self) -> str:
         """The SHA-256, in hexadecimal."""
         return record_hash(self.to_dict())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
-        return asdict(self) | {"patch": list(self.patch)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str) -> "DataPlan":
@@ -138,9 +134,8 @@ class Preprocessing(Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
-        plain = asdict(self) | {"size": list(self.size), "spacing": self.spacing and list(self.spacing)}
-        names = plain.pop("channel_names")
-        return plain | ({"channel_names": list(names)} if names else {})
+        content = super().to_dict() | {"spacing": self.spacing and list(self.spacing)}
+        return content if self.channel_names else {name: content[name] for name in content if name != "channel_names"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":

@@ -96,15 +96,10 @@ class RunConfiguration(Checked):
 
         Of a script's run without `network` and `training`, else without `script`.
         """
-        if self.script:
-            left_out = (*DERIVED, "privacy", "preprocessing", "server_images", *["study"] * (not self.study))
-            own = {name: value for name, value in asdict(self).items() if name not in left_out}
-            return own | {"values": list(self.values), "script": self.script.to_dict()}
         optional = ("values", "keep_updates", "privacy", "preprocessing", "server_images", "study", "script")
-        off = {name for name in optional if not getattr(self, name)}
+        off = {name for name in optional if not getattr(self, name)} | set(DERIVED if self.script else ())
         off |= {"fold"} if self.fold is None else set()
-        content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
-        content |= {"values": list(self.values)}
+        content = super().to_dict()
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
         return {name: value for name, value in content.items() if name not in off}
 
@@ -168,8 +163,7 @@ def plan_network(plan: Mapping[str, Any]) -> Any:
     """Return the network in a plan as JSON holds it; None: there is none."""
     if "script" not in plan:
         return plan.get("network")
-    network = asdict(Network.from_dict(derived_parts(plan["script"])["network"]))
-    return network | {"labels": list(network["labels"])}
+    return Network.from_dict(derived_parts(plan["script"])["network"]).to_dict()
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:

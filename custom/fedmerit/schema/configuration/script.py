@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fedmerit.schema.declarations import Checked, read
@@ -110,12 +110,6 @@ class Script(Checked):
             raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
         part = min(max((value - self.lowest) / (self.highest - self.lowest), 0.0), 1.0)
         return part if self.better == "higher" else 1 - part
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON holds them."""
-        tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
-        own = {part.name: getattr(self, part.name) for part in fields(self)}
-        return own | {"tensors": tensors, "uses": list(self.uses)}
 
 
 def find_names(text: str) -> set[str]:
