@@ -34,6 +34,7 @@ from fedmerit_lab.attacks.attack import ATTACKS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
 CLASS = "own_parts.parts:Evenly"
+PROCEED = (lambda run: resumption.require_same(run, {}), lambda run: runs.execute(run, print))
 SETTINGS = {"architecture": "one-layer", "loss": "squared", "optimizer": "nesterov", "lr": "0.05"}
 SCRIPT = '''
 """A method of a script."""
@@ -191,12 +192,9 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setattr(METHODS, "_loaded", {})
     monkeypatch.delenv(plugins.SCRIPTS)
-    for proceed in (
-        lambda: resumption.require_same(tmp_path / "run", {}),
-        lambda: runs.execute(tmp_path / "run", print),
-    ):
+    for proceed in PROCEED:
         with pytest.raises(BadInput, match=f"run.json: names {script} .* with FEDMERIT_PARTS={script} before it"):
-            proceed()
+            proceed(tmp_path / "run")
     assert plugins.scripts() == []
     assert plugins._imported == set()
     monkeypatch.chdir(script.parent)
@@ -210,14 +208,9 @@ def test_a_script_that_was_changed_continues_with_no_run(script, sites, tmp_path
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
     script.write_text(begun + "# as FedAvg, except this line\n")
-    for proceed in (
-        lambda: resumption.require_same(tmp_path / "run", {}),
-        lambda: runs.execute(tmp_path / "run", print),
-    ):
-        with pytest.raises(
-            BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it was"
-        ):
-            proceed()
+    for proceed in PROCEED:
+        with pytest.raises(BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it"):
+            proceed(tmp_path / "run")
     script.write_text(f'{begun}\n\nif __name__ == "__main__":\n    print("no import executes this")\n')
     runs.execute(tmp_path / "run", lambda record: None)
     assert is_finished(tmp_path / "run", 1)

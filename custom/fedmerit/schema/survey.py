@@ -149,7 +149,7 @@ class Survey(Declared):
 
     @classmethod
     def from_dict(cls, content: Any) -> Self:
-        """Return the survey that `to_dict` wrote; raise `BadInput` if it is none."""
+        """Return the survey that `to_dict` wrote; raise `ValueError` if it is none."""
         return read(cls, content, "not a survey")
 
 

@@ -155,12 +155,15 @@ def read_manifest_file(path: Path) -> Manifest:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); run `fedmerit deploy` for this kit") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
         raise BadInput(
-            f"{path}: {where}: {first['msg']} (found {first['input']!r:.80}); correct it, or move the file away and "
-            "run `fedmerit deploy` for this kit again"
+            f"{path}: {_explain(error)}; correct it, or move the file away and run `fedmerit deploy` for this kit again"
         ) from None
+
+
+def _explain(error: ValidationError) -> str:
+    """Return the first entry that cannot be used, what is wrong with it, and what it is."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']} (found {first['input']!r:.80})"
 
 
 def change_rules(rules: JobRules, settings: Sequence[str]) -> JobRules:
@@ -182,9 +185,7 @@ def change_rules(rules: JobRules, settings: Sequence[str]) -> JobRules:
     try:
         return JobRules.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"--set {where}: {first['msg']} (found {first['input']!r:.80})") from None
+        raise BadInput(f"--set {_explain(error)}") from None
 
 
 def parse_caps(setting: str) -> dict[str, Any]:

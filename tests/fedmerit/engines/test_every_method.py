@@ -83,7 +83,7 @@ def test_every_final_model_is_tested_on_every_case(two_rounds, server_sites_data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedave", "cgsv", "cffl", "fedci"])
+@pytest.mark.parametrize("method", ["fedce", "standalone", "fedave", "cgsv", "cffl", "fedci"])
 def test_run_repeats_bit_for_bit(two_rounds, assert_same_run, method):
     assert_same_run(two_rounds(method), two_rounds(method, again=1, threads=1))
 

@@ -77,18 +77,6 @@ def test_group_norms_in_mixed_precision_are_the_same_on_both_engines(trained, as
     assert_same_run(trained(*settings, method="fedavg"), simulated)
 
 
-@pytest.mark.slow  # `make test` repeats one with other threads
-@pytest.mark.parametrize(("method", "settings"), [("fedce", ()), ("fedavg", ("amp=true",)), ("standalone", ())])
-def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method, settings):
-    assert_same_run(trained(*settings, method=method), trained(*settings, method=method, again=1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run, threads):
-    assert_same_run(trained(), trained(threads=threads))
-
-
 def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
     run = trained(method="standalone")
     assert sorted(path.stem for path in (run / "models").glob("*.pt")) == NAMES
@@ -107,10 +95,8 @@ def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
         assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
 
 
-@pytest.mark.parametrize("engine", ["local", "sim"])
-def test_results_hold_every_quantity(trained, simulated, sites, engine):
-    run = simulated if engine == "sim" else trained()
-    results = read_results(run)
+def test_results_hold_every_quantity(trained, sites):
+    results = read_results(trained())
     assert set(results["quantity"]) <= set(QUANTITIES)
     assert set(results["run"]) == {"run"}
     assert set(results["method"]) == {"fedce"}

@@ -118,13 +118,17 @@ def log_of(site: Site) -> list[dict]:
     return [json.loads(line) for line in (site.memory.path / SITE_LOG).read_text().splitlines()]
 
 
+def assert_refused(site: Site, task, reason: str, words: str) -> None:
+    """The server learns the reason, which the gate lets pass; the site's own log says what was asked for."""
+    assert site.answer(task) == Failure(reason)
+    assert reason in REASONS
+    assert log_of(site)[-1]["work"] == "refused"
+    assert words in log_of(site)[-1]["reason"]
+
+
 def test_sixty_models_in_one_message_are_refused_and_logged(site, config):
-    answer = site.answer(models(config, 60))
-    assert answer == Failure(OVER_BUDGET)
-    assert answer.reason == OVER_BUDGET in REASONS  # the gate lets the server know
-    (entry,) = log_of(site)
-    assert (entry["work"], entry["round"]) == ("refused", ROUNDS)
-    assert "60 models on the testing split in round 2, after 0; fedavg with 3 sites needs 6" in entry["reason"]
+    words = "60 models on the testing split in round 2, after 0; fedavg with 3 sites needs 6"
+    assert_refused(site, models(config, 60), OVER_BUDGET, words)
 
 
 def test_one_by_one_comes_to_the_same_and_a_new_process_continues_counting(site, config, sites, tmp_path):
@@ -139,8 +143,8 @@ def test_one_by_one_comes_to_the_same_and_a_new_process_continues_counting(site,
 @pytest.mark.parametrize("split", ["training", SERVER_SPLIT])
 @pytest.mark.parametrize("round", [0, ROUNDS])
 def test_images_that_the_run_evaluates_for_nobody(site, config, split, round):
-    assert site.answer(models(config, 1, split=split, round=round)) == Failure(NOT_FOR_OTHERS)
-    assert f"1 models on the {split} split in round {round}" in log_of(site)[0]["reason"]
+    words = f"1 models on the {split} split in round {round}"
+    assert_refused(site, models(config, 1, split=split, round=round), NOT_FOR_OTHERS, words)
 
 
 def neurons(config, split=SERVER_SPLIT, order="taylor", images=16, round=1, seed=0) -> ImportanceTask:
@@ -153,9 +157,8 @@ def neurons(config, split=SERVER_SPLIT, order="taylor", images=16, round=1, seed
 )
 def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_them(site, config, split, round):
     begun(site)
-    assert site.answer(neurons(config, split, "exact", 1000, round)) == Failure(NOT_NEEDED)
-    assert f"exact importance of neurons on 1000 images of the {split} split" in log_of(site)[-1]["reason"]
-    assert NOT_NEEDED in REASONS
+    words = f"exact importance of neurons on 1000 images of the {split} split"
+    assert_refused(site, neurons(config, split, "exact", 1000, round), NOT_NEEDED, words)
 
 
 @pytest.fixture
@@ -172,8 +175,7 @@ def allocated(sites, tmp_path):
 def test_importance_is_of_the_kind_that_the_runs_settings_say(allocated, monkeypatch, other):
     folder = allocated.trainer.folder
     monkeypatch.setitem(folder.splits, SERVER_SPLIT, folder.cases("validation"))
-    assert allocated.answer(neurons(allocated.config, **other)) == Failure(NOT_NEEDED)
-    assert "; fedsac needs " in log_of(allocated)[0]["reason"]
+    assert_refused(allocated, neurons(allocated.config, **other), NOT_NEEDED, "; fedsac needs ")
     assert isinstance(allocated.answer(neurons(allocated.config)), Importance)
 
 
@@ -217,8 +219,7 @@ def test_second_training_in_a_round_is_refused(site, config):
     task = models(config, 2)
     first = site.answer(Task(0, task.models[0], task.buffers[0]))
     assert isinstance(first, Reply)
-    assert site.answer(Task(0, task.models[1], task.buffers[0])) == Failure(OVER_BUDGET)
-    assert "a second training in round 0" in log_of(site)[-1]["reason"]
+    assert_refused(site, Task(0, task.models[1], task.buffers[0]), OVER_BUDGET, "a second training in round 0")
     again = site.answer(Task(0, task.models[0], task.buffers[0]))
     assert torch.equal(again.update, first.update)
     assert site.answer(Task(ROUNDS, task.models[0], task.buffers[0])) == Failure(NOT_FOR_OTHERS)
@@ -231,9 +232,7 @@ def test_models_of_one_digest_are_one_model(site, config):
     mixture, one = torch.tensor([[1e9, -1e9]], dtype=torch.float64), models(config, 1)
     asked = [replace(one, models=torch.stack([1 + 1e-9 * of, torch.ones_like(of)]), mixtures=mixture) for of in want]
     for task in asked:
-        assert site.answer(task) == Failure(OTHER_NUMBERS)
-        assert f"torch.float64 in round {ROUNDS}" in log_of(site)[-1]["reason"]
-    assert OTHER_NUMBERS in REASONS
+        assert_refused(site, task, OTHER_NUMBERS, f"torch.float64 in round {ROUNDS}")
     assert site.answer(Task(1, want[0], one.buffers[0])) == Failure(OTHER_NUMBERS)
 
 
@@ -249,8 +248,8 @@ def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
         peers = {f"peer{place}": PeerModel(task.models[place], task.buffers[0], float("nan")) for place in places}
         return Task(0, task.models[0], task.buffers[0], peers=peers)
 
-    assert site.answer(reported(*range(60))) == Failure(OVER_BUDGET)
-    assert "61 models on the validation split in round 0, after 0; cycle with 3 sites" in log_of(site)[-1]["reason"]
+    words = "61 models on the validation split in round 0, after 0; cycle with 3 sites"
+    assert_refused(site, reported(*range(60)), OVER_BUDGET, words)
     assert isinstance(site.answer(reported(0, 1)), Reply)
     assert site.answer(reported(58, 59)) == Failure(OVER_BUDGET)
     assert isinstance(site.answer(reported(0, 1)), Reply)  # it has that answer
@@ -266,8 +265,8 @@ def test_training_task_with_what_the_method_does_not_use_is_refused(site, config
         "others": {"site2": 0.5},
     }
     plain = Task(0, task.models[0], task.buffers[0])
-    assert site.answer(replace(plain, **{part: brought[part]})) == Failure(NOT_NEEDED)
-    assert "in a training task of round 0; fedavg uses none" in log_of(site)[-1]["reason"]
+    words = "in a training task of round 0; fedavg uses none"
+    assert_refused(site, replace(plain, **{part: brought[part]}), NOT_NEEDED, words)
     assert isinstance(site.answer(plain), Reply)
 
 
@@ -297,12 +296,8 @@ def test_models_of_others_are_refused_if_the_plan_does_not_share_them(method, co
     plan = replace(tiny_plan(method, ROUNDS, guard="on"), share_models=False)
     site = begun(image_site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
     task = replace(models(plan, count), **change)
-    assert site.answer(task) == Failure(NOT_SHARED)
-    assert (
-        f"{count} models made of {count}, on the {task.split} split in round {task.round}"
-        in (log_of(site)[-1]["reason"])
-    )
-    assert NOT_SHARED in REASONS
+    words = f"{count} models made of {count}, on the {task.split} split in round {task.round}"
+    assert_refused(site, task, NOT_SHARED, words)
 
 
 def test_peers_are_refused_if_the_plan_does_not_share_models():
@@ -333,9 +328,7 @@ def capped(config, sites, tmp_path):
 
 def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
     site = begun(capped({"testing": 2}))
-    assert site.answer(models(config, 3)) == Failure(OVER_CAP)
-    assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[-1]["reason"]
-    assert OVER_CAP in REASONS
+    assert_refused(site, models(config, 3), OVER_CAP, "this site allows 2, fedavg with 3 sites needs 6")
     two = models(config, 2, seed=1)
     assert isinstance(site.answer(two), Evaluated)
     assert site.answer(models(config, 1, seed=2)) == Failure(OVER_CAP)
