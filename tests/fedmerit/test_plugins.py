@@ -8,6 +8,7 @@ import py_compile
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -426,3 +427,19 @@ def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_p
             reported = fedmerit("deploy", "approve", *parts, "--kit", kit)
             assert reported.exit_code == 0, reported.output
         assert made.wait(made.submit(job)) == session.COMPLETED, made.log()
+
+
+def test_an_object_without_source_may_be_a_part(monkeypatch):
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setenv(plugins.SCRIPTS, "")
+    loss = partial(max, 0)
+    plugins.register("losses", "of-python")(max)
+    plugins.register("losses", "of-an-object")(loss)
+    assert plugins.load("losses", "of-an-object") is loss
+    assert plugins.scripts() == [str(Path(__file__).resolve())]
+
+
+def test_where_no_package_brings_a_part_its_own_name_is_asked_for():
+    with pytest.raises(BadInput, match=r"metric 'nope': unknown; expected module:name; no package here brings one$"):
+        plugins.get_part(plugins.Catalogue("metrics", {}, callable, "x"), "nope", "metric")

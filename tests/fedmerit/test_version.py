@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedmerit.version
-from fedmerit.version import code_commit
+from fedmerit.version import code_commit, package_version
 
 
 def git(folder, *words):
@@ -41,3 +41,7 @@ def test_an_installed_package_has_the_commit_of_its_version(monkeypatch, install
     monkeypatch.setattr(fedmerit.version, "__file__", str(tmp_path / "version.py"))
     monkeypatch.setattr(fedmerit.version, "version", lambda package: installed)
     assert code_commit.__wrapped__() == commit
+
+
+def test_a_missing_package_has_no_version():
+    assert package_version("no-such-package") == "not installed"

@@ -153,3 +153,9 @@ def encrypted(folder, **key):
 def test_another_key_is_noticed(tmp_path, key, words):
     with pytest.raises(BadInput, match=rf"site A: {words}.*do all sites have kits of the same"):
         encrypted(tmp_path, **key).receive(Task(1, torch.empty(0), {}, ciphertexts=SEALED))
+
+
+def test_who_shares_with_nobody_gives_none(among_sites, tmp_path):
+    models = among_sites(probability=0.0, memories={1: Memory(WHOLE, WHOLE, BUFFERS)})
+    assert models.give("B", 2) is None
+    assert logged(tmp_path) == []

@@ -1,18 +1,22 @@
 """How a site starts a script: which file it may be, what NVFlare is reported, and that its log data stays."""
 
+import subprocess
 import threading
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.event_type import EventType
 from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.client.api_spec import CLIENT_API_KEY
 from nvflare.client.in_process.api import InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.engines.nvflare.client_script import (
+    POLL,
     ClientScript,
     ask_script,
     brought_script,
@@ -102,3 +106,23 @@ def test_an_answer_that_cannot_be_sent_on_ends_the_script_at_once(tmp_path):
     script = ScriptProcess("site-1", Launch(file=str(file), sha256="", clients=1), tmp_path / "script.log")
     with pytest.raises(ScriptEnded, match=r"(?s)site site-1: its script ended.*Can't pickle"):
         script.ask(QUESTION)
+
+
+def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatch):
+    script = InProcessClientAPI({})
+    monkeypatch.setattr(ClientAPIExecutor, "handle_event", lambda *_: DataBus().put_data(CLIENT_API_KEY, script))
+    started = start_script(LAUNCH, custom)
+    try:
+        started.handle_event(EventType.ABORT_TASK, None)
+        assert script.result_check_interval > POLL  # NVFlare's own
+        started.handle_event(EventType.START_RUN, None)
+        assert script.result_check_interval == POLL
+    finally:
+        DataBus().put_data(CLIENT_API_KEY, None)
+
+
+def test_close_gives_no_exit_code_of_a_process_that_it_ended():
+    script = ScriptProcess.__new__(ScriptProcess)
+    script._connection, _ = Pipe()
+    script._process = subprocess.Popen(["sleep", "60"])
+    assert script.close(0.05) is None

@@ -13,6 +13,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.engines.nvflare import controller as module
@@ -216,3 +218,10 @@ def test_recent_rounds_have_gaps_where_a_site_was_absent(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "RECENT", 2)
     assert recent_rounds(tmp_path, records)["first"] == 1
     assert recent_rounds(tmp_path, []) == {"first": 0, "dice": {}, "seconds": {}}
+
+
+def test_an_answer_wakes_the_server(controller):
+    context = FLContext()
+    context.set_prop(AppConstants.AGGREGATION_ACCEPTED, True)
+    controller.handle_event(AppEventType.AFTER_CONTRIBUTION_ACCEPT, context)
+    assert controller.arrived.is_set()
