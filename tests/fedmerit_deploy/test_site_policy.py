@@ -444,7 +444,7 @@ def reason(tmp_path, monkeypatch) -> Callable[..., str]:
         *keys, last = [int(key) if key.isdigit() else key for key in where.split(".")]
         for key in keys:
             place = place[key]
-        place[last] = part
+        place[slice(last, last + 1) if isinstance(place, list) else last] = [part] if isinstance(place, list) else part
         path.write_text(json.dumps(content))
         reported = {one: ClassValidator(f"config_fed_{one}.json").validate(str(tmp_path / "app")) for one in SIDES}
         assert [facts for _, facts in reported.values()] == [{}, {}]
