@@ -336,8 +336,7 @@ class Rescaled(Forecaster):
 
     def forecast(self, steps: list[Tensor], view: AttackerView) -> Tensor:
         """Return (d,) the step and the factors' change of the weights, of equal lengths."""
-        signs = torch.ones(len(view.received)).view(-1)
-        signs = torch.where((torch.arange(len(signs)) // self.block) % 2 == 0, 1.0, -1.0)
+        signs = torch.where((torch.arange(len(view.received)) // self.block) % 2 == 0, 1.0, -1.0)
         change = view.received * signs
         mixed: Tensor = steps[0] / steps[0].norm().clamp(min=1e-30) + change / change.norm().clamp(min=1e-30)
         return mixed

@@ -29,20 +29,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ArenaBench:
-    """The options of the benchmark.
-
-    Args:
-        methods: of every federation.
-        attacks: names of `ATTACKS`, or specs of attacks of other packages.
-        sizes: numbers of sites.
-        seeds: of every federation.
-        rounds: likewise.
-        guard: likewise.
-    """
+    """The options of the benchmark: every combination is a federation."""
 
     methods: Sequence[MethodSpec]
-    attacks: Sequence[str]
-    sizes: Sequence[int]
+    attacks: Sequence[str]  # names of `ATTACKS`, or specs of attacks of other packages
+    sizes: Sequence[int]  # numbers of sites
     seeds: Sequence[int]
     rounds: int
     guard: GuardSettings
@@ -147,21 +138,13 @@ def _rates(frame: pd.DataFrame, by: str, what: str, caption: str) -> Table:
     for (method, detector, name), group in frame.groupby(["method", "detector", by], sort=False):
         kinds = {"Method": method, "Detector": detector, by.capitalize(): name, "Runs": len(group)}
         low, high = clopper_pearson(int(group[what].sum()), len(group))
-        sizes = {
-            f"{sites} sites [%]": 100 * float(part[what].mean())
-            for sites, part in sorted(group.groupby("sites"), key=lambda one: _size(one[1]))
-        }
+        sizes = {f"{sites} sites [%]": 100 * float(part[what].mean()) for sites, part in group.groupby("sites")}
         rows.append({**kinds, "All [%]": 100 * float(group[what].mean()), **sizes})
         lows.append({"All [%]": 100 * low})
         highs.append({"All [%]": 100 * high})
     parts = [pd.DataFrame(part) for part in (rows, lows, highs)]
     named = f"{caption}, in percent with {100 * LEVEL:g} % CI"
     return Table(f"arena-{what}", named, parts[0], decimals=1, low=parts[1], high=parts[2])
-
-
-def _size(part: pd.DataFrame) -> int:
-    """Return the number of sites of rows that have one number."""
-    return int(part["sites"].iloc[0])
 
 
 def _rewards(honest: pd.DataFrame, attacked: pd.DataFrame) -> Table:

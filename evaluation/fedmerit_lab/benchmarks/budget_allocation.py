@@ -36,7 +36,7 @@ class Outcome:
 
 
 def shares(values: FloatArray) -> FloatArray:
-    """Return (..., n) values to payments that sum to 1; NaN if no value is positive."""
+    """Return (..., n) payments by values (..., n): they sum to 1; NaN if no value is positive."""
     positive = np.maximum(values, 0.0)
     total = positive.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(total > 0, positive / np.where(total > 0, total, 1.0), np.nan))

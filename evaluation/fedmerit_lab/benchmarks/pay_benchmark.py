@@ -150,26 +150,28 @@ def _attackers(frame: pd.DataFrame, usual: pd.DataFrame) -> Table:
     rows = []
     for name, group in frame.groupby("name", sort=False):
         row: dict[str, Any] = {"Attack": name, "Runs": len(group)}
-        for sites, part in group.groupby("sites"):
-            pay = np.array([share[-1] for share in part["share"]])
-            honest = np.array([usual.loc[key, "share"][-1] for key in zip(part["sites"], part["seed"], strict=True)])
-            row[f"{sites} sites [%]"] = 100 * pay.mean() / honest.mean()
-        pay = np.array([share[-1] for share in group["share"]])
+        pay, audited = _of_last(group, "share"), _of_last(group, "audited_share")
         honest = np.array([usual.loc[key, "share"][-1] for key in zip(group["sites"], group["seed"], strict=True)])
+        for sites in sorted(group["sites"].unique()):
+            of_size = (group["sites"] == sites).to_numpy()
+            row[f"{sites} sites [%]"] = 100 * pay[of_size].mean() / honest[of_size].mean()
         row["All [%]"] = 100 * pay.mean() / honest.mean()
         row["Standard error"] = (
             100 * (pay - pay.mean() / honest.mean() * honest).std(ddof=1) / (math.sqrt(len(pay)) * honest.mean())
         )
-        audited = np.array([share[-1] for share in group["audited_share"]])
         row["If steps are repeated [%]"] = 100 * audited.mean() / honest.mean()
-        row["Rounds trained"] = float(np.mean([rounds[-1] for rounds in group["rounds_trained"]]))
-        shown = [value[-1] >= 2 * error[-1] for value, error in zip(group["value"], group["error"], strict=True)]
-        row["Shown [%]"] = 100 * float(np.mean(shown))
-        row["Flagged [%]"] = 100 * float(np.mean([verdict[-1] for verdict in group["verdict"]]))
+        row["Rounds trained"] = _of_last(group, "rounds_trained").mean()
+        row["Shown [%]"] = 100 * (_of_last(group, "value") >= 2 * _of_last(group, "error")).mean()
+        row["Flagged [%]"] = 100 * _of_last(group, "verdict").mean()
         rows.append(row)
     return Table(
         "pay-attackers", "Attackers' pay by innovation, of the same site's honest pay", pd.DataFrame(rows), decimals=1
     )
+
+
+def _of_last(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """Return (runs,) numbers of the last site of each run."""
+    return np.array([values[-1] for values in frame[column]], dtype=np.float64)
 
 
 def _honest(frame: pd.DataFrame) -> Table:

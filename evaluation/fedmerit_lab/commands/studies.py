@@ -1,6 +1,6 @@
 """``fedmerit lab``: papers' artefacts, scoring protocols, attacks, benchmarks. Only for studies, not for hospitals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +25,6 @@ from fedmerit_cli.results import RunFolder, RunFolders, Split, expand_runs
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit_evaluation.studies.execution import Workers
-    from fedmerit_lab.attacks.attacked_runs import AttackedRun
     from fedmerit_lab.papers.artefact import Artefact, Paper
 
 commands = Commands()
@@ -179,54 +177,34 @@ def attacks(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit.schema.site_folder import open_sites
-    from fedmerit_cli.printing import show
+    from fedmerit_cli.printing import counting, exit_if_failed, show
     from fedmerit_evaluation.figures.tables import Table, write_tables
-    from fedmerit_lab.attacks.attacked_runs import collect_results
+    from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
+    from fedmerit_lab.attacks.attacked_runs import collect_results, execute_runs, parse_attack_kinds, prepare
     from fedmerit_lab.attacks.outcomes import detection_rates, outcomes, tables
 
     numbers = parse_integers(after, "--after", least=1)
     options = asked.for_study()
+    sites = open_sites(options["sites"])
+    names = [folder.name for folder in sites]
     try:
-        names = parse_names(attackers) if attackers else [folder.name for folder in open_sites(options["sites"])]
+        chosen = parse_names(attackers) if attackers else names
     except ValueError as error:
         raise BadInput(f"--attackers {attackers}: {error}") from None
-    runs = _train(out, methods, kinds, names, seeds, folds, workers, asked.all_settings, options)
+    items, wanted = parse_methods(methods, names, attacked=True), parse_attack_kinds(kinds, sites[0].labels)
+    parts, settings = find_folds(options["sites"], folds), asked.all_settings
+    runs = prepare(out, items, wanted, chosen, parse_seeds(seeds), settings, options, parts)
+    left = sum(not run.finished for run in runs)
+    with workers:
+        console.print(f"{len(runs)} runs, {left} to do, {workers.number_for(runs[0].folder, left)} at a time")
+        with counting("runs", left) as on_end:
+            failed = execute_runs(runs, workers, on_end)
+    exit_if_failed(failed)
     results = collect_results(runs)
     rates = detection_rates(runs, results, sorted({min(number, asked.rounds) for number in numbers}))
     show([*tables(runs, results), *[rates][: len(rates.frame)]], out)
     write_tables([Table("runs", "", outcomes(runs, results))], out / "tables")
     console.print(f"runs and tables: {out}", soft_wrap=True)
-
-
-def _train(
-    out: Path,
-    methods: str,
-    kinds: str,
-    attackers: Sequence[str],
-    seeds: str,
-    folds: bool,
-    workers: "Workers",
-    settings: Mapping[str, str],
-    options: Mapping[str, Any],
-) -> "list[AttackedRun]":
-    """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
-    from fedmerit.schema.site_folder import open_sites
-    from fedmerit_cli.printing import counting, exit_if_failed
-    from fedmerit_evaluation.studies.study import find_folds, parse_methods, parse_seeds
-    from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
-
-    folders = open_sites(options["sites"])
-    items = parse_methods(methods, [folder.name for folder in folders], attacked=True)
-    chosen = parse_attack_kinds(kinds, folders[0].labels)
-    parts = find_folds(options["sites"], folds)
-    attacks = prepare(out, items, chosen, attackers, parse_seeds(seeds), settings, options, parts)
-    left = sum(not attack.finished for attack in attacks)
-    with workers:
-        console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")
-        with counting("runs", left) as on_end:
-            failed = execute_runs(attacks, workers, on_end)
-    exit_if_failed(failed)
-    return attacks
 
 
 @commands.add("lab protocols runs/fedavg --sites sites")

@@ -58,7 +58,7 @@ class Scenario:
 
 
 def _noisy(level: float) -> Change:
-    """Return white noise of ``level`` times that which images have."""
+    """Return a change to images with ``level`` times as much white noise."""
 
     def change(site: SiteData, random: Generator) -> SiteData:
         more = (level**2 - 1) ** 0.5
@@ -75,7 +75,7 @@ def _inverted(site: SiteData, random: Generator) -> SiteData:
 
 
 def _scanner(site: SiteData, random: Generator) -> SiteData:
-    """Return every pixel is mixed with all others."""
+    """Return the data with every pixel mixed with all others."""
     mixed = np.eye(PIXELS) + 0.3 * random.normal(size=(PIXELS, PIXELS))
     mix = np.linalg.qr(mixed)[0].astype(np.float32)
     return replace(site, images=site.images @ mix, validation=site.validation @ mix)
@@ -87,7 +87,7 @@ def _one_class(site: SiteData, random: Generator) -> SiteData:
 
 
 def _styles(site: SiteData, random: Generator) -> SiteData:
-    """Return every other class is called by the next one's name."""
+    """Return the data with every other class called by the next class's name."""
 
     def renamed(labels: "np.typing.NDArray[np.int64]") -> "np.typing.NDArray[np.int64]":
         return np.where(labels % 2 == 0, (labels + 1) % CLASSES, labels)

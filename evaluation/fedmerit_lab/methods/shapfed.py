@@ -64,7 +64,7 @@ class ShapFed(Method):
 
     @property
     def sums_updates(self) -> bool:
-        """The with one model for all."""
+        """Whether the reward is one model for all."""
         return self.reward == "global"
 
     def parts(self, state: ShapFedState) -> Tensor:

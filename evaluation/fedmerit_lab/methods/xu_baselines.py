@@ -106,7 +106,7 @@ class RoundRobin(Method):
 
     @property
     def reveals_updates(self) -> bool:
-        """The with turns in a round: a site downloads what the ones before it added, the second only the first's."""
+        """Whether turns are in a round: then the second site downloads what only the first added."""
         return self.turns == "pass"
 
     @property

@@ -72,11 +72,6 @@ def published(name: str) -> Published:
     return Published(str(caption["where"]), str(caption["what"]), _read(name))
 
 
-def names() -> list[str]:
-    """Return the printed tables there are."""
-    return list(_read("captions")["table"])
-
-
 def _read(name: str) -> pd.DataFrame:
     with (files("fedmerit_lab.papers") / "printed" / f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file, dtype=str, keep_default_na=False)

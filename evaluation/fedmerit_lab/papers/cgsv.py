@@ -7,7 +7,7 @@ import pandas as pd
 from fedmerit.schema.configuration.settings import PRESETS, ROUNDS, Training
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.views import STANDALONE
-from fedmerit_lab.papers.artefact import Artefact, Made, every, printed, read_paper
+from fedmerit_lab.papers.artefact import Artefact, Made, printed, read_paper
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     accuracies,
@@ -33,14 +33,6 @@ ALTRUISM = ("cgsv", "cgsv:beta=1.2", "cgsv:beta=1.5", "cgsv:beta=2")
 METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *ALTRUISM)
 ALL = needs(METHODS, PARTITIONS)
 ALL_KEEP_OWN = needs(keep_own(METHODS), PARTITIONS)
-
-
-def _accuracy(study: Study, artefact: Artefact) -> Made:
-    return accuracies(study, artefact, agents(study))
-
-
-def _all_accuracies(study: Study, artefact: Artefact) -> Made:
-    return accuracies(study, artefact, every)
 
 
 def _overhead(study: Study, artefact: Artefact) -> Made:
@@ -87,11 +79,11 @@ def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
 PAPER = read_paper(
     "cgsv",
     {
-        "table1": (_accuracy, ALL),
+        "table1": (accuracies(agents), ALL),
         "table2": (correlate(local_only_and_final, agents), ALL_KEEP_OWN),
         "table3": (_overhead, (Compared(METHODS, POW),)),
         "table4": (_hyper_parameters, ()),
-        "table5": (_all_accuracies, needs(METHODS, FIVE)),
+        "table5": (accuracies(), needs(METHODS, FIVE)),
         "table6": (fairness, needs(keep_own(METHODS), FIVE)),
         "table7": (correlate(reputation_and_final, agents), ALL),
         "table8": (correlate(reputation_and_loss, agents), ALL),

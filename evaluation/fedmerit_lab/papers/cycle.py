@@ -28,7 +28,6 @@ from fedmerit_lab.papers.partitioned_sites import (
     local_only_and_final,
     needs,
     partitioned_needs,
-    require_partition,
     site_dice,
 )
 from fedmerit_lab.papers.study import Compared, Partition, Study, WrongMasks
@@ -37,7 +36,7 @@ DEEP = 0.5  # from here on text is white
 
 
 def _write_numbers(panel: Axes, cells: NDArray[np.float64]) -> None:
-    """Return the numbers of ``cells``, white where the colour is deep; nothing for NaN."""
+    """Write the numbers of ``cells`` into a panel, white where the colour is deep; nothing for NaN."""
     for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
             ink = "white" if abs(value) > DEEP else "#1b1e23"
@@ -52,7 +51,8 @@ def reputations(results: Results) -> Figure:
     """
     table = results.rounds.pairs("peer_reputation")
     of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
-    chosen = {name: _first_middle_last(part.index.unique("round")) for name, part in of_methods.items()}
+    rounds_of = {name: part.index.unique("round") for name, part in of_methods.items()}
+    chosen = {name: sorted({int(of[at]) for at in (0, len(of) // 2, -1)}) for name, of in rounds_of.items()}
     with style.context([STYLE, {"axes.grid": False}]):
         figure, axes = panels(sum(map(len, chosen.values())))
         places = iter(axes)
@@ -71,20 +71,10 @@ def reputations(results: Results) -> Figure:
                 panel.set_xticks(range(shown.shape[1]), shown.columns)
                 panel.set_yticks(range(len(cells)), [*shown.index, "all rounds"])
                 panel.tick_params(length=0)
-                _turn_if_long(panel, [str(site) * 2 for site in shown.columns])
+                if 2 * len(shown.columns) * max(len(str(site)) for site in shown.columns) > 90:  # names would overlap
+                    panel.tick_params(axis="x", labelrotation=20)
         titled(figure, "Reputation with", "Site")
     return figure
-
-
-def _first_middle_last(rounds: pd.Index) -> list[int]:
-    """Return three of the rounds of a run; fewer if there are no more."""
-    return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})
-
-
-def _turn_if_long(panel: Axes, names: Sequence[str]) -> None:
-    """Turn the names along the horizontal axis if they would overlap."""
-    if len(names) * max(map(len, names)) > 90:
-        panel.tick_params(axis="x", labelrotation=20)
 
 
 def gains(study: Study, artefact: Artefact) -> Made:
@@ -112,7 +102,7 @@ def gains_by_site(study: Study, artefact: Artefact) -> Made:
         columns = {str(site): gained[site].to_list() for site in gained.columns}
         lost = [", ".join(np.array(list(columns))[row]) or "none" for row in below]
         frame = pd.DataFrame({"Method": there} | columns | {"Worse than local-only": lost})
-        name = require_partition(need).name
+        name = need.where.name
         caption = f"Gain in Dice over local-only training [points], {name}, mean over seeds"
         tables.append(Table(f"{artefact.name}-{file_name(name).lower()}", caption, frame))
     return Made([*tables, *printed(artefact.name, artefact.published)])
@@ -124,7 +114,7 @@ def _measured(study: Study, artefact: Artefact) -> dict[str, pd.Series]:
     for need in partitioned_needs(artefact):
         local_only, final = local_only_and_final(study.results(need))
         both = (100 * local_only.to_numpy(float), 100 * final.to_numpy(float))
-        name = require_partition(need).heading
+        name = need.where.heading
         for what, values in (
             ("MVA [%]", both[1].mean(axis=1)),
             ("MCG [points]", mean_gain(*both)),
@@ -138,7 +128,7 @@ def reputation_heat_maps(study: Study, artefact: Artefact) -> Made:
     """Return reputations of sites with each other, a figure for each partition."""
     drawn = []
     for need in partitioned_needs(artefact):
-        partition = require_partition(need).name
+        partition = need.where.name
         name = f"{artefact.name}-{file_name(partition).lower()}"
         drawn.append(_reputations(name, f"{artefact.what}, {partition}", study.results(need)))
     return Made(drawn=drawn)
@@ -152,9 +142,7 @@ def dice_of_two_wrong(study: Study, artefact: Artefact) -> Made:
         for label, row in dice.iterrows():
             sites = {str(site): float(value) for site, value in row.items()}
             honest = float(np.mean(list(sites.values())[:3]))
-            rows.append(
-                {"Masks": f"{label}, {require_partition(need).name}", **sites, "Mean of the first three": honest}
-            )
+            rows.append({"Masks": f"{label}, {need.where.name}", **sites, "Mean of the first three": honest})
     caption = "Dice [%] of each site's final model if the last two sites have wrong masks in that share of images"
     table = Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)
     return Made([table, *printed(artefact.name, artefact.published)])

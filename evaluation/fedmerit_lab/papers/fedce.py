@@ -89,18 +89,14 @@ def _collaboration(study: Study, artefact: Artefact) -> Made:
     table = _detected(found, "fairness-leave-one-out", "no seed has every training; run the same command again")
     wanted = table.frame["Contribution"].isin(["mean weight"])
     wanted |= (table.frame["Method"] == "fedavg") & (table.frame["Contribution"] == "sample share")
-    table = _rows(table, wanted)
+    frame = table.frame[wanted].reset_index(drop=True)
+    spread = None if table.spread is None else table.spread[wanted].reset_index(drop=True)
+    table = Table(table.name, table.caption, frame, spread, decimals=table.decimals)
     (theirs,) = artefact.published
     return Made(
         [replace(beside(table, theirs), name=artefact.name), *printed(artefact.name, artefact.published)],
         notes=ground_truth.notes,
     )
-
-
-def _rows(table: Table, wanted: "pd.Series[bool]") -> Table:
-    frame = table.frame[wanted].reset_index(drop=True)
-    spread = None if table.spread is None else table.spread[wanted].reset_index(drop=True)
-    return Table(table.name, table.caption, frame, spread, decimals=table.decimals)
 
 
 def _leave_one_out(study: Study, artefact: Artefact) -> Made:

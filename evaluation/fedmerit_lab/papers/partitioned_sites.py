@@ -24,12 +24,6 @@ Groups = Callable[[str], bool]
 Make = Callable[[Study, Artefact], Made]
 
 
-def require_partition(need: Compared) -> Partition:
-    """Return the partition of a comparison's sites."""
-    assert need.partition is not None
-    return need.partition
-
-
 def partitioned_needs(artefact: Artefact) -> list[Compared]:
     """Return the comparisons of an artefact, one for each partition."""
     return [need for need in artefact.needs if isinstance(need, Compared)]
@@ -46,20 +40,31 @@ def site_dice(results: Results) -> pd.DataFrame:
     return results.plain.union.complete.unstack("site")
 
 
-def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
-    """Return methods x partitions: mean over sites of their Dice and the highest; or only the highest."""
-    columns: dict[str, pd.DataFrame] = {}
-    for need in partitioned_needs(artefact):
-        dice = 100 * site_dice(study.results(need))
-        name = require_partition(need).heading
-        highest = dice.max(axis=1, skipna=False).groupby(level="method")
-        if mean:
-            over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
-            columns[name] = pd.DataFrame({"mean": over_sites.mean(), "std": over_sites.std(ddof=1)})
-        heading = f"{name}, highest" if mean else name
-        columns[heading] = pd.DataFrame({"mean": highest.mean(), "std": highest.std(ddof=1)})
-    what = "mean over sites, and the highest of any" if mean else "the highest of any site"
-    return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups)
+def accuracies(groups: Callable[[Study], Groups] = lambda _: every, *, mean: bool = True) -> Make:
+    """Return a maker of a table, methods x partitions: mean over sites of their Dice and the highest; or only that.
+
+    Args:
+        groups: the paper's columns to show.
+        mean: whether the mean over sites is shown.
+    """
+
+    def make(study: Study, artefact: Artefact) -> Made:
+        columns: dict[str, pd.DataFrame] = {}
+        for need in partitioned_needs(artefact):
+            dice, name = 100 * site_dice(study.results(need)), need.where.heading
+            highest = dice.max(axis=1, skipna=False).groupby(level="method")
+            if mean:
+                over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
+                columns[name] = pd.DataFrame({"mean": over_sites.mean(), "std": over_sites.std(ddof=1)})
+            heading = f"{name}, highest" if mean else name
+            columns[heading] = pd.DataFrame({"mean": highest.mean(), "std": highest.std(ddof=1)})
+        what = "mean over sites, and the highest of any" if mean else "the highest of any site"
+        return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups(study))
+
+    return make
+
+
+highest_dice = accuracies(mean=False)
 
 
 def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -70,11 +75,6 @@ def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     final = dice.drop(index=STANDALONE, level="method")
     local_only = dice.xs(STANDALONE, level="method").reindex(final.index.get_level_values("seed"))
     return pd.DataFrame(local_only.to_numpy(), final.index, final.columns), final
-
-
-def highest_dice(study: Study, artefact: Artefact) -> Made:
-    """Return methods x partitions: the highest Dice of any site, with all the paper's columns."""
-    return accuracies(study, artefact, every, mean=False)
 
 
 def reputations(results: Results) -> pd.DataFrame:
@@ -128,7 +128,7 @@ def correlate(
             one, other = one.align(other, join="inner", axis=0)
             values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
             seeds = values.groupby(level="method")
-            columns[require_partition(need).heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+            columns[need.where.heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
         return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups(study))
 
     return make
@@ -166,7 +166,7 @@ def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.Dat
         rounds = study.results(need).plain.rounds
         table = 100 * rounds.validation if quantity == "validation" else rounds.of(quantity)
         for label in (name for name in need.labels if name in table.index.get_level_values("method")):
-            name = require_partition(need).name if len(need.labels) == 1 else f"{require_partition(need).name}, {label}"
+            name = need.where.name if len(need.labels) == 1 else f"{need.where.name}, {label}"
             own = table[table.index.get_level_values("method") == label]
             panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
     if not panels:
@@ -194,7 +194,7 @@ def bars(study: Study, artefact: Artefact) -> Made:
     for need in partitioned_needs(artefact):
         results = study.results(need)
         dice = 100 * site_dice(results).groupby(level="method").mean()
-        partition = require_partition(need).name
+        partition = need.where.name
         name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(partition)}"
         numbers = dice.rename_axis("method").reset_index()
         tested = on_union(results)

@@ -74,7 +74,7 @@ def list_needs(artefacts: Sequence[Artefact]) -> list[Need]:
 
 
 def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str], into: int) -> int:
-    """Return number of trainings of one seed of all artefacts; shared trainings count once."""
+    """Return the number of trainings of one seed of all artefacts; shared trainings count once."""
     return len({key for need in list_needs(artefacts) for key in need.keys(sites, into)})
 
 

@@ -44,7 +44,7 @@ class Scored:
 
     @cached_property
     def tested(self) -> "Slices":
-        """The all slices of the split, as the model predicts them."""
+        """The slices of the split, as the model predicts them."""
         return Slices.of(self.site.cases(self.split)).predicted(self.network, self.amp)
 
     @cached_property
@@ -54,7 +54,7 @@ class Scored:
 
     @property
     def all_patients(self) -> "Slices":
-        """The all slices of the site, not yet predicted."""
+        """The slices of all splits of the site, not yet predicted."""
         return Slices.of([case for cases in self.site.splits.values() for case in cases])
 
 
@@ -111,7 +111,7 @@ class Slices:
 
     @property
     def with_reference(self) -> "Slices":
-        """The only slices whose reference has the label count for it."""
+        """The slices, of which those whose reference lacks a label do not count for it."""
         counts = self._counts
         there = (counts[..., 0] + counts[..., 2] > 0)[..., None]
         return Slices(self.places, np.where(there, counts, 0))
@@ -173,10 +173,6 @@ def _drawn_slices(one: Scored) -> float:
     return drawn.predicted(one.network, one.amp).slice_dice(both_empty=1.0)
 
 
-def _as_used(one: Scored) -> float:
-    return _average_models(one.used, "dice")
-
-
 def _average_models(overlaps: Sequence[Overlap], quantity: str) -> float:
     """Return the mean over cases of the mean over labels; NaN: none has it."""
     found = pd.Series(
@@ -194,7 +190,10 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    AS_USED: Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks after post-processing", _as_used),
+    AS_USED: Protocol(
+        "3D Dice of whole volumes, as everywhere in FedMerit: masks after post-processing",
+        lambda one: _average_models(one.used, "dice"),
+    ),
     "volumes": Protocol(
         "3D Dice of whole volumes, masks without post-processing: no mirror image, every component kept",
         lambda one: one.tested.volume_dice,

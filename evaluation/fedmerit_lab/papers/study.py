@@ -53,7 +53,7 @@ class Partition:
 
     @property
     def heading(self) -> str:
-        """The heading of its column."""
+        """The heading of the partition's column."""
         return self.title or self.name
 
     def folder(self, into: int) -> str:
@@ -230,6 +230,12 @@ class Compared(Need):
     """A comparison of methods on the given sites or a partition; methods that lack their server set are left out."""
 
     partition: Partition | None = None
+
+    @property
+    def where(self) -> Partition:
+        """The partition of a comparison that has one."""
+        assert self.partition is not None
+        return self.partition
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """Return one name for each method."""

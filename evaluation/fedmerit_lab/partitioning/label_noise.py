@@ -31,18 +31,8 @@ class Disturbed:
     positions: tuple[int, ...]
 
 
-def shift(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Return moved in a random direction by half of its own extent there."""
-    return _moved(mask, rng.uniform(0, 2 * np.pi))
-
-
-def offset(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Return moved by as much, always towards higher columns: a site whose masks are all off in one way."""
-    return _moved(mask, 0.0)
-
-
 def _moved(mask: Mask, angle: float) -> Mask:
-    """Return by half of its own extent in a direction, in radians."""
+    """Return the mask moved by half of its extent in a direction ``angle`` [radians]."""
     rows, columns = np.nonzero(mask.any(axis=0))
     extent = np.array([np.ptp(rows) + 1, np.ptp(columns) + 1])
     step = np.array([np.sin(angle), np.cos(angle)]) * extent / 2
@@ -51,12 +41,11 @@ def _moved(mask: Mask, angle: float) -> Mask:
     return moved
 
 
-def swap(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Return the mask of a training slice of another patient of the site, one that differs."""
-    return other
-
-
-RULES: Mapping[str, Rule] = {"shift": shift, "offset": offset, "swap": swap}
+RULES: Mapping[str, Rule] = {
+    "shift": lambda mask, other, rng: _moved(mask, rng.uniform(0, 2 * np.pi)),  # in a random direction
+    "offset": lambda mask, other, rng: _moved(mask, 0.0),  # towards higher columns, all masks of a site alike
+    "swap": lambda mask, other, rng: other,  # of a training slice of another patient of the site, one that differs
+}
 
 
 def disturb(

@@ -22,19 +22,8 @@ from fedmerit_lab.partitioning.label_noise import Disturbed
 # Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}
 SITE_FIELDS = {
-    *(
-        "name",
-        "folds",
-        "counts",
-        "used",
-        "unreadable_cases",
-        "left_out",
-        "remarks",
-        "readings",
-        "checksums",
-        "partition",
-    ),
-    "fedmerit_version",
+    *("name", "folds", "counts", "used", "unreadable_cases", "left_out", "remarks", "readings", "checksums"),
+    *("partition", "fedmerit_version"),
 }
 
 

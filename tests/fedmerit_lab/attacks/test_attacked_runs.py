@@ -36,14 +36,14 @@ def test_kinds_that_cannot_be_used_are_refused(text, words):
 
 def config(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
     options = {"sites": sites, "rounds": 3} | changes
-    return prepare(out, parse_methods("fedavg,fedce"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)
+    return prepare(out, parse_methods("fedavg"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)
 
 
 def test_every_run_is_planned(sites, tmp_path):
     attacks = config(tmp_path, sites)
-    assert len(attacks) == 2 * 2 * (1 + 3 * 2)
+    assert len(attacks) == 2 * (1 + 3 * 2)
     assert len({attack.folder for attack in attacks}) == len(attacks)
-    assert [attack.kind for attack in attacks[:4]] == [HONEST] * 4
+    assert [attack.kind for attack in attacks[:2]] == [HONEST] * 2
     for attack in attacks:
         info = read_run(attack.folder)
         assert (info["method"], info["seed"], info["engine"]) == (attack.label, attack.seed, "local")

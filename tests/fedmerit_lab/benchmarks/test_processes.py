@@ -5,8 +5,6 @@ import sys
 import time
 from dataclasses import asdict
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.schema.configuration.settings import Network
 from fedmerit.schema.site_folder import open_sites
 from fedmerit.trainers.factory import build_network
-from fedmerit_lab.benchmarks import bare_steps, nvflare_peer, one_run
+from fedmerit_lab.benchmarks import bare_steps, one_run
 from fedmerit_lab.benchmarks.benchmark import measure_command
 from fedmerit_lab.benchmarks.nvflare_peer import PeerNetwork, in_memory, validate
 
@@ -143,25 +141,3 @@ def test_dice_is_of_all_images_together():
     assert not network.training
     nothing = TensorDataset(-images.abs(), torch.zeros_like(masks))
     assert validate(network, DataLoader(nothing, batch_size=2)) == 1
-
-
-def test_the_job_is_of_the_runs_network_sites_and_rounds(tmp_path, monkeypatch):
-    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    settings = TINY
-    runs.create(tmp_path / "run", "fedce", sites, 3, engine="local", settings=settings)
-    asked = {}
-    monkeypatch.setattr(
-        nvflare_peer,
-        "FedCERecipe",
-        lambda **given: SimpleNamespace(execute=lambda environment: asked.update(given, environment=environment)),
-    )
-    monkeypatch.setattr(nvflare_peer, "SimEnv", lambda **given: given)
-    nvflare_peer.main(str(tmp_path / "run"), "ends.txt", str(tmp_path / "workspace"), "2")
-    description = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]["network"]
-    assert json.loads(asked["model"].description) == description
-    assert (asked["min_clients"], asked["num_rounds"], asked["fedce_mode"]) == (2, 3, "times")
-    assert asked["train_script"] == nvflare_peer.__file__
-    expected = ["--run", str(tmp_path / "run"), "--ends", str(Path("ends.txt").resolve()), "--threads", "2"]
-    assert asked["train_args"].split() == expected
-    workspace = str(tmp_path / "workspace")
-    assert asked["environment"] == {"clients": ["Alder", "Birch"], "num_threads": 2, "workspace_root": workspace}

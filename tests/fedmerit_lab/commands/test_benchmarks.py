@@ -8,8 +8,6 @@ import pytest
 from tiny import flags
 
 from fedmerit_lab.benchmarks import value_benchmark
-from fedmerit_lab.benchmarks.benchmark import Benchmark
-from fedmerit_lab.commands import benchmarks
 
 TINY = (*flags(), "--repetitions", 1)
 
@@ -70,38 +68,6 @@ def test_prepare(bench, out):
     assert json.loads((out / "preparation.json").read_text())["settings"]["files"] == 2 * 6
     assert "ratio to decode" in printed
     assert not (out / "work").exists()
-
-
-@pytest.fixture
-def printed(tmp_path, capsys):
-    """What is shown of two cases, measured twice, line by line, with single spaces."""
-    rows = [
-        {"case": case, "repetition": repetition, "seconds": seconds, "MB": megabytes}
-        for case, measured in {"base": ((2.0, 10.0), (4.0, 30.0)), "ours": ((3.0, 50.0), (10.0, 70.0))}.items()
-        for repetition, (seconds, megabytes) in enumerate(measured)
-    ]
-
-    def show(*given):
-        benchmarks._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
-        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
-
-    return show
-
-
-def test_one_quantity_and_its_ratios_within_each_repetition(printed, tmp_path):
-    """Medians (2 + 4) / 2 and (3 + 10) / 2; ratios 3 / 2 and 10 / 4, of which the median is 2."""
-    lines = printed("seconds", "base")
-    assert lines[0] == "Abacus, 3 cores"
-    assert "base seconds 3.000 2.000 4.000 2.000" in lines
-    assert "ours seconds 6.500 3.000 10.000 2.000" in lines
-    heading = lines.index("seconds, ratio to base within each repetition")
-    assert "ours 2.000 1.500 2.500" in lines[heading:]
-    assert not any("MB" in line for line in lines)
-    assert str(tmp_path) in lines[-1]
-    everything = printed()
-    assert "ours MB 60.000 50.000 70.000 2.000" in everything
-    for lines in (everything, printed("seconds"), printed("seconds", "peer-1")):
-        assert not any("ratio" in line for line in lines)
 
 
 @pytest.fixture

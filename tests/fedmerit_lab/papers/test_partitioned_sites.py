@@ -1,14 +1,19 @@
 """Tables and figures of repartitioned sites: correlations, reputations, means and lines, computed independently."""
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from math import isnan, nan
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from paper_runs import artefact_of
-from partition_results import study_of
 
 from fedmerit.errors import BadInput
+from fedmerit.schema.results import Row
+from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers import cgsv
 from fedmerit_lab.papers.artefact import Artefact, Made
 from fedmerit_lab.papers.fedave_fedsac import FEDAVE
@@ -25,6 +30,38 @@ from fedmerit_lab.papers.partitioned_sites import (
     reputations,
 )
 from fedmerit_lab.papers.study import Compared, Partition
+
+Runs = Mapping[tuple[str, int], Sequence[float]]  # by method and seed, a number for each site
+
+
+def study_of(
+    dice: Mapping[str, Runs], recorded: Mapping[str, Sequence[Runs]] | None = None, seeds: Sequence[int] = (0,)
+) -> SimpleNamespace:
+    """A study that has only results.
+
+    Args:
+        dice: by the name of the partition, each site's on the test cases of all.
+        recorded: by quantity, its rounds, the same on every partition; NaN: the site was absent.
+        seeds: of the runs.
+    """
+    found = {name: _results(runs, recorded or {}) for name, runs in dice.items()}
+    return SimpleNamespace(seeds=list(seeds), into=5, results=lambda need: found[need.partition.name])
+
+
+def _results(dice: Runs, recorded: Mapping[str, Sequence[Runs]]) -> Results:
+    rows = []
+    for (method, seed), values in dice.items():
+        sites = [f"site-{number}" for number in range(1, len(values) + 1)]
+        for site, value in zip(sites, values, strict=True):
+            head = (f"{method}-{seed}", method, seed)
+            rows += [Row(*head, 9, site, "dice", value, "union", f"{tester}/000", "organ") for tester in sites]
+            for quantity, rounds in recorded.items():
+                for number, runs in enumerate(rounds):
+                    known = runs.get((method, seed), [nan] * len(values))[sites.index(site)]
+                    if not isnan(known):
+                        rows.append(Row(*head, number, site, quantity, known))
+    return Results(pd.DataFrame([asdict(row) for row in rows]))
+
 
 POW, CLA = Partition("POW", "powerlaw"), Partition("CLA", "variety")
 TWO_SEEDS = {("standalone", 0): [0.5, 0.6, 0.8], ("cgsv", 0): [0.6, 0.7, 0.8], ("cgsv", 1): [0.7, 0.9, 0.8]}
@@ -103,7 +140,7 @@ def test_means_over_sites_and_the_highest_are_means_over_seeds():
     """Means over sites of cgsv are 70 and 80, the highest 80 and 90: deviations of two such are 10 / sqrt(2)."""
     study = study_of({"POW": TWO_SEEDS, "CLA": {("cgsv", 0): [0.1, 0.2, 0.3]}}, seeds=(0, 1))
     artefact = compared(("fedavg", "cgsv", "standalone"), (POW, CLA))
-    (table,) = accuracies(study, artefact, lambda group: True).tables
+    (table,) = accuracies()(study, artefact).tables
     assert table.headings == ["Method", "POW", "POW, highest", "CLA", "CLA, highest"]
     assert table.frame["Method"].to_list() == ["cgsv", "standalone"]  # in the artefact's order; fedavg has no run
     assert table.frame.iloc[0, 1:].to_list() == pytest.approx([75, 85, 20, 30])

@@ -1,6 +1,7 @@
 """The numbers that papers printed: complete tables that are consistent, and how they are added to ours."""
 
 import math
+from importlib.resources import files
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 
 from fedmerit.methods.registry import METHODS
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_lab.papers.artefact import KEEP_OWN, Published, beside, names, printed, published
+from fedmerit_lab.papers.artefact import KEEP_OWN, Published, beside, printed, published
 
 
 def table_of(cells, columns, where="Table 0"):
@@ -51,7 +52,10 @@ def test_a_cell_is_a_number_a_deviation_or_a_mean_with_the_highest():
         table_of([["fedavg", "nine"]], ["Method", "A | one"]).table("t")
 
 
-@pytest.mark.parametrize("name", names())
+FILES = [file.name for file in (files("fedmerit_lab.papers") / "printed").iterdir() if file.name.endswith(".csv")]
+
+
+@pytest.mark.parametrize("name", sorted(name.removesuffix(".csv") for name in FILES if name != "captions.csv"))
 def test_a_printed_table_is_complete(name):
     found = published(name)
     table = found.table(name)

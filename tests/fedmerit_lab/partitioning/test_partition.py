@@ -91,45 +91,35 @@ def test_the_same_seed_gives_the_same_bytes(sources, tmp_path):
     assert patients(tmp_path / "first") != patients(tmp_path / "other")
 
 
-def test_bad_options(sources, tmp_path):
-    for options, message in (
-        ({"label_noise": {"HK": 0.2}}, "label noise HK: no such site; there are site-1, site-2, site-3"),
-        ({"inverted": ["site-1"]}, "inverted site-1: no such site"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            partition(sources, tmp_path / "out", UNIFORM, **options)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_folders(sources, tmp_path):
-    with pytest.raises(BadInput, match="no site folders in it"):
-        partition(tmp_path, tmp_path.parent / "out", UNIFORM)
-    with pytest.raises(BadInput, match="need separate folders, neither within the other"):
-        partition(sources, sources / "out", UNIFORM)
+@pytest.mark.parametrize(
+    ("out", "options", "message"),
+    [
+        ("out", {"label_noise": {"HK": 0.2}}, "label noise HK: no such site; there are site-1, site-2, site-3"),
+        ("out", {"inverted": ["site-1"]}, "inverted site-1: no such site"),
+        ("sources/out", {}, "need separate folders, neither within the other"),
+        ("full", {}, "full: is not empty"),
+    ],
+)
+def test_unusable_options_and_folders_are_refused_before_anything_is_written(sources, tmp_path, out, options, message):
+    shutil.copytree(sources, tmp_path / "sources")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("keep")
-    with pytest.raises(BadInput, match="full: is not empty"):
-        partition(sources, tmp_path / "full", UNIFORM)
-
-
-def other_spacing(folder):
-    edit(folder / "UCL" / "site.json", lambda info: info.update(spacing=[2.0, 2.0]))
-    return r"UCL: has spacing \[2.0, 2.0\] mm, but HK \[1.0, 1.0\]; prepare sites alike to partition them together"
-
-
-def lost_array(folder):
-    file = next((folder / "UCL" / "cases").glob("*_label.npy"))
-    file.unlink()
-    return re.escape(f"{file}: file not found")
-
-
-@pytest.mark.parametrize("harm", [other_spacing, lost_array])
-def test_bad_sources(sources, tmp_path, harm):
-    shutil.copytree(sources, tmp_path / "sources")
-    message = harm(tmp_path / "sources")
+    before = checksums(tmp_path)
     with pytest.raises(BadInput, match=message):
+        partition(tmp_path / "sources", tmp_path / out, UNIFORM, **options)
+    assert checksums(tmp_path) == before
+
+
+def test_sites_of_other_spacing_or_without_an_array_are_refused(sources, tmp_path):
+    shutil.copytree(sources, tmp_path / "sources")
+    lost = next((tmp_path / "sources" / "UCL" / "cases").glob("*_label.npy"))
+    lost.rename(tmp_path / "label.npy")
+    with pytest.raises(BadInput, match=re.escape(f"{lost}: file not found")):
         partition(tmp_path / "sources", tmp_path / "out", UNIFORM)
-    assert list(tmp_path.iterdir()) == [tmp_path / "sources"]
+    edit(tmp_path / "sources" / "UCL" / "site.json", lambda info: info.update(spacing=[2.0, 2.0]))
+    with pytest.raises(BadInput, match=r"UCL: has spacing \[2.0, 2.0\] mm, but HK \[1.0, 1.0\]; prepare sites alike"):
+        partition(tmp_path / "sources", tmp_path / "out", UNIFORM)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_leaves_nothing(sources, tmp_path, monkeypatch):
@@ -140,21 +130,6 @@ def test_a_full_disk_leaves_nothing(sources, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r"out: cannot be written \(.*No space left on device\); make room"):
         partition(sources, tmp_path / "out", UNIFORM)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_four_hospitals(real_data, tmp_path):
-    """35 patients of four real hospitals: BIDMC 6, HK 9, RUNMC 10, UCL 10."""
-    prepare("prostate-multisite", tmp_path / "sites", source=real_data / "prostate", size=32)
-    noise = {"site-4": 0.4}
-    partition(tmp_path / "sites", tmp_path / "sizes", Scheme("powerlaw", 5), label_noise=noise, split_site=["site-5"])
-    partition(tmp_path / "sites", tmp_path / "kinds", Scheme("dirichlet", 4, alpha=0.1))
-    tests = {name for name, (_, split) in patients(tmp_path / "sites").items() if split == "testing"}
-    for out in (tmp_path / "sizes", tmp_path / "kinds"):
-        assert [str(finding) for finding in check(out)] == []
-        assert {name for name, (_, split) in patients(out).items() if split == "testing"} == tests
-    training = sizes(tmp_path / "sizes", "training")
-    assert training[:4] == sorted(training[:4])
 
 
 # Folds
@@ -186,16 +161,8 @@ def test_partition_with_folds_keeps_each_patient_at_one_site_and_in_its_fold(fol
                     assert home.setdefault(case.patient, site.name) == site.name
     assert len(home) == 21
     if scheme.outlier:
-        assert {site for patient, site in home.items() if patient in find_tested(folded, "UCL")} == {"site-2"}
-
-
-def find_tested(folder, site):
-    return {case.patient for one in open_sites(folder) if one.name == site for cases in one.splits.values()
-            for case in cases}  # fmt: skip
-
-
-def test_partition_with_folds_is_what_check_accepts_and_its_first_fold_the_listed_split(folded, tmp_path):
-    partition(folded, tmp_path / "out", UNIFORM, folds=True)
+        ucl = {case.patient for cases in open_sites(folded, ["UCL"])[0].splits.values() for case in cases}
+        assert {site for patient, site in home.items() if patient in ucl} == {"site-2"}
     assert check(tmp_path / "out") == []
     listed = {case.patient for site in open_sites(tmp_path / "out") for case in site.cases("testing")}
     assert listed == fold_tests(folded, 0).keys()
