@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedmerit.errors import BadInput
-from fedmerit.schema.declarations import parameters
+from fedmerit.schema.declarations import parameters, parse_text
 from fedmerit_cli.options import takes
 from fedmerit_cli.terminal import Commands, option_in
 from fedmerit_lab.partitioning.scheme import VARIANTS, Scheme
@@ -64,11 +64,8 @@ def _levels(text: str | None) -> dict[str, float]:
     levels: dict[str, float] = {}
     for part in text.split(",") if text else ():
         site, _, level = part.partition("=")
-        try:
-            value = float(level)
-        except ValueError:
-            value = -1.0
-        if not site or site in levels or not 0 < value <= 1:
+        value = parse_text(level, float)
+        if not site or site in levels or not (isinstance(value, float) and 0 < value <= 1):
             raise BadInput(f"--label-noise {part}: expected SITE=LEVEL, each site once, a level above 0 and at most 1")
         levels[site] = value
     return levels
