@@ -14,7 +14,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers import cgsv, fedce
 from fedmerit_lab.papers.artefact import KEEP_OWN
 from fedmerit_lab.papers.fedave_fedsac import FEDAVE, FEDSAC
-from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
+from fedmerit_lab.papers.partitioned_sites import partitioned_needs
 
 CGSV, FEDCE = cgsv.PAPER, fedce.PAPER
 
@@ -61,7 +61,7 @@ def test_partitions_and_methods_are_those_of_the_printed_table(name):
     (printed,) = artefact.published
     for group in printed.groups:
         table = printed.group(group)
-        assert table.headings[1:] == [require_partition(need).heading for need in partitioned_needs(artefact)]
+        assert table.headings[1:] == [need.where.heading for need in partitioned_needs(artefact)]
         for need in partitioned_needs(artefact):
             labels = [label.removesuffix(KEEP_OWN) for label in need.labels]
             assert [label for label in labels if label in set(table.frame["Method"])] == table.frame["Method"].to_list()

@@ -13,7 +13,7 @@ from fedmerit_lab.attacks.attack import parse_attack
 from fedmerit_lab.attacks.attacked_runs import AttackedRun
 from fedmerit_lab.attacks.faults import Inverted, Shifted
 from fedmerit_lab.papers.cycle import PAPER, WRONG, gains
-from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition, site_dice
+from fedmerit_lab.papers.partitioned_sites import partitioned_needs, site_dice
 from fedmerit_lab.papers.study import WrongMasks
 from fedmerit_lab.partitioning.scheme import Scheme
 
@@ -21,14 +21,14 @@ from fedmerit_lab.partitioning.scheme import Scheme
 @pytest.mark.parametrize("name", [one.name for one in PAPER.artefacts if one.make is gains])
 def test_partitions_are_the_papers_columns(name):
     artefact = artefact_of(PAPER, name)
-    columns = [require_partition(need).heading for need in partitioned_needs(artefact)]
+    columns = [need.where.heading for need in partitioned_needs(artefact)]
     for printed in artefact.published:
         assert list(dict.fromkeys(group.split(", CIFAR")[0] for group in printed.groups)) == columns
 
 
 def test_every_partition_leaves_patients_for_every_site():
     for need in {need for artefact in PAPER.artefacts for need in partitioned_needs(artefact)}:
-        one = require_partition(need)
+        one = need.where
         sites = one.into or 5
         scheme = Scheme(one.by, sites, alpha=one.alpha, kappa=one.kappa, holders=one.holders)
         assert (scheme.holders or 0) * (scheme.kappa or 0) < 1
@@ -38,7 +38,7 @@ def test_every_partition_leaves_patients_for_every_site():
 def test_wrong_masks_are_the_papers():
     attacks = [Shifted(share=0.2), Shifted(share=0.5), Shifted(share=1.0)]
     assert [parse_attack(spec) for spec in WRONG] == attacks + [Inverted(share=attack.share) for attack in attacks]
-    noise = [require_partition(need).noise for need in artefact_of(PAPER, "figure12").needs]
+    noise = [need.where.noise for need in artefact_of(PAPER, "figure12").needs]
     assert noise == [(("site-4", share), ("site-5", share)) for share in (0.2, 0.5, 1.0)]
 
 
