@@ -280,6 +280,7 @@ def _score_raw(
     out: Path | None,
 ) -> None:
     """Score a run's models or masks of another program by the raw images, and write the table."""
+    from fedmerit_data.tables import write_csv
     from fedmerit_evaluation.models import own_grid
 
     if masks is not None:
@@ -288,7 +289,7 @@ def _score_raw(
         assert run is not None
         table = own_grid.evaluate_run(run, sites, source, split, grid, metrics, _warn)
     file = (out or Path(str(run)) / "evaluation") / f"{split}-{sites.resolve().name}-{grid}-grid.csv"
-    own_grid.write_scores(table, file)
+    write_csv(file, table)
     console.print(f"on the {grid} grid: {file}", soft_wrap=True)
     _print_scores(table, split, metrics)
 

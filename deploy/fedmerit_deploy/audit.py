@@ -11,7 +11,7 @@ from fedmerit.evidence.closing_record import read_closing
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.repeated_work import draw_leaf, find_commitments
 from fedmerit.evidence.signatures import Signer
-from fedmerit.evidence.verification.chains import read_ledger, read_site_log
+from fedmerit.evidence.verification.chains import RunFiles, read_ledger, read_site_log
 from fedmerit.evidence.verification.heads import require_acknowledged_ledger
 from fedmerit.schema.configuration.run import read_plan
 from fedmerit.schema.records import AuditStatement, CommitmentRecord, RepeatedRound
@@ -60,7 +60,7 @@ def audit_work(run: Path, own: Path, folder: SiteFolder, device: str = "auto") -
     """
     ledger, closing = run / "ledger.jsonl", read_closing(run)
     records, log, plan = read_ledger(ledger), read_site_log(own / SITE_LOG), read_plan(run)
-    require_acknowledged_ledger(ledger, records, log, ())
+    require_acknowledged_ledger(RunFiles(run, records), log)
     if log.site != folder.name:
         raise BadInput(f"{folder.path}: images of {folder.name}, but {log.path} is the log of {log.site}")
     if not records or plan.digest != records[0].plan:

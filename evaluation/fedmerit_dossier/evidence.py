@@ -25,12 +25,17 @@ from fedmerit.schema.site_folder import SiteFolder, open_sites
 from fedmerit.server.exchange import NO_REPLY
 from fedmerit.trust import allowed_place
 from fedmerit_deploy.job_plan import Job, parts_at_the_end, parts_before, parts_each_round
-from fedmerit_evaluation.report.assembly import choose_method, honest_runs, training_days
+from fedmerit_evaluation.report.assembly import (
+    choose_method,
+    contribution_shares,
+    honest_runs,
+    sample_size,
+    training_days,
+)
 from fedmerit_evaluation.report.flags import list_flags
 from fedmerit_evaluation.report.groups import dice_by_group
 from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
-from fedmerit_evaluation.report.model import surface_columns
-from fedmerit_evaluation.report.verdicts import FAILURE, contribution_shares, sample_size
+from fedmerit_evaluation.report.model import FAILURE, surface_columns
 from fedmerit_evaluation.report.words import count_failures, join_words, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.results.runs import Run, combine_results

@@ -8,10 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from dossier_files import made_run, made_sites
-from run_factory import SITES, make_run, make_sites
+from run_factory import SITES, make_run
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
 from fedmerit.trust import allow_places
 from fedmerit_dossier.dossier import LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
 from fedmerit_dossier.evidence import EVIDENCE, open_sources
@@ -78,26 +77,6 @@ def test_what_was_recorded_is_reported_and_the_rest_is_asked_for(tmp_path: Path)
     assert "in part" in page
     assert "compare them with the originals" in page
     assert str(tmp_path) not in page
-
-
-@pytest.mark.slow
-def test_site_folders_tell_of_the_data(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path / "sites", SITES[:2])
-    for site in SITES[:2]:
-        split = {"patients": 5, "cases": 5, "slices": 15}
-        info = read_json(sites / site / "site.json") | {
-            "source": "generic", "licence": "CC BY 4.0", "left_out": [{"file": "x", "reason": "no mask"}],
-            "counts": dict.fromkeys(("training", "validation", "testing"), split),
-        }  # fmt: skip
-        write_json(sites / site / "site.json", info)
-    run = make_run(tmp_path / "run", rounds=2, image_size=[64, 64])
-    write_dossier([run], tmp_path / "out", sites=sites)
-    claim = _read(tmp_path / "out", "claim")
-    assert claim["35"].startswith("Alder, Birch: training 5 patients, 15 slices")
-    assert claim["35"].endswith("not known of Cedar and Dogwood.")
-    assert "1 file: no mask" in claim["8"]
-    with pytest.raises(BadInput, match="holds none of Alder"):
-        write_dossier([run], tmp_path / "out", sites=make_sites(tmp_path / "others", ("Yew",)))
 
 
 def test_an_unfinished_run_claims_no_result(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Evidence of a dossier: from runs and site folders that hold only what each function needs."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from fedmerit.evidence.verification.findings import Finding, Movement
 from fedmerit.evidence.verification.run import Verification
 from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.results import Row
-from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier import evidence
 from fedmerit_dossier.evidence import (
     EVIDENCE,
     DossierSources,
-    access,
     checks,
     cost,
     external,
@@ -31,16 +28,10 @@ from fedmerit_dossier.evidence import (
     ledger,
     left_out,
     licences,
-    method,
     open_sources,
     performance,
-    preparation,
-    privacy,
     robustness,
-    seeds,
-    selection,
     site_logs,
-    software,
     sources,
     uncertainty,
 )
@@ -72,34 +63,6 @@ def test_sites_that_say_alike_stand_together_and_who_is_not_here_is_named(tmp_pa
     assert sources(file) == ""
 
 
-def test_the_size_of_slices_is_that_of_the_run_the_plan_or_the_folders(tmp_path: Path) -> None:
-    folders = open_sites(made_sites(tmp_path, Alder={"spacing": [0.5, 0.5], "crop": "whole", "field_of_view": 32}))
-    plan = {"preprocessing": {"size": [48, 48]}}
-    assert preparation(DossierSources([made_run(tmp_path)], [])) == ""
-    assert preparation(DossierSources([made_run(tmp_path, plan=plan)], [])) == "Slices of 48 x 48 pixels."
-    assert (
-        preparation(DossierSources([made_run(tmp_path, plan=plan, image_size=[40, 56])], []))
-        == "Slices of 40 x 56 pixels."
-    )
-    assert preparation(DossierSources([made_run(tmp_path)], folders)) == (
-        "Slices of 64 x 64 pixels of 0.5 x 0.5 mm; field of view 32, crop whole."
-    )
-
-
-def test_versions_that_nobody_recorded_are_no_evidence(tmp_path: Path) -> None:
-    run = made_run(tmp_path)
-    assert software(
-        DossierSources([replace(run, info={**run.info, "fedmerit_version": "0.1.0", "packages": {}})], [])
-    ) == ("FedMerit 0.1.0, Apache-2.0.")
-    bare = {name: value for name, value in run.info.items() if name not in ("fedmerit_version", "packages")}
-    assert software(DossierSources([replace(run, info=bare)], [])) == ""
-
-
-def test_a_method_of_others_is_reported_by_its_name(tmp_path: Path) -> None:
-    file = DossierSources([made_run(tmp_path, label="mine", method="mine", parameters={"strength": 2})], [])
-    assert method(file) == "Method mine (strength 2)."
-
-
 def test_what_a_run_cost(tmp_path: Path) -> None:
     """Two rounds of 60 and 120 seconds at the sites: 6 minutes; 3 and 1 MB a round: 8 MB."""
     rows = [
@@ -110,12 +73,6 @@ def test_what_a_run_cost(tmp_path: Path) -> None:
     ]
     file = DossierSources([made_run(tmp_path, made_results(rows, ["fedce"]))], [])
     assert cost(file) == "6 minutes of sites' time in the run, 8 MB sent. Energy was not measured."
-
-
-def test_which_seeds_and_the_model_of_which_round(tmp_path: Path) -> None:
-    file = made_tested(tmp_path)
-    assert seeds(file) == "Initial parameters are random, by seed: 0, 1."
-    assert selection(file) == "The model after the last round, 5 counted from 0."
 
 
 def test_runs_with_attackers_are_reported_and_judged_by_no_one(tmp_path: Path) -> None:
@@ -176,28 +133,6 @@ def test_a_site_that_took_no_part_may_be_called_by_a_word_for_nothing(tmp_path: 
     pd.DataFrame([vars(row) for row in rows]).to_csv(run / "evaluation" / "testing-others.csv", index=False)
     assert external(open_sources(open_runs([run]), None)) == (
         "Mean test Dice at sites that took no part: NA 80.0 %, null 80.0 % (testing-others.csv)."
-    )
-
-
-@pytest.mark.parametrize(
-    ("filters", "said"),
-    [
-        (None, ""),
-        ([], "Updates left the sites without a privacy filter. No claim of anonymity is made."),
-        (["he", "gaussian"], "Updates passed he, gaussian. No claim of anonymity is made."),
-    ],
-)
-def test_which_filters_updates_passed(tmp_path: Path, filters: list[str] | None, said: str) -> None:
-    assert privacy(DossierSources([made_run(tmp_path, privacy=filters)], [])) == said
-
-
-def test_models_are_named_with_their_digests(tmp_path: Path) -> None:
-    (tmp_path / "run" / "models").mkdir(parents=True)
-    (tmp_path / "run" / "models" / "global.pt").write_bytes(b"weights")
-    digest = hashlib.sha256(b"weights").hexdigest()
-    assert (
-        access(DossierSources([made_run(tmp_path / "run")], []))
-        == f"Models in run/models: global.pt (SHA-256 {digest})."
     )
 
 

@@ -4,7 +4,6 @@ And a statement that anybody recomputes.
 """
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +20,11 @@ from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import Trust
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
-from fedmerit.schema.site_folder import open_sites
 from fedmerit_dossier.payout_statement import PAYOUT, divide_logs, payout_tables, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout, valued_runs
 from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Rule, pay
-from fedmerit_evaluation.valuation.valued_runs import Valued, value_runs
+from fedmerit_evaluation.valuation.valued_runs import Valued
 
 SITES = ("Alder", "Birch", "Cedar", "Doum")
 
@@ -313,33 +311,6 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     for other in {*finished} - {finished[1]}:  # a payout is shown if all its runs are
         assert f"not shown: {other.name}: that the server sent all sites the same" in shown.output
     assert "the same values, amounts and card; not signed" in shown.output
-
-
-@pytest.mark.slow  # its parts are tested by values of given runs
-def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
-    folders = [tmp_path / f"fold{fold}" for fold in range(3)]
-    for fold, run in enumerate(folders):
-        runs.create(run, method="standalone", sites=folded_sites, rounds=1, fold=fold, engine="local", threads=1,
-                    settings=TINY, values=["local_only"])  # fmt: skip
-        runs.execute(run, lambda record: None)
-    result = fedmerit("value", "payout", *folders, "--budget", 1000, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    stated = json.loads((tmp_path / "out" / PAYOUT).read_text())
-    assert {f"without fold {fold}" for fold in range(3)} < set(stated["alternatives"])
-    assert stated["card"]["splits"].startswith("Patients are in 3 folds at each site")
-    valued = value_runs(folders, ["local_only"])
-    each = [value_runs([run], ["local_only"]).values("local_only")[0, :, 0] for run in folders]
-    one = valued.ranking("local_only")
-    np.testing.assert_allclose(one.value, np.mean(each, axis=0))
-    half = 2 * 4.303 * np.std(each, axis=0, ddof=1) / np.sqrt(3)  # Student's t of three folds, `fold_overlap` 2
-    np.testing.assert_allclose((one.high - one.low) / 2, half, rtol=0.1, atol=1e-9)
-    everyone = [len(site.patients_by_fold()) for site in open_sites(folded_sites)]
-    assert (valued.sample("local_only").cases, one.folds) == (min(everyone), 3)
-    assert value_runs(folders, ["data_size"]).ranking("data_size").folds == 3
-    shown = fedmerit("verify", folders[2], "--payout", tmp_path / "out" / PAYOUT)
-    assert shown.exit_code == 3, shown.output
-    with pytest.raises(BadInput, match=r"are standalone \[fold0\] and standalone \[again\]"):
-        value_runs([folders[0], shutil.copytree(folders[0], tmp_path / "again")], ["local_only"])
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from scipy.stats import binomtest, bootstrap, t
 from fedmerit.contract.semivalues import format_spec, leave_one_out_weights
 from fedmerit.schema.results import COLUMNS
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.report.verdicts import FAILURE
+from fedmerit_evaluation.report.model import FAILURE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.family import Question, Verdict, judge
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, Estimate, fold_overlap, holm

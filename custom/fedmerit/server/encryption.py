@@ -67,6 +67,6 @@ class EncryptedModels(Models):
         return super().content() | {"encrypted_sum": self.total and self.total.to_tensors()}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """Return the parts of the base class and the encrypted sum."""
+        """Take over the parts of the base class and the encrypted sum."""
         super().restore(content)
         self.total = content["encrypted_sum"] and Ciphertexts.from_tensors(content["encrypted_sum"])

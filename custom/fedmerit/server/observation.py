@@ -1,6 +1,6 @@
 """What the observers of a run evaluate after every round, and the updates that it keeps for later evaluation."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,10 @@ from fedmerit.contract.method import Outcome, Reports
 from fedmerit.contract.observers import Observation, Observer, RoundView, State
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit.guard.admission import Admission
 from fedmerit.schema.configuration.requirements import UPDATES, parse_observer
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.declarations import split_spec
 from fedmerit.schema.messages import Evaluation
-from fedmerit.server.evaluator import Evaluator
-from fedmerit.server.exchange import Exchange
-from fedmerit.server.models import Models, ModelsInTheClear
-from fedmerit.server.recorder import Recorder
 from fedmerit.tensor_files import load_tensors
 
 
@@ -53,45 +48,15 @@ class RunObservers:
         self._states |= content["observers"]
 
 
-@dataclass(frozen=True)
-class RoundObservation:
-    """A round's observation: it keeps updates and has the sites evaluate the observers' models, as the run asks."""
+def observed_start(received: Tensor, outcome: Outcome, separate: Collection[int]) -> Tensor:
+    """Return the model, (d,), or models, (n, d), from which observers see the method's ``outcome`` of a round.
 
-    config: RunConfiguration
-    run: Path
-    observers: RunObservers
-    models: Models
-    evaluator: Evaluator
-    recorder: Recorder
-    tensor_sizes: tuple[int, ...]  # of the vector
-
-    def exchanges(
-        self, round: int, outcome: Outcome, admission: Admission, reports: Reports, updates: Tensor
-    ) -> Generator[Exchange, None, "KeptRound | None"]:
-        """Observe the method's ``outcome`` before the models take it over; this changes nothing of the run.
-
-        Returns:
-            What the run keeps of the round, so far, with the ``updates`` (n, d) as they came; None: nothing.
-        """
-        models, config = self.models, self.config
-        if not (config.values or config.keep_updates):
-            return None
-        assert isinstance(models, ModelsInTheClear)
-        began = models.parameters
-        if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: take the common model of the others
-            began = began[next(row for row in range(len(began)) if row not in models.separate)].clone()
-        seen = began, outcome.models, admission.updates, outcome.weights, reports
-        view = RoundView(round, config.rounds, *seen, self.tensor_sizes)
-        first, counted = admission.reward_groups.first, admission.counted
-        rated: dict[str, RatedModels] = {}
-        for name, observation in self.observers.observe(view):
-            answers, tasks = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
-            self.recorder.observed(round, name, expand_groups(observation.coalitions, first, counted), answers)
-            rated[name] = RatedModels.of(tasks)
-        if not config.keep_updates:
-            return None
-        statistics = admission.group_statistics, models.statistics
-        return KeptRound(view, *statistics, first, counted, updates, models.parameters, outcome.models, rated)
+    If the outcome is one model for all, and a verdict stood, it is the common model of the rows that are not
+    ``separate``.
+    """
+    if outcome.models.ndim == 1 and received.ndim == 2:
+        return received[next(row for row in range(len(received)) if row not in separate)].clone()
+    return received
 
 
 @dataclass(frozen=True)

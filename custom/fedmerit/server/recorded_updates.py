@@ -4,7 +4,7 @@ NVFlare's own workflows hand it updates round by round (`fedmerit.engines.nvflar
 replayed through it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ class UpdateFederation:
 
     def close(self) -> None:
         """Close the records after the last round; no site has to note that."""
-        for _ in _rest(self._exchanges, self._exchange):
+        for _ in self._exchanges:
             pass
 
     def _reply(self, site: str, answer: SiteUpdate | Failure) -> Answer:
@@ -110,12 +110,6 @@ class UpdateFederation:
         update = flat.flatten({name: params[name].float() for name in like}, list(like))
         count = federation.num_samples.get(site, answer.samples)  # as of the first round
         return Reply(federation.round, update, {}, count, (), train_loss=float("nan"))
-
-
-def _rest(exchanges: Iterator[Exchange], exchange: Exchange | None) -> Iterator[Exchange]:
-    if exchange is not None:
-        yield exchange
-        yield from exchanges
 
 
 def name_tensor(name: str, value: Tensor) -> NamedTensor:

@@ -11,10 +11,12 @@ from cryptography.x509 import Certificate
 from torch import Tensor, nn
 
 from fedmerit.contract.capabilities import Capabilities, capabilities
-from fedmerit.contract.method import part_products
+from fedmerit.contract.method import Outcome, Reports, part_products
+from fedmerit.contract.observers import RoundView
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.evidence.signatures import Signer
 from fedmerit.files import read_object, write_json
+from fedmerit.guard.admission import Admission
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.configuration.run import RunConfiguration, require_sharing
 from fedmerit.schema.expected import check_countersigned, check_reply
@@ -27,7 +29,7 @@ from fedmerit.server.exchange import Clock, Exchange, Moment
 from fedmerit.server.final_models import BestRound, RunClosure
 from fedmerit.server.membership import admit_sites, departures, join_sites
 from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
-from fedmerit.server.observation import RoundObservation, RunObservers, keep_round
+from fedmerit.server.observation import KeptRound, RatedModels, RunObservers, expand_groups, keep_round, observed_start
 from fedmerit.server.recorder import Recorder
 from fedmerit.server.requirements import require_finite, require_planned_images, require_sites
 from fedmerit.server.round_inputs import RoundInputs
@@ -100,10 +102,7 @@ class Federation:
         )
         self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, images, self.now, self.take_note)
         self.best = BestRound(run, config.can_evaluate)
-        observers = RunObservers(config.values, self.models.parameters, len(self.sites))
-        self.observation = RoundObservation(
-            config, run, observers, self.models, self.evaluator, self.recorder, self.layout.tensor_sizes
-        )
+        self.observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
         self.round = 0
         self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
@@ -284,7 +283,7 @@ class Federation:
         self.state, given = self.method.round(self.state, admission.updates, reports)
         require_finite(given, self.method, f"round {number}: {self.config.method}")
         with clock.paused():
-            kept = yield from self.observation.exchanges(number, given, admission, reports, updates)
+            kept = yield from self._observe(given, admission, reports, updates)
 
         outcome = self.run_guard.divide_outcome(admission, given, received)
         outcome = models.keep_local_models(number, outcome, given.models.ndim == 1, updates)
@@ -304,17 +303,46 @@ class Federation:
         outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities, **seconds, **evidence})
         inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.take_importance())
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
-        notes, self._notes = self._notes, []
-        more: dict[str, Any] = metric | {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
-        more |= {"notes": notes} if notes else {}
-        more |= {"joined": self.joined} if self.joined else {}
         gone = self.gone - {site for site, reply in zip(self.sites, replies.replies, strict=True) if reply}
-        more |= {"left": left} if gone and (left := departures(self.recorder.rounds, gone)) else {}
-        self.joined = []
+        further = {
+            "guard": guard,
+            "notes": self._notes,
+            "joined": self.joined,
+            "left": departures(self.recorder.rounds, gone) if gone else {},
+            "ended": {} if models.parameters.ndim == 1 else dict(zip(self.sites, models.digests(), strict=True)),
+        }
+        more: dict[str, Any] = metric | {"inputs": inputs.to_record(self.sites)}
+        more |= {name: value for name, value in further.items() if value}
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
-        more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
+        self._notes, self.joined = [], []
         self.recorder.training_round(number, replies, began, models.ended(), outcome, more)
         self.round += 1
+
+    def _observe(
+        self, outcome: Outcome, admission: Admission, reports: Reports, updates: Tensor
+    ) -> Generator[Exchange, None, KeptRound | None]:
+        """Have sites evaluate the observers' models before the models take over the method's ``outcome``.
+
+        Returns:
+            What the run keeps of the round, so far, with the ``updates`` (n, d) as they came; None: nothing.
+        """
+        models, config = self.models, self.config
+        if not (config.values or config.keep_updates):
+            return None
+        assert isinstance(models, ModelsInTheClear)
+        began = observed_start(models.parameters, outcome, models.separate)
+        seen = began, outcome.models, admission.updates, outcome.weights, reports
+        view = RoundView(self.round, config.rounds, *seen, self.layout.tensor_sizes)
+        first, counted = admission.reward_groups.first, admission.counted
+        rated: dict[str, RatedModels] = {}
+        for name, observation in self.observers.observe(view):
+            answers, tasks = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
+            self.recorder.observed(self.round, name, expand_groups(observation.coalitions, first, counted), answers)
+            rated[name] = RatedModels.of(tasks)
+        if not config.keep_updates:
+            return None
+        statistics = admission.group_statistics, models.statistics
+        return KeptRound(view, *statistics, first, counted, updates, models.parameters, outcome.models, rated)
 
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records, and send the sites the closing record's head."""
@@ -377,7 +405,7 @@ class Federation:
     @property
     def _parts(self) -> tuple[Any, ...]:
         """The parts of the run's state, each with ``content`` and ``restore``."""
-        return self.models, self.submodels, self.best, self.run_guard, self.observation.observers, self.recorder
+        return self.models, self.submodels, self.best, self.run_guard, self.observers, self.recorder
 
 
 def build_models(

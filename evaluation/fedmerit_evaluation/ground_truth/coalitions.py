@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.contract.semivalues import Coalition, format_spec
-from fedmerit.engines import runs
 from fedmerit.engines.script_sites import score_everywhere
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json, write_text
@@ -119,22 +118,14 @@ def prepare(
     study.require_unchanged(out / STUDY, recorded)
     study.require_same_images(out / STUDY, folders, server_sites)
     trainings, here = [], Places(places.get("sites"), options.get("server_sites"))
-    with study.scratch(out) as new:
+    with study.all_or_none(out) as create:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
             for seed, (suffix, fold_options) in product(seeds, study.in_folds(options, folds)):
                 folder = out / "runs" / f"{_folder_name(coalition)}_seed{seed}{suffix}"
                 members = {"seed": seed, "only": sorted(coalition)}
                 run_options = _method_options(coalition, method, settings) | fold_options | members
-                if (folder / "run.json").exists():
-                    study.require_same(folder, run_options, [site for site in folders if site.name in coalition])
-                elif folder.exists() and any(folder.iterdir()):
-                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
-                else:
-                    runs.create(new / folder.name, **run_options)
+                create(folder, run_options, [site for site in folders if site.name in coalition])
                 trainings.append(Training(coalition, seed, folder, here))
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-        for made in sorted(new.glob("*")):
-            made.rename(out / "runs" / made.name)
     write_json(out / STUDY, recorded | study.recorded_digests(folders, server_sites))
     return trainings
 

@@ -24,7 +24,6 @@ from fedmerit_data.readers.image_files import is_readable, name_and_suffix
 from fedmerit_data.readers.label_map import ANY, LabelMap
 from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.spatial.preprocessing import Box, resize_label
-from fedmerit_data.tables import write_csv
 from fedmerit_evaluation.models.predictor import Predictor
 from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder, unseen_cases
 from fedmerit_evaluation.results.runs import open_run
@@ -94,11 +93,6 @@ def evaluate_masks(
         return decode(found, labels, site.channels, recorded_allowance(site)).label > 0
 
     return _score(Scored(masks.resolve().name, "masks"), sites, source, split, grid, metrics, read)
-
-
-def write_scores(table: pd.DataFrame, file: Path) -> None:
-    """Write a table of scores as CSV."""
-    write_csv(file, table)
 
 
 def _score(

@@ -35,24 +35,13 @@ class Limit:
 
 
 def list_limits(runs: Sequence[Run], honest: Sequence[Run], results: Results) -> tuple[list[Limit], list[Limit]]:
-    """Return the limits of runs, which a reader has to know first, and those of their numbers.
-
-    Args:
-        runs: all runs, with labels.
-        honest: the runs without simulated attacks.
-        results: the results of these.
-    """
+    """Return the limits of runs, which a reader has to know first, and those of the numbers of ``honest`` runs."""
     notes = [*list_run_limits(honest, results), *list_attack_limits(runs)]
     return notes, [*list_contribution_limits(results), *list_case_limits(results)]
 
 
 def list_run_limits(runs: Sequence[Run], results: Results) -> list[Limit]:
-    """Return limits of runs: incomplete, untested or unchecked ones, too few seeds, and runs that differ.
-
-    Args:
-        runs: runs with labels.
-        results: the results of all runs.
-    """
+    """Return limits of runs: incomplete, untested or unchecked ones, too few seeds, and runs that differ."""
     by_label: dict[tuple[str, str], tuple[Limit, dict[str, None]]] = {}  # each seed once if there are folds
     for run in runs:
         for limit in _list_limits_of_run(run, results):

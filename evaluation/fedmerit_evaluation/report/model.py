@@ -14,13 +14,13 @@ from fedmerit_evaluation.figures.tables import HEADINGS, UNITS
 from fedmerit_evaluation.report.agreement import Agreement
 from fedmerit_evaluation.report.flags import Flag, Flags, GuardVerdict
 from fedmerit_evaluation.report.limits import Limit
-from fedmerit_evaluation.report.verdicts import FAILURE
 from fedmerit_evaluation.results.views import STANDALONE, SURFACES
 from fedmerit_evaluation.statistics.family import Question, Verdict
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training
 from fedmerit_evaluation.statistics.intervals import select_methods, sort_by_mean
 from fedmerit_evaluation.statistics.ranks import Ranking
 
+FAILURE = 0.5  # Dice of a patient below which a segmentation has failed
 QUANTITIES = ("weight", "contribution", "reputation")  # recorded round by round
 SHARE_DECIMALS = 3  # of a fraction: shares that read as the same percentage do not differ
 UNKNOWN = Estimate(math.nan)
@@ -180,7 +180,6 @@ class ReportModel:
     agreements: Sequence[Agreement] = ()
     observed: ObservedValues = ObservedValues({}, {})
     flagged_sites: Sequence[str] = ()  # by the method or the server, in any round
-    rejected_sites: Sequence[str] = ()  # whose reply was missing or rejected in any round
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # of patients, as of `compare_groups`
     others: pd.DataFrame = field(
         default_factory=pd.DataFrame

@@ -18,14 +18,12 @@ from fedmerit_data.pages import write_page
 from fedmerit_evaluation.figures.pages import SavedFigure, pictures
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report.assembly import align_local_only, build_model, honest_runs, model_of_results
-from fedmerit_evaluation.report.figures import FIGURES, draw_figures
 from fedmerit_evaluation.report.groups import dice_by_group
-from fedmerit_evaluation.report.model import Condition, Hospital, ReportModel
+from fedmerit_evaluation.report.model import FAILURE, Condition, Hospital, ReportModel
 from fedmerit_evaluation.report.overlays import overlay_pictures
-from fedmerit_evaluation.report.pictures import Pictures, draw_pictures
+from fedmerit_evaluation.report.pictures import FIGURES, Pictures, draw_figures, draw_pictures
 from fedmerit_evaluation.report.redaction import MANY_OTHERS, MIN_OTHERS, hide_image_shares, redact
 from fedmerit_evaluation.report.tables import report_tables, settings_tables
-from fedmerit_evaluation.report.verdicts import FAILURE
 from fedmerit_evaluation.report.words import join_words, p_text, say
 from fedmerit_evaluation.results.runs import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import STANDALONE
@@ -108,14 +106,7 @@ def conclude(runs: Sequence[Run]) -> list[str]:
 def build_site_model(
     runs: Sequence[Run], site: str, ground_truth: Path | None = None, failure: float = FAILURE
 ) -> ReportModel:
-    """Return the model of the report for one hospital.
-
-    Args:
-        runs: opened runs, as of `build_model`.
-        site: the hospital.
-        ground_truth: as of `build_model`.
-        failure: as of `build_model`.
-    """
+    """Return the model of the report for one hospital; the other arguments are those of `build_model`."""
     # A folder may be named after a hospital: labels that hold its name get a number instead.
     numbered = [
         replace(run, label=run.label.replace(f" [{run.path.name}]", f" [{number}]"))
@@ -135,16 +126,7 @@ def _write(
     drawn: Pictures,
     why_none: str,
 ) -> None:
-    """Render the page of a model, its tables, figures and pictures.
-
-    Args:
-        page: the file to write.
-        model: the content.
-        tables: by name.
-        figures: by name, for statisticians.
-        drawn: the pictures of the page.
-        why_none: why no test image is shown; "": some are.
-    """
+    """Render the page of a model; ``why_none`` says why no test image is shown, "" if some are."""
     settings, differing = settings_tables(model)
     write_page(
         page,

@@ -28,10 +28,11 @@ def _sentences() -> Template:
     environment.filters |= {
         one.__name__: one
         for one in (
-            join_words, percent, points, points_apart, interval, correlation, begin, numbers, highest, lowest,
+            join_words, percent, points, points_apart, interval, correlation, begin, numbers, lowest,
             keys_below, differ, p_text, count_failures,
         )
     }  # fmt: skip
+    environment.filters["highest"] = find_highest
     environment.tests |= {"unknown": lambda estimate: isnan(estimate.mean)}
     return environment.get_template("words.j2")
 
@@ -75,11 +76,6 @@ def begin(text: str) -> str:
 def numbers(series: "pd.Series[float]") -> dict[str, float]:
     """Return the numbers of a series by name, without the unknown ones."""
     return {str(name): float(value) for name, value in series.dropna().items()}
-
-
-def highest(values: Mapping[str, float]) -> list[str]:
-    """Return the names with the largest number; several if they tie."""
-    return find_highest(values)
 
 
 def lowest(values: Mapping[str, float]) -> list[str]:

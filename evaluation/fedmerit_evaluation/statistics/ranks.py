@@ -64,10 +64,6 @@ class Ranking:
         """Whether any two sites differ significantly."""
         return bool(self.order_signs.any())
 
-    def differ(self, site: str, other: str) -> bool:
-        """Return whether two sites differ significantly."""
-        return bool(self.order_signs[self.sites.index(site), self.sites.index(other)])
-
     def times(self, factor: float) -> "Ranking":
         """Return the ranking in another unit: all values times ``factor``."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit.contract.capabilities import capabilities
-from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_object, write_json
 from fedmerit.machine import cores
@@ -46,11 +45,10 @@ from fedmerit_evaluation.studies.execution import (
 from fedmerit_evaluation.studies.study import (
     ENSEMBLE,
     MethodSpec,
+    all_or_none,
     in_folds,
     open_study_sites,
-    require_same,
     require_same_images,
-    scratch,
 )
 
 STUDY = "compare.json"  # the last options of the folder's runs
@@ -121,7 +119,7 @@ def prepare(
     sites = open_study_sites(options)
     require_same_images(out / STUDY, sites.folders)
     planned = list[PlannedRun]()
-    with scratch(out) as new:
+    with all_or_none(out) as create:
         for seed, (suffix, fold_options), item in product(seeds, in_folds(options, folds), items):
             if both := sorted(set(settings) & set(item.settings)):
                 raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
@@ -141,15 +139,8 @@ def prepare(
             if capabilities(METHODS[item.method]()).pools_images:
                 run_options["engine"] = "local"  # it has no other engine, and this one waits for all sites
                 run_options = {name: value for name, value in run_options.items() if name not in NVFLARE_ONLY}
-            if (folder / "run.json").exists():
-                require_same(folder, run_options, sites.folders)
-            elif folder.exists() and any(folder.iterdir()):
-                raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
-            else:
-                runs.create(new / folder.name, **run_options)
+            create(folder, run_options, sites.folders)
             planned.append(PlannedRun(item.label, seed, folder, fold))
-        for folder in sorted(new.glob("*")):
-            folder.rename(out / folder.name)
     recorded = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
     recorded |= {"folds": list(folds)} if folds else {}
     places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}

@@ -11,9 +11,12 @@ import logging
 import os
 import platform
 import shlex
+import shutil
+import subprocess
+import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -41,7 +44,6 @@ from fedmerit.trainers.privacy_budget import steps_per_round
 from fedmerit.trust import TRUST, require_place
 from fedmerit.version import PACKAGES, install_advice
 from fedmerit_evaluation.studies.run_processes import begin_processes
-from fedmerit_evaluation.studies.shared_gpus import SERVICE, shared_gpus
 
 if TYPE_CHECKING:  # it takes a second to import
     from distributed import Client, Future
@@ -49,6 +51,11 @@ if TYPE_CHECKING:  # it takes a second to import
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tensor
+CONTROL = "nvidia-cuda-mps-control"  # the program of NVIDIA's Multi-Process Service (MPS)
+SERVICE = PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"  # variables by which processes find it
+PROBE = "import torch; torch.zeros(1, device='cuda')"
+MPS_TIMEOUT = 120.0  # seconds, of importing PyTorch beside other work
+log = logging.getLogger(__name__)
 
 
 def has_own_processes(folder: Path) -> bool:
@@ -156,9 +163,9 @@ def execute_one(
     except (BadInput, RunFailed) as error:
         return str(error)
     except Exception as error:  # such as a GPU out of memory: it must not end the other runs
-        log = folder / "failed.log"
-        write_text(log, traceback.format_exc())
-        return f"{type(error).__name__}: {error}\nlog: {log}"
+        file = folder / "failed.log"
+        write_text(file, traceback.format_exc())
+        return f"{type(error).__name__}: {error}\nlog: {file}"
     return None
 
 
@@ -481,6 +488,56 @@ def _failure(future: "Future") -> str | None:
             "fewer --jobs give each more memory"
         )
     return f"{type(error).__name__}: {error}" if error is not None else future.result()
+
+
+@contextmanager
+def shared_gpus() -> Iterator[bool]:
+    """Have processes that begin in here share GPUs by NVIDIA's MPS, where it can be started; yields whether they do.
+
+    Without it a GPU gives each process slices of time, in which a small network leaves most of it idle. A service of
+    the user's, which `PIPES` names, stays; one of ours ends with this context.
+    """
+    if PIPES in os.environ:
+        yield True
+        return
+    control = shutil.which(CONTROL)
+    if control is None:
+        yield False
+        return
+    folder = tempfile.mkdtemp(prefix="mps-")
+    os.environ |= dict.fromkeys(SERVICE, folder)
+    fault = _begin_mps(control)
+    if fault:
+        log.warning("GPUs are shared in turn, as MPS does not start: %.200s", fault)
+        _end_mps(control, folder)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _end_mps(control, folder)
+
+
+def _begin_mps(control: str) -> str:
+    """Start the service, and a process that computes by it; why that failed, or an empty text."""
+    for command in ([control, "-d"], python_command("-c", PROBE)):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MPS_TIMEOUT, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode:
+            return (done.stderr or done.stdout or f"exit code {done.returncode}").strip().splitlines()[-1]
+    return ""
+
+
+def _end_mps(control: str, folder: str) -> None:
+    try:
+        subprocess.run([control], input="quit\n", capture_output=True, text=True, timeout=MPS_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("MPS could not be ended: %s", error)
+    for variable in SERVICE:
+        os.environ.pop(variable, None)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _embedded(most: int) -> Any:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import isnan
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.contract.capabilities import capabilities
-from fedmerit.engines import resumption
+from fedmerit.engines import resumption, runs
 from fedmerit.engines.image_sites import require_same_images as require_images_of_run
 from fedmerit.engines.script_sites import ScriptSites
 from fedmerit.errors import BadInput, require_known
@@ -215,6 +215,9 @@ PLACES = {
 }  # options with places of images, and the digests that identify these
 
 
+Create = Callable[[Path, Mapping[str, Any], Sequence[SiteFolder]], None]  # a run folder, its options and sites
+
+
 @contextmanager
 def scratch(out: Path) -> Iterator[Path]:
     """Yield a temporary folder in ``out`` for new runs; afterwards delete it, and ``out`` if it is then empty."""
@@ -227,6 +230,33 @@ def scratch(out: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
             out.rmdir()
+
+
+@contextmanager
+def all_or_none(out: Path) -> Iterator[Create]:
+    """Yield a function that creates a run of a study in ``out`` if it is missing; no run is there until all can be.
+
+    A run that exists has to be of the same options and sites (`require_same`).
+
+    Raises:
+        BadInput: a run cannot be created, or its folder holds another one or other files.
+    """
+    made = list[Path]()
+    with scratch(out) as new:
+
+        def create(folder: Path, options: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
+            if (folder / "run.json").exists():
+                require_same(folder, options, sites)
+            elif folder.exists() and any(folder.iterdir()):
+                raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+            else:
+                runs.create(new / folder.name, **options)
+                made.append(folder)
+
+        yield create
+        for folder in made:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            (new / folder.name).rename(folder)
 
 
 def require_unchanged(record: Path, options: Mapping[str, Any]) -> None:

@@ -114,30 +114,22 @@ def collected(there, root):
     return collect_enrolments(SITES, kept, root, torch.zeros(3, 3, dtype=torch.bool), {})
 
 
-def test_sites_of_one_organisation_are_one(kits):
-    certificates, root = kits("north", "south", "north")
-    assert collected(enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
-    assert collected(enrolments(certificates), None).organisations.tolist() == [0, 1, 2]  # nobody vouches for them
-
-
-def test_where_all_are_of_one_organisation_each_is_by_itself(kits):
-    certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
-    assert collected(enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
-
-
-def test_who_has_not_enrolled_yet_makes_no_group_of_the_others(kits):
-    """A consortium whose kits all name it: two of its sites earned as one for as long as the third was away."""
-    certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
-    there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    assert collected(there, root).organisations.tolist() == [0, 1, 2]
-
-
-def test_a_site_that_did_not_enrol_is_by_itself_and_its_images_are_not_known(kits):
-    certificates, root = kits("north", "south", "north")
-    there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    found = collected(there, root)
-    assert found.organisations.tolist() == [0, 1, 2]
-    assert found.counts.tolist() == [10, 10, 0]
+@pytest.mark.parametrize(
+    ("organisations", "absent", "vouched", "groups"),
+    [
+        (("north", "south", "north"), "", True, [0, 1, 0]),
+        (("north", "south", "north"), "", False, [0, 1, 2]),  # nobody vouches for them
+        (("north", "south", "north"), "Cedar", True, [0, 1, 2]),
+        (("fedmerit", "fedmerit", "fedmerit"), "", True, [0, 1, 2]),  # all are of one: each is by itself
+        (("fedmerit", "fedmerit", "fedmerit"), "Cedar", True, [0, 1, 2]),
+    ],
+)
+def test_sites_of_one_organisation_are_one(kits, organisations, absent, vouched, groups):
+    certificates, root = kits(*organisations)
+    there = {site: one for site, one in enrolments(certificates).items() if site != absent}
+    found = collected(there, root if vouched else None)
+    assert found.organisations.tolist() == groups
+    assert found.counts.tolist() == [10, 10, 0 if absent else 10]
 
 
 def test_images_that_stand_twice_count_once(kits):

@@ -86,30 +86,34 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
     ]  # fmt: skip
 
 
-def test_why_a_site_has_not_enrolled_is_known_until_it_has():
+def asking(config=None) -> RunGuard:
     method = build_method("fedce", {})
-    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True, rates=True)
+    return RunGuard(config or plan(), method, capabilities(method), SITES, in_the_clear=True, rates=True)
+
+
+def enrol(run_guard: RunGuard, change=lambda site, one: one) -> RunGuard:
+    """Have all sites answer what ``change`` makes of their enrolments; a text is why there is none."""
+    for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
+        for place, site in enumerate(SITES):
+            answer = change(site, enrolment(place=place))
+            exchange.refuse(site, answer) if isinstance(answer, str) else exchange.take(site, answer)
+    return run_guard
+
+
+def test_why_a_site_has_not_enrolled_is_known_until_it_has():
+    run_guard = asking()
     for absent in ({"Birch": "asleep", "Cedar": "away"}, {"Cedar": "away"}):  # Birch is late
-        for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
-            for place, site in enumerate(SITES):
-                if site in absent:
-                    exchange.refuse(site, absent[site])
-                else:
-                    exchange.take(site, enrolment(place=place))
+        enrol(run_guard, lambda site, one, absent=absent: absent.get(site, one))
     assert run_guard.check_site("Birch") is None
     assert "(away)" in (run_guard.check_site("Cedar") or "")
 
 
 def test_a_site_of_another_data_plan_is_not_enrolled():
     planned = Preprocessing((32, 32), 120.0, slice_distance=3.0, data_plan="5e" * 32)
-    method = build_method("fedce", {})
-    config = replace(plan(), preprocessing=planned)
-    run_guard = RunGuard(config, method, capabilities(method), SITES, in_the_clear=True, rates=True)
     other = replace(planned, data_plan="6f" * 32).digest
-    for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
-        for place, site in enumerate(SITES):
-            prepared = {"Birch": other, "Cedar": ""}.get(site, planned.digest)  # Cedar's folder does not say
-            exchange.take(site, replace(enrolment(place=place), preparation=prepared))
+    prepared = {"Alder": planned.digest, "Birch": other, "Cedar": ""}  # Cedar's folder does not say
+    run_guard = asking(replace(plan(), preprocessing=planned))
+    enrol(run_guard, lambda site, one: replace(one, preparation=prepared[site]))
     assert [site for site in SITES if run_guard.check_site(site)] == ["Birch"]
     assert "prepared by another data plan" in (run_guard.check_site("Birch") or "")
 
@@ -125,12 +129,8 @@ def test_a_site_of_another_data_plan_is_not_enrolled():
 )
 @pytest.mark.parametrize("field", ["channels", "modality"])
 def test_enrolments_of_other_channels_or_modality_are_refused(field, stated, refused):
-    method = build_method("fedce", {})
-    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True, rates=True)
     digests = {site: text and texts_digest([text]) for site, text in zip(SITES, stated, strict=True)}
-    for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
-        for place, site in enumerate(SITES):
-            exchange.take(site, replace(enrolment(place=place), **{field: digests[site]}))
+    run_guard = enrol(asking(), lambda site, one: replace(one, **{field: digests[site]}))
     assert [site for site in SITES if run_guard.check_site(site)] == refused
     if refused:
         assert "than those of other sites; prepare all alike" in (run_guard.check_site("Birch") or "")
@@ -268,20 +268,21 @@ def test_a_verdict_has_each_site_test_only_its_own_model(tmp_path):
     assert {site: set(of) for site, of in matrix.items()} == {site: {site} for site in SITES}
 
 
-def test_leave_one_out_loss_needs_raters():
+def test_leave_one_out_loss_needs_raters_and_the_guard():
     for images in (False, True):
         config = plan(error="others", share=None if not images else False, server_images=images)
         assert config.share_models != images
         assert config.guard.rate_every == 2
-    with pytest.raises(BadInput, match="rate_every=0: fedce needs the others' error"):
-        tiny_plan("fedce", 4, guard="on", error="others", rate_every=0)
-    with pytest.raises(BadInput, match=r"error=others: .* --server-sites, or add --share-models if all sites agree"):
-        plan(error="others", share=False)
-
-
-def test_leave_one_out_loss_needs_the_guard():
-    with pytest.raises(BadInput, match="guard=off: fedce needs the others' error"):
-        tiny_plan("fedce", 4, guard="off", error="others")
+    for settings, words in (
+        ({"guard": "on", "rate_every": 0}, "rate_every=0: fedce needs the others' error"),
+        ({"guard": "off"}, "guard=off: fedce needs the others' error"),
+        (
+            {"guard": "on", "rate_every": 2, "share": False},
+            "error=others: .* --server-sites, or add --share-models if all sites agree",
+        ),
+    ):
+        with pytest.raises(BadInput, match=words):
+            tiny_plan("fedce", 4, error="others", **settings)
 
 
 def idle(site: str, reply: Reply) -> Reply:

@@ -1,14 +1,12 @@
 """Figures of a page: inside it, and beside it as files."""
 
 import base64
-import re
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from fedmerit_evaluation.figures import pages
-from fedmerit_evaluation.figures.drawing import panels
 from fedmerit_evaluation.figures.pages import Drawing, pictures
 
 
@@ -33,14 +31,3 @@ def test_figures_are_saved_as_png_and_held_as_svg(tmp_path: Path, monkeypatch: p
         ("w", "Weights.", "A line."),
     ]
     assert [_held(one.address, "svg+xml") for one in shown.values()] == [b"svg of dice", b"svg of weights"]
-
-
-def test_a_phone_gets_panels_below_each_other(tmp_path: Path) -> None:
-    apart, _ = panels(1)
-    apart.add_axes((0.1, 0.1, 0.2, 0.2))  # no grid: it stays unchanged
-    shown = pictures({"pair": Drawing("Two.", panels(2)[0]), "apart": Drawing("One.", apart)}, tmp_path)
-    assert shown["apart"].narrow == ""
-    held = [_held(address, "svg+xml") for address in (shown["pair"].address, shown["pair"].narrow)]
-    wide, narrow = ([float(size) for size in re.findall(rb'(?:width|height)="([\d.]+)pt"', one)] for one in held)
-    assert wide[0] > narrow[0]
-    assert wide[1] < narrow[1]

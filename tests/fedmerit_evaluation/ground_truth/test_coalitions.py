@@ -129,14 +129,6 @@ def test_single_coalition_equals_standalone_model(study, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_pair_coalition_equals_run_of_two_sites(study, sites, tmp_path):
-    for site in PAIR:
-        shutil.copytree(sites / site, tmp_path / "two" / site)
-    run = train(tmp_path / "run", tmp_path / "two", "fedavg")
-    assert_same_model(run / "models/global.pt", folder_of(study[1], PAIR) / "models/global.pt")
-
-
-@pytest.mark.slow
 def test_trainings_are_tested_on_every_site(study):
     out, trainings = study
     coalitions.write_results(out)
@@ -158,16 +150,6 @@ def test_trainings_are_tested_on_every_site(study):
         table.sort_values(COLUMNS[:-1]).reset_index(drop=True),
         coalitions.collect_results(trainings).rows.sort_values(COLUMNS[:-1]).reset_index(drop=True),
     )
-
-
-@pytest.mark.slow
-def test_finished_trainings_are_not_repeated(own, prepare):
-    before, asked = contents(own), read_json(own / "study.json")
-    trainings = prepare(own)
-    assert all(training.finished for training in trainings)
-    assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
-    assert contents(own) == before
-    assert read_json(own / "study.json") == asked
 
 
 @pytest.mark.slow

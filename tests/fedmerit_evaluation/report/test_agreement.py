@@ -9,12 +9,9 @@ import pytest
 from run_factory import SITES, make_run
 from scipy.stats import pearsonr, spearmanr
 
-from fedmerit.contract.semivalues import Sampling
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
 from fedmerit.schema.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
-from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
 from fedmerit_evaluation.report.agreement import compare_with_ground_truth, permutation_p
 from fedmerit_evaluation.report.assembly import build_model
 from fedmerit_evaluation.report.limits import Limit
@@ -95,15 +92,6 @@ def test_a_noise_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(drawn) == 2
 
 
-def test_of_one_seed_the_noise_ceiling_says_so(tmp_path: Path) -> None:
-    runs = open_runs(_runs(tmp_path))
-    (found,), _ = compare_with_ground_truth(
-        runs, combine_results(runs), _ground_truth(tmp_path / "ground_truth", seeds=(0,)), 50
-    )
-    assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
-    assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
-
-
 def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(2, 1, 5))
@@ -152,18 +140,6 @@ def test_payment_needs_five_patients_and_counts_images_of_a_patient_once(tmp_pat
     assert "chance" in codes()
 
 
-@pytest.mark.slow
-def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
-    ground_truth = _ground_truth(tmp_path / "ground_truth", sizes=(4, 3, 2), seeds=(0, 1))
-    write_sampling(ground_truth, Sampling(SITES, truncation=2.0, most=20))
-    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", ground_truth=ground_truth)
-    page = out.read_text()
-    assert "Standard error [points]" in page
-    assert "estimates from 20, 20 sampled permutations, with standard errors up to" in page
-    table = pd.read_csv(out.parent / "tables" / "shapley.csv")
-    assert table["Standard error [points]"].tolist() == [0, 0, 0, 0]  # each order ends before its first site
-
-
 def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for site in WORTH:
         monkeypatch.setitem(WORTH, site, -WORTH[site])
@@ -194,19 +170,6 @@ def test_hospital_sees_its_own_value(tmp_path: Path) -> None:
     assert (row["own"], row["third"]) == (pytest.approx(5.0), "middle third")
     assert np.isnan(row["median"])  # three values and their median tell too much
     assert model.agreements == ()
-
-
-@pytest.mark.slow  # `test_ground_truths.py` has the note
-def test_ground_truth_of_other_images_is_a_limit_of_both_reports(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / "run", rounds=2, site_digests=dict.fromkeys(SITES, "a"))]
-    ground_truth = _ground_truth(tmp_path / "ground_truth", seeds=(0,))
-    note = "its trainings and the runs had 1 of 4 sites from differently prepared folders"
-    for digest, times in (("a", 0), ("b", 1)):
-        write_json(ground_truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
-        opened = open_runs(runs)
-        for model in (build_model(opened, ground_truth), build_site_model(opened, "Birch", ground_truth)):
-            notes = [limit.values["note"] for limit in model.limits if limit.code == "preparation"]
-            assert sum(note in one for one in notes) == times
 
 
 def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tmp_path: Path) -> None:

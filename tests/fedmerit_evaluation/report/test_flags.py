@@ -40,8 +40,7 @@ def test_rejected_and_flagged_sites_with_the_reason_from_the_ledger(tmp_path: Pa
     assert flags["Birch", "rejected"] == ("3\N{EN DASH}5, 9", "update with NaN")
     assert flags["Cedar", "flagged"][0] == "7"
     assert flags["Alder", "rejected"] == ("11", "no usable reply to the final test")
-    model = build_model(open_runs([run]))
-    assert (model.flagged_sites, model.rejected_sites) == (["Cedar"], ["Alder", "Birch"])
+    assert build_model(open_runs([run])).flagged_sites == ["Cedar"]
 
 
 def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:

@@ -129,34 +129,6 @@ def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, hi
     assert "Test Dice" in Page(write_report([make_run(tmp_path / "other")]).read_text()).text
 
 
-def test_first_screen_asks_and_answers_four_questions(compared: Path) -> None:
-    page = Page(compared.read_text())
-    assert "Four hospitals, prostate: did federated training help?" in page.text
-    questions = (
-        "1 · Did it help?",
-        "2 · Who contributed?",
-        "3 · Does anyone free-ride?",
-        "4 · Can anyone be paid by it?",
-    )
-    places = [
-        page.text.index(text) for text in (*questions, "Hospital by hospital", "Methods compared", "For statisticians")
-    ]
-    assert places == sorted(places)
-    assert "points of Dice above local training" in page.text
-
-
-def test_pictures_are_tables_with_a_row_per_hospital(compared: Path) -> None:
-    page = Page(compared.read_text())
-    heading, *rows = page.tables["table-hospitals"]
-    assert heading[:5] == ["Hospital", "Patients", "Local Dice", "Federated Dice", "Gain [points]"]
-    assert [row[0] for row in rows if len(row) > 1] == list(SITES)
-    seen = [value for tag, name, value in page.attributes if (tag, name) == ("svg", "aria-label")]
-    for site in SITES:
-        assert any(text.startswith(f"{site}: local ") for text in seen)
-        assert any(text.startswith(f"{site}: gain ") and "% interval" in text for text in seen)
-        assert any(text.startswith(f"{site}: share ") for text in seen)
-
-
 def test_tables_are_in_the_page_as_csv(compared: Path) -> None:
     page = Page(compared.read_text())
     links = [value for tag, name, value in page.attributes if (tag, name) == ("a", "href") if "text/csv" in value]

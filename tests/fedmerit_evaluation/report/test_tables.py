@@ -170,13 +170,6 @@ def test_settings_that_differ_stand_in_a_row_per_method() -> None:
     }
 
 
-def test_command_as_one_text_holds_no_folder_of_this_machine() -> None:
-    info = {"command": "fedmerit run --out /home/anna/runs/a --sites=/data/sites/"}
-    assert settings_tables(replace(EMPTY, settings=(("fedce", info),)))[0] == {
-        "command": "fedmerit run --out a --sites=sites"
-    }
-
-
 @pytest.mark.parametrize(
     ("info", "shown"),
     [
@@ -184,17 +177,16 @@ def test_command_as_one_text_holds_no_folder_of_this_machine() -> None:
             {"command": ["/opt/bin/fedmerit", "run", "--sites=/data/raw/", "--out", "runs/a"]},
             {"command": "fedmerit run --sites=raw --out a"},
         ),
+        (
+            {"command": "fedmerit run --out /home/anna/runs/a --sites=/data/sites/"},
+            {"command": "fedmerit run --out a --sites=sites"},
+        ),
         ({"command": ["https://example.org/a/b"]}, {"command": "https://example.org/a/b"}),
         ({"sites_folder": "/x", "server_sites": None, "site_digests": {"A": "ab"}, "labels": []}, {}),
     ],
 )
 def test_settings_hold_no_folder_of_this_machine_and_nothing_empty(info: dict, shown: dict) -> None:
     assert settings_tables(replace(EMPTY, settings=(("fedce", info),)))[0] == shown
-
-
-def test_a_run_of_one_site(tmp_path: Path) -> None:
-    table = _of_runs(make_run(tmp_path / "run", method="standalone", sites=("Alder",)))["comparison"]
-    assert table.cell(0, table.headings.index("Std")) == "\N{EN DASH}"
 
 
 def test_who_needs_whom_is_what_a_hospital_loses_without_a_local_model() -> None:

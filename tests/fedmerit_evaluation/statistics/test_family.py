@@ -9,7 +9,7 @@ from made_results import SITES, made_dice
 from scipy.stats import binomtest, ttest_1samp
 from simulated_studies import STABLE, page_comparisons, wrong_pages
 
-from fedmerit_evaluation.report.verdicts import collect_verdicts
+from fedmerit_evaluation.report.assembly import collect_verdicts
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.family import Question, Verdict, judge
 from fedmerit_evaluation.statistics.inference import Estimate

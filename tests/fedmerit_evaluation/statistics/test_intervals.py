@@ -167,8 +167,3 @@ def test_share_of_equal_hospitals_is_rarely_significant(seeds: int, hospitals: i
 def test_difference_of_equal_methods_is_rarely_significant(methods: int) -> None:
     """Of 22 some method was significantly below the best in 58 to 83 %."""
     assert wrong_leads(3, 5, USUAL, methods, 50) <= 5 + 7
-
-
-def test_sort_by_mean_drops_unknown_means() -> None:
-    table = pd.DataFrame({"mean": [0.5, math.nan, 0.9, 0.5]}, list("abcd"))
-    assert sort_by_mean(table) == ["c", "a", "d"]  # of equals the first

@@ -1,7 +1,6 @@
 """Intervals by resampling: means known explicitly, coverage, pairing, what a case and a seed are."""
 
 import math
-import time
 
 import numpy as np
 import pandas as pd
@@ -9,13 +8,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.statistics.resampling import (
-    CrossedEffects,
-    StudentDraws,
-    bootstrap_counts,
-    nan_mean,
-    observed_dice,
-)
+from fedmerit_evaluation.statistics.resampling import CrossedEffects, StudentDraws, observed_dice
 from fedmerit_evaluation.statistics.resampling import bootstrap as bootstrap_effects
 
 
@@ -140,20 +133,6 @@ def test_bootstrap_union_cases_are_shared_by_sites():
     assert (found["low"], found["high"]) == pytest.approx((0.1, 0.1))
 
 
-def test_bootstrap_counts_start_as_observed():
-    counts = bootstrap_counts(4, 1000, np.random.default_rng(0))
-    assert counts.shape == (1001, 4)
-    assert counts[0].tolist() == [1, 1, 1, 1]
-    assert set(counts.sum(axis=1)) == {4}
-    np.testing.assert_allclose(counts[1:].mean(axis=0), 1, atol=0.1)
-
-
-def test_nan_mean_leaves_nan_out():
-    values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
-    assert nan_mean(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
-    assert nan_mean(values, axis=1).tolist() == [1, 3]
-
-
 def test_bootstrap_draws_cases_within_site():
     """Each site's mean stays that of its cases, however many another has."""
     table = cases({("a", 0, "A"): [0.2] * 50, ("a", 0, "B"): [0.8, 0.9]})
@@ -201,15 +180,6 @@ def test_bootstrap_undefined_statistic_has_no_interval():
     assert math.isfinite(found["low"])
     half = bootstrap(often, lambda d: {"r": np.where(d.of("a")[..., 0] < 0.52, np.nan, 1.0)}, 400)["r"]
     assert math.isnan(half["low"])
-
-
-@pytest.mark.slow
-def test_bootstrap_of_many_methods_is_fast():
-    table = synthetic(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
-    start = time.process_time()
-    found = bootstrap(table, lambda d: {m: measures.pearson(d.of("m0"), d.of(m)) for m in d.methods}, 2000)
-    assert time.process_time() - start < 10  # seconds; 1.4 measured
-    assert len(found) == 40
 
 
 def test_crossed_effects_without_cases_raise():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit_evaluation.studies import shared_gpus as module
-from fedmerit_evaluation.studies.shared_gpus import CONTROL, LOGS, PIPES, shared_gpus
+from fedmerit_evaluation.studies import execution as module
+from fedmerit_evaluation.studies.execution import CONTROL, LOGS, PIPES, shared_gpus
 
 
 @pytest.fixture

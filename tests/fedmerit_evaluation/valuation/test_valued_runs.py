@@ -247,12 +247,6 @@ def test_local_only_models_are_tested_by_all_sites(sites, tmp_path):
     assert units(valued)["local_only"] == "points of Dice"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("estimator", "decimals"), [("contribution", 3), ("data_size", 2)])
-def test_decimals_give_largest_value_three_digits(observed, estimator, decimals):
-    assert value_tables(value_runs(observed, [estimator]))[0].decimals == decimals
-
-
 def test_estimate_command_prints_and_writes(observed, fedmerit, tmp_path):
     result = fedmerit("value", "estimate", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.closing_record import Closing
 from fedmerit.evidence.ledger import read_verified_records, require_signatures
 from fedmerit.evidence.signatures import (
     CERTIFICATE,
@@ -19,9 +20,9 @@ from fedmerit.evidence.signatures import (
     require_owner,
     subject,
 )
-from fedmerit.evidence.verification.findings import Contradiction, at, join_names
+from fedmerit.evidence.verification.findings import Contradiction, Report, at, join_names, make_finding, stop
 from fedmerit.schema.declarations import read
-from fedmerit.schema.records import CLOSED, GAVE, GOT, TRAIN, LogEntry, Record, RoundRecord
+from fedmerit.schema.records import CLOSED, GAVE, GOT, TRAIN, EnrolmentRecord, LogEntry, Record, RoundRecord
 from fedmerit.schema.run_info import read_run
 
 SIGNING_ENGINES = ("poc", "prod")  # engines whose servers have a certificate, and so sign
@@ -60,6 +61,56 @@ class SiteLog:
         for line, entry in enumerate(self.entries, start=1):
             rounds.setdefault(entry.round, []).append((line, entry))
         return rounds
+
+
+@dataclass
+class RunFiles:
+    """A run's files that a verification compares, and what it does with a contradiction between them."""
+
+    run: Path
+    records: Sequence[RoundRecord] = ()  # of the ledger
+    logs: Sequence[SiteLog] = ()  # those that sites gave
+    sites: Sequence[str] = ()  # all that ever took part, in the order of their models
+    certificates: Sequence[Certificate] = ()  # that sign the ledger; none: it is not signed
+    trust: Trust | None = None  # whose signatures count
+    closing: Closing | None = None  # None: the run is not closed
+    report: Report = stop
+
+    @property
+    def ledger(self) -> Path:
+        """The file of the records."""
+        return self.run / "ledger.jsonl"
+
+    @property
+    def is_authority(self) -> bool:
+        """Whether an authority says whose each certificate is."""
+        return self.trust is not None and self.trust.is_authority
+
+    @property
+    def enrolments(self) -> dict[str, EnrolmentRecord]:
+        """The last enrolment of each site in the ledger, by name."""
+        return {site: one for record in self.records for site, one in record.guard.enrolled.items()}
+
+    def line(self, round: int) -> str:
+        """Return the text that names a round's line of the ledger."""
+        return at(self.ledger, round + 1)
+
+    def contradict(self, kind: str, where: str | Path | RoundRecord, log: Any = "", **values: Any) -> None:
+        """Report a contradiction.
+
+        Args:
+            kind: a name of `fedmerit.evidence.verification.findings.CONTRADICTIONS`.
+            where: file or line; a record stands for its line of the ledger and its round.
+            log: the log that says something else; a `SiteLog` stands for its file and its site.
+            **values: further ones of `make_finding`.
+        """
+        if isinstance(where, RoundRecord):
+            values = {"round": where.round, **values}
+            where = self.line(where.round)
+        if isinstance(log, SiteLog):
+            values = {"site": log.site, **values}
+            log = log.path
+        self.report(make_finding(kind, where, log=log, **values))
 
 
 def read_ledger(path: Path) -> list[RoundRecord]:
@@ -160,18 +211,17 @@ def signing_certificates(run: Path, records: Sequence[Content], trust: Trust | N
     return certificates
 
 
-def enrolled_certificates(
-    ledger: Path, records: Sequence[RoundRecord], trust: Trust | None
-) -> dict[str, list[Certificate]]:
+def enrolled_certificates(files: RunFiles) -> dict[str, list[Certificate]]:
     """Return the certificates that each site enrolled with; none without an authority to say whose they are."""
     enrolled: dict[str, list[Certificate]] = {}
+    trust = files.trust
     if trust is None or not trust.is_authority:
         return enrolled
-    for record in records:
+    for record in files.records:
         for site, enrolment in record.guard.enrolled.items():
             if not enrolment.certificate:
                 continue
-            where, what = at(ledger, record.round + 1), f"certificate of {site}"
+            where, what = files.line(record.round), f"certificate of {site}"
             try:
                 certificates = parse_certificates(enrolment.certificate.encode(), what)
                 for certificate in certificates:

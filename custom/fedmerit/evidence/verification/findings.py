@@ -383,6 +383,11 @@ def stop(finding: Finding) -> None:
 class Faults(list[Finding]):
     """A collection of contradictions: a verification continues after each."""
 
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of the contradictions."""
+        return {fault.kind for fault in self}
+
     @contextmanager
     def collect(self, unreadable: str = "unreadable") -> Iterator[None]:
         """Have the block end at a contradiction, at a chain that is not its owner's, or at a file that nobody can read,
@@ -444,12 +449,9 @@ class Signatures:
         return "no signature convicts anybody: neither ledger nor log is signed"
 
 
-FIELDS = ("site", "round", "quantity", "found", "expected", "moved")
-
-
 def make_finding(kind: str, where: str | Path = "", **values: Any) -> Finding:
     """Return a finding; values that are no field of `Finding` become its details."""
-    fields = {name: values.pop(name) for name in FIELDS if name in values}
+    fields = {name: values.pop(name) for name in Finding.__dataclass_fields__ if name in values}
     return Finding(kind, str(where), **fields, details=values)
 
 

@@ -9,7 +9,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography.x509 import Certificate
 
@@ -23,8 +22,8 @@ from fedmerit.evidence.closing_record import (
 )
 from fedmerit.evidence.ledger import GENESIS, RecordSignature, log_payload, record_head, split_head
 from fedmerit.evidence.signatures import is_signed_by_any
-from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, at, join_names, make_finding, stop
+from fedmerit.evidence.verification.chains import RunFiles, SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, at, join_names, make_finding
 from fedmerit.files import sha256
 from fedmerit.schema.records import CLOSED, GAVE, LogEntry, RoundRecord
 
@@ -68,25 +67,22 @@ def ledger_heads(log: SiteLog, server: Certificates) -> Iterator[LedgerHead]:
         yield LedgerHead(where, log.site, entry.round, entry.ledger, signature, bool(entry.vouched), is_signed)
 
 
-def require_consistent_heads(
-    logs: Sequence[SiteLog], server: Certificates, records: Sequence[RoundRecord] = (), report: Report = stop
-) -> None:
-    """Require that every round began from one ledger at all sites.
+def require_consistent_heads(files: RunFiles) -> None:
+    """Require that every round began from one ledger at all sites; else say whose fault it is, if signatures show it.
 
     Raises:
-        Contradiction: two entries acknowledge different ledgers; it says whose fault that is, as far as the server's
-            signatures show it.
+        Contradiction: an entry of a log lacks the server's head.
     """
     first: dict[int, LedgerHead] = {}
-    for log in logs:
-        for head in ledger_heads(log, server):
+    for log in files.logs:
+        for head in ledger_heads(log, files.certificates):
             seen = first.setdefault(head.round, head)
             if seen.hash != head.hash:
-                because = _explain_conflict(seen, head, records)
+                because = _explain_conflict(seen, head, files.records)
                 is_signed = seen.is_signed and head.is_signed and seen.signature.chain == head.signature.chain
                 both = {"is_signed": is_signed, "other": head.where, "because": because}
                 place = {"site": head.site, "round": head.round, "found": head.hash, "expected": seen.hash}
-                report(make_finding("two ledgers", seen.where, **place, **both))
+                files.contradict("two ledgers", seen.where, **place, **both)
                 break
 
 
@@ -106,14 +102,13 @@ def _explain_conflict(first: LedgerHead, second: LedgerHead, records: Sequence[R
     return "neither is signed by the server: it keeps two ledgers, or a log was changed"
 
 
-def require_acknowledged_ledger(
-    ledger: Path, records: Sequence[RoundRecord], log: SiteLog, server: Certificates
-) -> None:
+def require_acknowledged_ledger(files: RunFiles, log: SiteLog) -> None:
     """Require that a site acknowledged this ledger, and that the server signed what it sent.
 
     Raises:
         Contradiction: the log has another head, or a signature that is not the server's.
     """
+    records, server = files.records, files.certificates
     hashes = [GENESIS, *(record.hash for record in records)]
     chains = {RecordSignature.parse(record.signature).chain for record in records}
     for head in ledger_heads(log, server):
@@ -125,8 +120,8 @@ def require_acknowledged_ledger(
                 because = "; the server signed that" + ("" if of_the_run else " of another chain, or run")
             elif server and head.round:
                 because = f"; the server did not sign that for round {head.round}{head.misplacement(records)}"
-            lacks = f"{ledger} lacks that record, or is older than the log"
-            has = lacks if expected is None else f"{at(ledger, head.round)}, has {expected}"
+            lacks = f"{files.ledger} lacks that record, or is older than the log"
+            has = lacks if expected is None else f"{files.line(head.round - 1)}, has {expected}"
             raise Contradiction(
                 "other ledger", head.where, site=log.site, round=head.round, found=head.hash, expected=has,
                 because=because,
@@ -140,57 +135,49 @@ def has_unsigned_heads(log: SiteLog) -> bool:
     return any(entry.round and not entry.vouched for entry in log.entries if entry.work != GAVE)
 
 
-def read_verified_closing(run: Path, head: str, server: Certificates, report: Report = stop) -> Closing | None:
+def read_verified_closing(files: RunFiles) -> Closing | None:
     """Read the closing record of a run; return None if there is none.
 
-    Args:
-        head: hash of the ledger's last record.
-        server: certificates that the ledger is signed with; none if it is not signed.
-
-    Raises:
-        Contradiction: the record is not the server's, or is of another ledger or of other files than those there.
+    It has to be the server's, of this ledger, and of the files that are there.
     """
+    run, server = files.run, files.certificates
     closing, path = read_closing(run), run / CLOSING
     if closing is None:
         return None
+    head = files.records[-1].hash if files.records else GENESIS
     if server and not is_signed_by_any(server, closing_payload(closing.ledger, closing.digest), closing.signature):
         how = "it is not signed" if closing.signature is None else "its signature is not the server's"
-        report(make_finding("closing signature", path, found=how))
+        files.contradict("closing signature", path, found=how)
     if closing.signature and not server:
-        report(make_finding("signatures removed", path))
+        files.contradict("signatures removed", path)
     if closing.ledger != head:
-        report(make_finding("closing of another ledger", path, found=closing.ledger, expected=head))
+        files.contradict("closing of another ledger", path, found=closing.ledger, expected=head)
     require_file_sizes(run, [name for name in closing.files if (run / name).is_file()])
     for name, digest in closing.files.items():
         if not (run / name).is_file():
-            report(make_finding("missing file", run / name, closing=path))
+            files.contradict("missing file", run / name, closing=path)
         elif sha256(run / name) != digest:
-            report(make_finding("changed file", run / name, closing=path))
+            files.contradict("changed file", run / name, closing=path)
     for file in covered_files(run):
         if file.relative_to(run).as_posix() not in closing.files:
-            report(make_finding("added file", file, closing=path))
+            files.contradict("added file", file, closing=path)
     return closing
 
 
-def require_same_closing(
-    run: Path, closing: Closing | None, logs: Sequence[SiteLog], server: Certificates, report: Report = stop
-) -> None:
-    """Require that every site noted the run folder's closing record; None means that the folder has none.
-
-    Raises:
-        Contradiction: a site noted another one.
-    """
-    for log in logs:
+def require_same_closing(files: RunFiles) -> None:
+    """Require that every site noted the run folder's closing record, or none if there is none."""
+    closing, path, server = files.closing, files.run / CLOSING, files.certificates
+    for log in files.logs:
         for line, entry in log.lines(CLOSED):
             if closing and entry.closing == closing.digest:
                 continue
             where = at(log.path, line)
             if server and not _has_server_signature(entry, server):
-                report(make_finding("unsigned other closing", where, site=log.site, closing=run / CLOSING))
+                files.contradict("unsigned other closing", where, site=log.site, closing=path)
                 continue
             signed = ", and the server signed that" if server else ", or that log is of another run"
             how = "was closed again since" if closing else "is missing"
-            report(make_finding("closed again", run / CLOSING, site=log.site, found=how, log=where, because=signed))
+            files.contradict("closed again", path, where, site=log.site, found=how, because=signed)
 
 
 def has_countersigned(log: SiteLog, server: Certificates) -> bool:
@@ -220,58 +207,47 @@ class LogEnd:
         return None
 
 
-def log_ends(ledger: Path, records: Sequence[RoundRecord], closing: Closing | None) -> Iterator[LogEnd]:
+def log_ends(files: RunFiles, closing: Closing | None) -> Iterator[LogEnd]:
     """Yield the ends of sites' logs that the server's files have, in the order of rounds, the closing record's last."""
-    heads = list(
-        enumerate([GENESIS, *(record_head(record.model_dump(include={"hash", "signature"})) for record in records)])
-    )
-    for record in records:
+    signed = (record_head(record.model_dump(include={"hash", "signature"})) for record in files.records)
+    heads = list(enumerate([GENESIS, *signed]))
+    for record in files.records:
         for site, text in record.logs.items():
-            yield LogEnd(at(ledger, record.round + 1), site, *split_head(text), heads[record.round :][:1])
+            yield LogEnd(files.line(record.round), site, *split_head(text), heads[record.round :][:1])
     for site, text in closing.site_logs.items() if closing else ():
-        yield LogEnd(str(ledger.parent / CLOSING), site, *split_head(text), heads[::-1])
+        yield LogEnd(str(files.run / CLOSING), site, *split_head(text), heads[::-1])
 
 
 def compare_log_ends(
-    ledger: Path,
-    records: Sequence[RoundRecord],
-    closing: Closing | None,
-    logs: Sequence[SiteLog],
-    enrolled: Mapping[str, Certificates],
-    is_authority: bool,
-    report: Report = stop,
+    files: RunFiles, closing: Closing | None, enrolled: Mapping[str, Certificates]
 ) -> Iterator[Finding]:
     """Yield what is not shown of the logs' ends; only what a site signed convicts it.
 
     Args:
-        ledger: the file that holds the records.
-        closing: the closing record; None if the run is not closed.
+        files: the run's files.
+        closing: the closing record, if its signature counts and it is of this ledger.
         enrolled: certificates of each site's enrolments, by the ledger.
-        is_authority: whether the authority that counts issued all certificates: only it tells whose they are.
-
-    Raises:
-        Contradiction: the server's files have an end that the site did not sign and should have, or a log lacks what
-            its site signed.
     """
-    by_site, unsigned, disputed, cut = {log.site: log for log in logs}, set[str](), set[str](), set[str]()
-    hashes = {log.site: {entry.hash for entry in log.entries} for log in logs}
-    for log in logs:
-        if log.certificates and any(log.site in one.participants and log.site not in one.logs for one in records):
-            unsigned.add(log.site)
-    for end in log_ends(ledger, records, closing):
-        own_log = by_site.get(end.site)
+    logs = {log.site: log for log in files.logs}
+    unsigned, disputed, cut = set[str](), set[str](), set[str]()
+    hashes = {log.site: {entry.hash for entry in log.entries} for log in files.logs}
+    for site, log in logs.items():
+        if log.certificates and any(site in one.participants and site not in one.logs for one in files.records):
+            unsigned.add(site)
+    for end in log_ends(files, closing):
+        own_log = logs.get(end.site)
         certificates = [*(own_log.certificates if own_log else ()), *enrolled.get(end.site, ())]
         lacks = own_log is not None and end.hash not in hashes[end.site]
         round = end.signed_round(certificates)
         if round is None and certificates and (lacks or end.signature):
-            whose = "the server invented it" if is_authority else "of another key, or invented by the server"
-            report(make_finding("invented log end", end.where, site=end.site, found=end.hash, because=whose))
+            whose = "the server invented it" if files.is_authority else "of another key, or invented by the server"
+            files.contradict("invented log end", end.where, site=end.site, found=end.hash, because=whose)
             continue
         if lacks and round and own_log:
             if end.site not in cut:
-                whose = "" if is_authority else ", by the certificates in these folders"
+                whose = "" if files.is_authority else ", by the certificates in these folders"
                 place = {"site": end.site, "round": round, "expected": end.hash, "ledger": end.where}
-                report(make_finding("cut log", own_log.path, **place, because=whose))
+                files.contradict("cut log", own_log.path, **place, because=whose)
             cut.add(end.site)
             continue
         if lacks:

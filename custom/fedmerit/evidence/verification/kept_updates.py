@@ -4,7 +4,7 @@ Sites signed what they sent. From that follow all numbers that else only the ser
 beyond forecasts, the models after a round, and those that sites rated, whose tasks are in the sites' logs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -21,8 +21,8 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.evidence.closing_record import OBSERVED
 from fedmerit.evidence.digests import digest
 from fedmerit.evidence.ledger import texts_digest
-from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Finding, Report, at, join_names, make_finding, stop
+from fedmerit.evidence.verification.chains import RunFiles, SiteLog
+from fedmerit.evidence.verification.findings import Finding, Report, join_names, make_finding
 from fedmerit.evidence.verification.replay import PlayedRound, Replay
 from fedmerit.evidence.verification.results import digest_values
 from fedmerit.guard.admission import Admission
@@ -33,7 +33,7 @@ from fedmerit.schema.records import EVALUATE, LogEntry, RoundRecord
 from fedmerit.schema.results import NOBODY, read_table
 from fedmerit.schema.run_info import RunInfo, read_run
 from fedmerit.schema.scores import SERVER_SPLIT
-from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
+from fedmerit.server.observation import KeptRound, RunObservers, expand_groups, observed_start, read_kept_rounds
 from fedmerit.server.round_inputs import CANDIDATES, SERVER, RoundInputs
 from fedmerit.server.round_updates import measure_updates
 from fedmerit.server.run_guard import rating_split
@@ -52,38 +52,26 @@ SCORE_ROUNDING = 1e-6  # of a score, in standard deviations
 MODEL_ROUNDING = 2.0**-20  # of models in float32, relative to their largest length
 
 
-def compare_kept_updates(
-    run: Path,
-    records: Sequence[RoundRecord],
-    sites: Sequence[str],
-    logs: Sequence[SiteLog],
-    report: Report = stop,
-    ask: Report = lambda question: None,
-) -> Sequence[PlayedRound]:
+def compare_kept_updates(files: RunFiles, ask: Report) -> Sequence[PlayedRound]:
     """Compare ledger and logs with what the updates give that a run has kept.
 
     Args:
-        run: the run folder.
-        records: the ledger, whose outcomes follow from its inputs.
-        sites: all that ever took part.
-        logs: those of sites that were given.
-        report: called with contradictions.
+        files: the run's files; the outcomes in the ledger follow from its inputs.
         ask: called with why kept updates cannot be read.
 
     Returns:
         All rounds, computed again from the updates, if these contradict nothing: that answers `SHOWN`. Else none.
-
-    Raises:
-        Contradiction: the ledger has another number than follows from the updates, or sites rated other models.
     """
-    if not (run / UPDATES).is_dir() or not records:
+    run, report = files.run, files.report
+    if not (run / UPDATES).is_dir() or not files.records:
         return ()
     faults, played = list[Finding](), list[PlayedRound]()
     try:
-        replay = KeptReplay(read_run(run), records, sites, run)
+        replay = KeptReplay(read_run(run), files.records, files.sites, run)
         values = digest_values(read_table(run / OBSERVED)) if (run / OBSERVED).exists() else {}
-        for record, kept in zip(records, read_kept_rounds(run, replay.plan), strict=True):
-            if (one := _Comparison(run, record, kept, replay, logs, values, faults.append).compare()) is None:
+        noted = replace(files, report=faults.append)
+        for record, kept in zip(files.records, read_kept_rounds(run, replay.plan), strict=True):
+            if (one := _Comparison(noted, record, kept, replay, values).compare()) is None:
                 break
             played.append(one)
     except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
@@ -147,9 +135,7 @@ class KeptReplay(Replay):
     def _observe(
         self, record: RoundRecord, received: Tensor, admission: Admission, reports: Reports, given: Outcome
     ) -> None:
-        began = received
-        if given.models.ndim == 1 and began.ndim == 2:
-            began = began[int((~self.withheld).nonzero().flatten()[0])].clone()
+        began = observed_start(received, given, self.withheld.nonzero().flatten().tolist())
         seen = began, given.models, admission.updates, given.weights, reports
         view = RoundView(record.round, self.config.rounds, *seen, self.layout.tensor_sizes)
         first, counted = admission.reward_groups.first, admission.counted
@@ -169,44 +155,43 @@ class KeptReplay(Replay):
 class _Comparison:
     """A comparison of a round's record, and the logs, with what its kept updates give."""
 
-    run: Path
+    files: RunFiles
     record: RoundRecord
     kept: KeptRound
     replay: KeptReplay
-    logs: Sequence[SiteLog]
     values: Mapping[tuple[str, int, str], Mapping[str, str]]  # of `digest_values`
-    report: Report
 
     def compare(self) -> PlayedRound | None:
         """Compare all of the round, and return it; None if its file is not that of the ledger: later ones follow."""
         sites, record, kept = self.replay.sites, self.record, self.kept
-        if changed := [*self._changed_files(sites)]:
-            for finding in changed:
-                self.report(finding)
+        if self._is_changed(sites):
             return None
         self.replay.kept = kept
-        played = self.replay.play(record, self._where)
+        played = self.replay.play(record)
         self._compare_inputs(sites)
         scale = float(kept.received.double().norm()) + float(kept.sent.double().norm())
         if not _are_close(played.outcome.models, kept.after, scale):
             found = float((played.outcome.models.double() - kept.after.double()).norm()) / max(scale, 1e-300)
-            self.report(make_finding("model of weights", self._where, round=record.round, found=found))
+            self.files.contradict("model of weights", record, found=found)
         models = {**self.replay.candidates, **{name: one for name, (one, _) in self.replay.observed.items()}}
         for what, candidates in models.items():
             self._compare_rated(what, candidates, scale)
         for site, number, observer in self.values:
             if number == record.round and observer not in self.replay.observed:
                 place = {"site": site, "round": number, "quantity": observer, "found": "rows that no plan asks for"}
-                self.report(make_finding("values", self.run / OBSERVED, **place, log="the plan"))
+                self.files.contradict("values", self.files.run / OBSERVED, "the plan", **place)
         self.replay.models = kept.after
         return played
 
-    @property
-    def _where(self) -> str:
-        return at(self.run / "ledger.jsonl", self.record.round + 1)
+    def _report_kept(self, site: str, quantity: str, found: str, expected: str) -> None:
+        number = self.record.round
+        file = self.files.run / UPDATES / f"round_{number:05d}.pt"
+        values = {"quantity": quantity, "found": found, "expected": expected, "ledger": self.files.line(number)}
+        self.files.contradict("kept", file, site=site, round=number, **values)
 
-    def _changed_files(self, sites: Sequence[str]) -> Iterator[Finding]:
-        """Yield what is in the kept round and is not that of which the ledger has a digest."""
+    def _is_changed(self, sites: Sequence[str]) -> bool:
+        """Report what in the kept round is not that of which the ledger has a digest; return whether anything is."""
+        is_changed = False
         record, kept, n = self.record, self.kept, len(sites)
         shapes = kept.sent.shape, kept.received.shape[-1], kept.after.shape[-1]
         if shapes != ((n, (size := self.record.inputs.size)), size, size):
@@ -224,14 +209,12 @@ class _Comparison:
             place = tensor.data_ptr(), tensor.numel()
             known[place] = found = known.get(place) or digest(tensor)
             if found != expected:
-                values = {"quantity": quantity, "found": found, "expected": expected, "ledger": self._where}
-                file = self.run / UPDATES / f"round_{record.round:05d}.pt"
-                yield make_finding("kept", file, site=site, round=record.round, **values)
-        absent = [site for site in sites if site not in record.updates and bool(kept.sent[rows[site]].any())]
-        if absent:
-            values = {"quantity": "update", "found": "an update", "expected": "none", "ledger": self._where}
-            file = self.run / UPDATES / f"round_{record.round:05d}.pt"
-            yield make_finding("kept", file, site=join_names(absent), round=record.round, **values)
+                is_changed = True
+                self._report_kept(site, quantity, found, expected)
+        if absent := [site for site in sites if site not in record.updates and bool(kept.sent[rows[site]].any())]:
+            is_changed = True
+            self._report_kept(join_names(absent), "update", "an update", "none")
+        return is_changed
 
     def _compare_inputs(self, sites: Sequence[str]) -> None:
         recorded = RoundInputs.from_record(self.record.inputs, sites, self.record.participants)
@@ -250,9 +233,9 @@ class _Comparison:
             differs = (ours[quantity].nan_to_num(0.0) - expected.nan_to_num(0.0)).abs() > tolerance
             for row, column in differs.triu().nonzero().tolist():
                 names = [sites[place] for place in dict.fromkeys((row, column))]
-                place = {"site": join_names(names), "round": self.record.round, "quantity": quantity}
                 values = {"found": float(ours[quantity][row, column]), "expected": float(expected[row, column])}
-                self.report(make_finding("measured otherwise", self._where, **place, **values))
+                place = {"site": join_names(names), "quantity": quantity}
+                self.files.contradict("measured otherwise", self.record, **place, **values)
 
     def _compare_rated(self, what: str, candidates: Candidates, scale: float) -> None:
         """Compare the models that were rated with those that the updates give, and with the raters' logs."""
@@ -267,9 +250,8 @@ class _Comparison:
             **{"round": number, "split": split, "models": 0, "mixtures": 0},
             **{"bins": candidates.bins, "soft": candidates.soft},
         }
-        place = {"round": number, "quantity": what}
         heard = False
-        for log in self.logs:
+        for log in self.files.logs:
             task = kept.task_of(log.site)
             if task is None and self._uses(what, log.site):
                 raise ValueError(f"round {number}: lacks the task of {log.site} for the models of {what}")
@@ -280,17 +262,15 @@ class _Comparison:
             asked = [entry for entry in entries if entry.question == question]
             if self._uses(what, log.site) and (not asked or not same):
                 heard = True
-                self.report(make_finding("other models rated", self._where, site=log.site, **place, log=log.path))
+                self.files.contradict("other models rated", self.record, log, quantity=what)
             elif asked and what in self.replay.observed:
                 self._compare_values(what, log, asked)
             elif asked and not any(entry.rating == self._rating(what, log.site) for entry in asked):
-                words = {"found": "those of other models", "expected": "what it said of these", "log": log.path}
+                words = {"found": "those of other models", "expected": "what it said of these"}
                 if self._uses(what, log.site):
-                    self.report(make_finding("rating", self._where, site=log.site, **place, **words))
+                    self.files.contradict("rating", self.record, log, quantity=what, **words)
         if not same and not heard:
-            values = {"found": "others", "expected": "those that the updates give", "ledger": self._where}
-            file = self.run / UPDATES / f"round_{number:05d}.pt"
-            self.report(make_finding("kept", file, site="all", round=number, quantity=f"models of {what}", **values))
+            self._report_kept("all", f"models of {what}", "others", "those that the updates give")
 
     def _split(self, what: str) -> str:
         """Return the split on which sites rate models: observers', the method's candidates, those without a site."""
@@ -320,8 +300,8 @@ class _Comparison:
         _, coalitions = self.replay.observed[observer]
         texts = ["+".join(compress(self.replay.sites, row)) or NOBODY for row in coalitions.tolist()]
         if list(rows) != texts or [*rows.values()] not in [entry.scores for entry in asked]:
-            place = {"site": log.site, "round": self.record.round, "quantity": observer}
-            self.report(make_finding("values", self.run / OBSERVED, **place, found=list(rows), log=log.path))
+            place = {"round": self.record.round, "quantity": observer, "found": list(rows)}
+            self.files.contradict("values", self.files.run / OBSERVED, log, **place)
 
 
 def _products(inputs: RoundInputs) -> dict[str, Tensor]:

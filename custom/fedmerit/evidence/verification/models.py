@@ -13,23 +13,14 @@ from torch import Tensor
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import BEST, MODELS
 from fedmerit.evidence.digests import state_digest
-from fedmerit.evidence.verification.chains import SiteLog, list_sites
-from fedmerit.evidence.verification.findings import (
-    REPLACED,
-    Contradiction,
-    Finding,
-    Report,
-    at,
-    join_names,
-    make_finding,
-    stop,
-)
+from fedmerit.evidence.verification.chains import RunFiles
+from fedmerit.evidence.verification.findings import REPLACED, Contradiction, Finding, at, join_names, make_finding
 from fedmerit.files import read_object, record_hash
 from fedmerit.methods.registry import estimates_contributions, undefined_quantities
 from fedmerit.schema.configuration.run import plan_network
 from fedmerit.schema.configuration.settings import ARCHITECTURES
 from fedmerit.schema.configuration.specs import HE
-from fedmerit.schema.records import EVALUATE, TRAIN, RoundRecord
+from fedmerit.schema.records import EVALUATE, TRAIN
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import BEST as BEST_SPLIT
 from fedmerit.tensor_files import load_state
@@ -38,29 +29,28 @@ REPEATED_FIELDS = ("method", "parameters", "seed", "task", "rounds", "training")
 STATISTICS = ("running_mean", "running_var")
 
 
-def compare_plan(
-    run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop
-) -> Iterator[Finding]:
+def compare_plan(files: RunFiles) -> Iterator[Finding]:
     """Compare what a run folder says of the run with ledger and logs; yield what is not shown of it.
 
+    All have to have one plan, and what run.json and each model.json say beside it has to be in the plan.
+
     Raises:
-        Contradiction: run.json holds another plan than server or site had, or what it or a model.json says beside the
-            plan is not in the plan.
+        Contradiction: there is no run.json, or its plan has no network.
     """
-    if not (run / "run.json").exists():
-        raise Contradiction("missing run.json", run / "run.json", ledger=run / "ledger.jsonl")
-    info = read_run(run)
+    if not (files.run / "run.json").exists():
+        raise Contradiction("missing run.json", files.run / "run.json", ledger=files.ledger)
+    info = read_run(files.run)
     plan = info["plan"]
     digest = record_hash(plan)
-    for log in logs:
+    for log in files.logs:
         named = [(line, entry.plan) for line, entry in log.lines(TRAIN) if entry.plan]
         if named and named[0][1] != digest:
-            report(make_finding("other plan", at(log.path, named[0][0]), site=log.site, run=info.file))
+            files.contradict("other plan", at(log.path, named[0][0]), site=log.site, run=info.file)
         elif other := next((line for line, plan_digest in named if plan_digest != digest), None):
             yield make_finding("plan changed", site=log.site, run=info.file, log=at(log.path, other))
-    if digest != records[0].plan:
-        report(make_finding("plan", info.file, ledger=run / "ledger.jsonl"))
-    if silent := [log.site for log in logs if not any(entry.plan for _, entry in log.lines(TRAIN))]:
+    if digest != files.records[0].plan:
+        files.contradict("plan", info.file, ledger=files.ledger)
+    if silent := [log.site for log in files.logs if not any(entry.plan for _, entry in log.lines(TRAIN))]:
         yield make_finding("plan unnamed", site=join_names(silent), run=info.file)
     network = plan_network(plan)
     if not isinstance(network, dict):
@@ -69,128 +59,115 @@ def compare_plan(
     derived = {"labels": network.get("labels"), "undefined": undefined_quantities(method)}
     if "estimates" in info:
         derived["estimates"] = estimates_contributions(method)
-    _require_same(info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived, info.file, report)
+    _require_same(files, info.file, info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived)
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
-    for file in sorted((run / MODELS).rglob("model.json")):
+    for file in sorted((files.run / MODELS).rglob("model.json")):
         description = read_object(file)
         if set(description) - set(expected):
-            report(make_finding("beyond the plan", file))
-        _require_same(description, expected, file, report)
+            files.contradict("beyond the plan", file)
+        _require_same(files, file, description, expected)
 
 
-def _require_same(content: Mapping[str, Any], expected: Mapping[str, Any], file: Path, report: Report) -> None:
+def _require_same(files: RunFiles, file: Path, content: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         if json.dumps(content.get(name), sort_keys=True) != json.dumps(value, sort_keys=True):
-            report(make_finding("not of the plan", file, quantity=name))
+            files.contradict("not of the plan", file, quantity=name)
 
 
-def compare_models(
-    run: Path,
-    records: Sequence[RoundRecord],
-    logs: Sequence[SiteLog],
-    results: pd.DataFrame | None,
-    report: Report = stop,
-) -> Iterator[Finding]:
+def compare_models(files: RunFiles, results: pd.DataFrame | None) -> Iterator[Finding]:
     """Compare the models of a run that came to its end with ledger and logs; yield what is not shown of them.
 
-    Args:
-        run: the run folder.
-        records: the ledger's, of all rounds.
-        logs: those of sites that were given.
-        results: rows of results.csv; None if there is none.
-
-    Raises:
-        Contradiction: a model is missing, or is not that of which the ledger has the digest.
+    Each model of which the ledger has a digest has to be there. ``results`` are the rows of results.csv, if there is
+    one.
     """
-    ledger, saved = at(run / "ledger.jsonl", len(records)), records[-1].saved
-    files = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
-    states = {name: _load_state(run / name) for name in files if name in saved}  # mapped from their files
+    run, ledger, saved = files.run, files.line(len(files.records) - 1), files.records[-1].saved
+    names = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
+    states = {name: _load_state(run / name) for name in names if name in saved}  # mapped from their files
     with_statistics = []
     for name, digest in saved.items():
         if name in states:
             if state_digest(states[name]) != digest:
-                report(make_finding("model", run / name, ledger=ledger))
+                files.contradict("model", run / name, ledger=ledger)
             if any(tensor.rpartition(".")[2] in STATISTICS for tensor in states[name]):
                 with_statistics.append(name)
         elif not name.startswith(f"{BEST}/"):  # the best round's may not have been kept
-            report(make_finding("missing model", run / name, ledger=ledger))
+            files.contradict("missing model", run / name, ledger=ledger)
     if with_statistics:
         yield make_finding("statistics unproven", found=join_names(with_statistics))
-    if further := [name for name in files if name not in saved]:
+    if further := [name for name in names if name not in saved]:
         yield make_finding("models without digest", found=join_names(further))
-    models = _Models(run, list_sites(run, records), states, report)
-    yield from models.compare_final(records, logs)
+    models = _Models(files, states)
+    yield from models.compare_final()
     if models.by_site(BEST):
-        yield from models.compare_best(records, results)
+        yield from models.compare_best(results)
 
 
 @dataclass(frozen=True)
 class _Models:
     """The models of a run by what its sites trained and were sent: the parameters without statistics."""
 
-    run: Path
-    sites: Sequence[str]
+    files: RunFiles
     states: Mapping[str, Mapping[str, Tensor]]  # by file, relative to the run folder
-    report: Report
 
     def by_site(self, folder: str) -> dict[str, str]:
         """Return the file of each site's model in a folder: its own, or that of all; nothing if a site has none."""
         files = {
             site: f"{folder}/{name}.pt"
-            for site in self.sites
+            for site in self.files.sites
             for name in ("global", site)
             if f"{folder}/{name}.pt" in self.states
         }
-        return files if len(files) == len(self.sites) else {}
+        return files if len(files) == len(self.files.sites) else {}
 
-    def compare_final(self, records: Sequence[RoundRecord], logs: Sequence[SiteLog]) -> Iterator[Finding]:
+    def compare_final(self) -> Iterator[Finding]:
         """Compare the final models with what the last round ended with, and with what sites say that they tested."""
-        files, expected = self.by_site(MODELS), records[-1].model
+        rounds, expected = len(self.files.records), self.files.records[-1].model
+        files = self.by_site(MODELS)
         if not files:
             return
         shared = {f"{MODELS}/global.pt"} & set(self.states)  # the model that all sites have, if there is one
         digests = {name: self._digest([name]) for name in {*files.values(), *shared}}
-        if expected not in {*digests.values(), self._digest([files[site] for site in self.sites])}:
-            yield from self._report_mismatch(f"the model of line {len(records)}", sorted(digests), records)
+        if expected not in {*digests.values(), self._digest([files[site] for site in self.files.sites])}:
+            yield from self._report_mismatch(f"the model of line {rounds}", sorted(digests))
             return
         others = []
-        for log in logs:
-            lines = log.lines(EVALUATE, len(records))
+        for log in self.files.logs:
+            lines = log.lines(EVALUATE, rounds)
             tested = {entry.received for _, entry in lines if entry.split == "validation"}
             if log.site in files and tested and digests[files[log.site]] not in tested:
                 others.append(log.site)
         if others:
             yield make_finding("other models tested", site=join_names(others))
 
-    def compare_best(self, records: Sequence[RoundRecord], results: pd.DataFrame | None) -> Iterator[Finding]:
+    def compare_best(self, results: pd.DataFrame | None) -> Iterator[Finding]:
         """Compare the models of the best round with what the round that the results name as the best began with."""
-        files = self.by_site(BEST)
+        files, records = self.by_site(BEST), self.files.records
         rounds = [] if results is None else sorted(set(results["round"][results["split"] == BEST_SPLIT]))
         if len(rounds) != 1 or rounds[0] >= len(records):
             yield make_finding("best round", found=BEST, rounds=len(rounds))
             return
         began = records[rounds[0]].began
-        if any(self._digest([files[site]]) != began[site] for site in self.sites if site in began):
-            what = f"what line {rounds[0] + 1} began with"
-            yield from self._report_mismatch(what, sorted(set(files.values())), records)
+        if any(self._digest([files[site]]) != began[site] for site in self.files.sites if site in began):
+            yield from self._report_mismatch(f"what line {rounds[0] + 1} began with", sorted(set(files.values())))
 
-    def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[RoundRecord]) -> Iterator[Finding]:
+    def _report_mismatch(self, what: str, names: Sequence[str]) -> Iterator[Finding]:
         """Report that models are not those of the ledger, or yield why the files cannot show it."""
-        description = self.run / MODELS / "model.json"
+        run = self.files.run
+        description = run / MODELS / "model.json"
         content = read_object(description) if description.exists() else {}
-        if self._is_unseen(records):
+        if self._are_unseen():
             yield make_finding("models seen encrypted", found=join_names(names))
         elif content.get("architecture") not in ARCHITECTURES:  # which train all numbers except STATISTICS
             yield make_finding("unknown network", found=join_names(names))
         else:
-            ledger = self.run / "ledger.jsonl"
-            self.report(make_finding("model of the round", self.run / names[0], expected=what, ledger=ledger))
+            self.files.contradict("model of the round", run / names[0], expected=what, ledger=self.files.ledger)
 
-    def _is_unseen(self, records: Sequence[RoundRecord]) -> bool:
+    def _are_unseen(self) -> bool:
         """Return whether the server saw no models: they stayed at the sites, or came encrypted."""
-        privacy = read_run(self.run).get("privacy", ()) if (self.run / "run.json").exists() else ()
+        run = self.files.run
+        privacy = read_run(run).get("privacy", ()) if (run / "run.json").exists() else ()
         encrypted = isinstance(privacy, list) and HE in privacy
-        return encrypted or not any(record.updates for record in records)
+        return encrypted or not any(record.updates for record in self.files.records)
 
     def _digest(self, names: Sequence[str]) -> str:
         """Return the digest of models, one after the other, as `fedmerit.evidence.digests.digest` computes it."""

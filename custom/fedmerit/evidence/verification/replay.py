@@ -4,50 +4,40 @@ No outcome is taken from the ledger: all rounds follow from round 0. Each site's
 with 1 in the site's place, so a model shows which sum of updates was added to it.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedmerit.contract.capabilities import Candidates, capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
-from fedmerit.evidence.signatures import organisation, parse_certificates
+from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.chains import RunFiles
+from fedmerit.evidence.verification.enrolments import certified_organisation, require_certified
+from fedmerit.evidence.verification.findings import WHOLE, Finding, Movement, make_finding
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.guard import Enrolled
 from fedmerit.guard.history import History
+from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
 from fedmerit.schema.configuration.script import derived_parts
 from fedmerit.schema.configuration.settings import GuardSettings, Network, Training
 from fedmerit.schema.configuration.specs import HE
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import EnrolmentRecord, GuardRecord, RoundRecord
-from fedmerit.schema.run_info import RunInfo
-from fedmerit.server.membership import grow_all
+from fedmerit.schema.run_info import RunInfo, read_run
+from fedmerit.server.membership import departures, grow_all
 from fedmerit.server.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, RoundInputs, pool_ratings
 from fedmerit.server.run_guard import RunGuard
 
+ROUNDING = 1e-9  # of numbers that are computed twice in float64, possibly in another order
+PLACES = 6  # decimals of bounds in a record
+GRAM_ROUNDING = 1e-9  # of eigenvalues of inner products, relative to the largest
+REST_ROUNDING = 1e-6  # likewise, of rests, which are differences
 OF_VECTORS = ("reward_distance", "model_distance", "output_distance")  # quantities of models, in float32
-
-
-def certified_organisation(enrolment: EnrolmentRecord, site: str) -> str:
-    """Return the organisation of a site by the certificate in its enrolment; without one, the site by itself.
-
-    Raises:
-        BadInput: the certificate cannot be read.
-    """
-    pem = enrolment.certificate.encode()
-    return organisation(parse_certificates(pem, f"certificate of {site}")[0] if pem else None, site)
-
-
-def distinct_cases(enrolment: EnrolmentRecord) -> int:
-    """Return the most distinct training cases that an enrolment can have."""
-    return enrolment.cases.get("training", 0)
-
-
-def all_images(enrolment: EnrolmentRecord) -> float:
-    """Return the training images that a site enrolled, by what it signed."""
-    return float(enrolment.slices.get("training", enrolment.images))
 
 
 def all_raters(records: Sequence[RoundRecord]) -> set[str]:
@@ -60,7 +50,6 @@ class PlayedRound:
     """A round that was computed again."""
 
     record: RoundRecord
-    line: str  # file and line of the record
     inputs: RoundInputs
     outcome: Outcome  # by site
     guard: GuardRecord
@@ -166,7 +155,7 @@ class Replay:
         self.guard.history = History.restore(grow_all(history.content(), self.guard.history.content(), rows))
         self._enrol({})
 
-    def play(self, record: RoundRecord, line: str) -> PlayedRound:
+    def play(self, record: RoundRecord) -> PlayedRound:
         """Compute the next round.
 
         Raises:
@@ -207,7 +196,7 @@ class Replay:
             if not self.method.has_site_models:
                 steps = steps.masked_fill(left[:, None], torch.nan)
         guard = GuardRecord.model_validate(self.guard.record(admission, inputs.reports.num_samples))
-        return PlayedRound(record, line, inputs, outcome, guard, quantities, tuple(self.sites), steps)
+        return PlayedRound(record, inputs, outcome, guard, quantities, tuple(self.sites), steps)
 
     def _read_inputs(self, record: RoundRecord) -> RoundInputs:
         inputs = RoundInputs.from_record(record.inputs, self.sites, record.participants)
@@ -320,3 +309,121 @@ def _fitted(rating: Rating, count: int) -> Rating:
     rows = [number % len(rating.dice) for number in range(count)] if rating.dice else []
     dice, cases = tuple(rating.dice[row] for row in rows), tuple(rating.cases[row] for row in rows)
     return Rating(dice, cases, rating.losses[rows])
+
+
+def replay_rounds(files: RunFiles) -> tuple[list[PlayedRound], list[Finding]]:
+    """Compute all rounds again; require the outcomes that the ledger has, and each round to begin where the last ended.
+
+    Returns:
+        The rounds, and what is not shown of them.
+    """
+    records = files.records
+    questions = list(_require_same_models(files))
+    require_certified(files)
+    info = read_run(files.run)
+    method = info["plan"]["method"]
+    if method not in METHODS.ours:
+        return [], [*questions, make_finding("foreign method", found=method, moved=Movement(WHOLE))]
+    played = list[PlayedRound]()
+    where = f"{info.file}: its plan"
+    try:
+        if SERVER in all_raters(records) and not info["plan"].get("server_images"):
+            first = next(one for one in records if any(SERVER in by for by in one.inputs.ratings.values()))
+            files.contradict("server images", first)
+        for record in records:
+            if record.of != info["plan"]["rounds"]:
+                files.contradict("planned rounds", record, found=record.of, expected=info["plan"]["rounds"])
+        replay = Replay(info, records, files.sites)
+        for record in records:
+            where = f"{files.line(record.round)}: inputs of round {record.round}"
+            played.append(replay.play(record))
+            _require_possible_products(files, played[-1])
+            _compare_outcome(files, played[-1])
+    except BadInput:
+        raise
+    except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
+        files.contradict("no outcome", where, found=f"{type(error).__name__}: {error}")
+        return played, questions
+    if not replay.sees_updates:
+        questions.append(make_finding("models unseen"))
+    elif not replay.method.sums_updates:
+        questions.append(make_finding("models no sums", found=method))
+    return played, questions
+
+
+def _require_possible_products(files: RunFiles, played: PlayedRound) -> None:
+    """Require that inner products can be those of some vectors: their matrix has no negative eigenvalue."""
+    inputs = played.inputs
+    matrices = [("updates", inputs.reports.products, GRAM_ROUNDING)]
+    matrices += [("parts of updates", part, REST_ROUNDING) for part in (() if inputs.parts is None else inputs.parts)]
+    if inputs.measured is not None:
+        matrices.append(("rests of updates", inputs.measured.rests, REST_ROUNDING))
+    for what, products, rounding in matrices:
+        if products is not None and len(products):
+            values = torch.linalg.eigvalsh(products.nan_to_num(0.0))
+            if float(values[0]) < -rounding * float(values.abs().max()):
+                files.contradict("impossible products", played.record, quantity=what, found=float(values[0]))
+
+
+def _require_same_models(files: RunFiles) -> Iterator[Finding]:
+    """Require that every site began a round with what the round before ended with, and round 0 with one model."""
+    records, allocated = files.records, list[int]()
+    model, ended = next(iter(records[0].began.values()), ""), dict[str, str]()
+    for number, record in enumerate(records):
+        if record.inputs.importance:
+            allocated.append(number)
+        for site, began in record.began.items() if number not in allocated else ():
+            expected = ended.get(site, model)
+            if ended and site in record.joined:
+                yield make_finding("joined model", files.line(number), site=site, round=number)
+            elif began != expected:
+                because = f"with which round {number - 1} ended" if number else "as the others"
+                models = {"found": began, "expected": expected}
+                files.contradict("model swapped", record, site=site, **models, because=because)
+        if record.left != departures(records[:number], record.left):
+            files.contradict("departures", record)
+        model, ended = record.model, record.ended
+    if allocated:
+        yield make_finding("submodels", rounds=", ".join(map(str, allocated)))
+
+
+def _compare_outcome(files: RunFiles, played: PlayedRound) -> None:
+    record, outcome, n = played.record, played.outcome, len(played.sites)
+    computed = {
+        "weights": outcome.weights,
+        "contributions": outcome.contribution,
+        "reputations": outcome.reputation,
+        "quotas": outcome.quantities.get("quota", torch.full((n,), math.nan)),
+    }
+    flags = outcome.quantities.get("flagged", torch.zeros(n))
+    for row, site in enumerate(played.sites):
+        if site in record.participants:
+            for name, values in computed.items():
+                _require_same(files, record, name, site, getattr(record, name).get(site), float(values[row]))
+            _require_same(files, record, "flagged", site, site in record.flagged, bool(flags[row]))
+    recorded, guard, rounded = record.guard, played.guard, 2 * 10.0**-PLACES
+    named = {*played.sites, *recorded.verdicts}
+    verdicts, expected_verdicts = ({site: site in part.verdicts for site in named} for part in (recorded, guard))
+    by_site: list[tuple[str, Mapping[str, Any], Mapping[str, Any], float]] = [
+        ("verdicts", verdicts, expected_verdicts, ROUNDING),
+        ("evidence", recorded.evidence, guard.evidence, rounded),
+    ]
+    for name in sorted({*recorded.bounds, *guard.bounds} - {"statistics_bound"}):  # that is of no update
+        by_site.append((f"bound {name}", recorded.bounds.get(name, {}), guard.bounds.get(name, {}), rounded))
+    if record.ended:
+        by_site.append(("models", dict.fromkeys(record.ended, True), dict.fromkeys(played.sites, True), ROUNDING))
+    for name, found, expected, tolerance in by_site:
+        for site in sorted({*found, *expected}):
+            _require_same(files, record, name, site, found.get(site), expected.get(site), tolerance)
+
+
+def _require_same(
+    files: RunFiles, record: RoundRecord, name: str, site: str, found: Any, computed: Any, tolerance: float = ROUNDING
+) -> None:
+    if isinstance(computed, float) and math.isnan(computed):
+        computed = None
+    same = found == computed
+    if isinstance(found, float | int) and isinstance(computed, float | int) and not same:
+        same = math.isclose(found, computed, rel_tol=tolerance, abs_tol=tolerance)
+    if not same:
+        files.contradict("outcome", record, site=site, quantity=name, found=found, expected=computed)

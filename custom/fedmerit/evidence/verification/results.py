@@ -15,9 +15,9 @@ import pandas as pd
 
 from fedmerit.evidence.closing_record import CROSS_SITE, OBSERVED
 from fedmerit.evidence.ledger import texts_digest
-from fedmerit.evidence.verification.chains import SiteLog
-from fedmerit.evidence.verification.findings import Contradiction, Finding, Report, make_finding, stop
-from fedmerit.evidence.verification.replay import PlayedRound
+from fedmerit.evidence.verification.chains import RunFiles, SiteLog
+from fedmerit.evidence.verification.findings import Contradiction, Finding, make_finding
+from fedmerit.evidence.verification.replay import PLACES, PlayedRound
 from fedmerit.files import read_json
 from fedmerit.guard.enrolment import may_train_on
 from fedmerit.schema.records import EVALUATE, TRAIN, EnrolmentRecord, LogEntry, RoundRecord
@@ -46,7 +46,6 @@ FIELDS: Mapping[str, str] = {  # by quantity, the field of a record that holds i
 BOUNDS = ("clipped", "statistics_bound", "reward_group_share", "counted_images")
 NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # equivalent to no row
 ROUNDED = ("evidence", *BOUNDS)
-PLACES = 6  # decimals of bounds in a record
 PLAYED = 1e-6  # of numbers that are computed again, from updates on another machine
 OF_ABSENT = ("rejected", "weight")  # quantities of a site that took no part in a round
 EPSILON_TOLERANCE = 0.01  # of ε, which a hospital's egress filter may round
@@ -135,36 +134,30 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
     return overlaps
 
 
-def compare_with_ledger(table: ResultsTable, records: Sequence[RoundRecord], report: Report = stop) -> None:
+def compare_with_ledger(files: RunFiles, table: ResultsTable) -> None:
     """Require that results.csv has of every round what the ledger has.
 
     Compared are weights, contributions, rejected and flagged sites, repeated updates, what the guard saw and bounded,
     enrolled counts, validation Dice computed again from the voxels, and the digest of all rows of a round.
-
-    Raises:
-        Contradiction: the table has something else.
     """
-    values = table.round_values
+    values, records = table.round_values, files.records
     sites, sent = sorted({site for _, site, _ in values}), set[str]()
     for record in records:
         for site, quantity, expected in _recorded_values(record, sites, sent):
-            _require_same(values, table.path, record.round, site, quantity, expected, report)
+            _require_same(files, table, record.round, site, quantity, expected)
         sent.update(record.updates.values())
-    _compare_enrolled(values, table, records, report)
+    _compare_enrolled(files, table)
     for quantity, field in FIELDS.items():
         cells = {(round, site) for (round, site, name), value in values.items() if name == quantity and value}
         extra = cells - {(record.round, site) for record in records for site in getattr(record, field)}
         for round, site in sorted(cell for cell in extra if cell[0] != len(records)):  # that is unfinished, or the end
-            report(make_finding("extra result", table.path, site=site, round=round, quantity=quantity))
-    _compare_row_digests(table.path, records, report)
+            files.contradict("extra result", table.path, site=site, round=round, quantity=quantity)
+    _compare_row_digests(files, table.path)
 
 
-def require_known_rows(table: ResultsTable, records: Sequence[RoundRecord], report: Report = stop) -> None:
-    """Require that rounds have rows of known quantities only, of participants or of what was rejected.
-
-    Raises:
-        Contradiction: the table has another row of a round.
-    """
+def require_known_rows(files: RunFiles, table: ResultsTable) -> None:
+    """Require that rounds have rows of known quantities only, of participants or of what was rejected."""
+    records = files.records
     took_part = [{*record.participants} for record in records]
     columns = ("round", "split", "site", "quantity", "coalition", "case", "label", "patient")
     for row in zip(*(table.rows[name].tolist() for name in columns), strict=True):
@@ -176,15 +169,11 @@ def require_known_rows(table: ResultsTable, records: Sequence[RoundRecord], repo
         there = (coalition if is_pair else site) in took_part[round] or (quantity in OF_ABSENT and not split)
         if not (quantity in QUANTITIES and is_plain and bool(coalition) == is_pair and there):
             place = {"site": site, "round": round, "quantity": quantity, "cell": coalition and f", {coalition}"}
-            report(make_finding("unknown row", table.path, **place, expected=len(records)))
+            files.contradict("unknown row", table.path, **place, expected=len(records))
 
 
-def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], report: Report = stop) -> None:
-    """Require that results.csv has what follows from the rounds that were computed again.
-
-    Raises:
-        Contradiction: a row has another number than follows from the inputs of the rounds.
-    """
+def compare_quantities(files: RunFiles, table: ResultsTable, played: Sequence[PlayedRound]) -> None:
+    """Require that results.csv has what follows from the inputs of the rounds, which were computed again."""
     values = table.round_values
     for one in played:
         for quantity, of_sites in one.quantities.items():
@@ -194,7 +183,7 @@ def compare_quantities(table: ResultsTable, played: Sequence[PlayedRound], repor
                 same = are_missing or math.isclose(value, recorded, rel_tol=PLAYED, abs_tol=PLAYED)
                 if site in one.record.participants and not same:
                     place = {"site": site, "round": one.record.round, "quantity": quantity}
-                    report(make_finding("played result", table.path, **place, found=recorded, expected=value))
+                    files.contradict("played result", table.path, **place, found=recorded, expected=value)
 
 
 def _recorded_values(
@@ -223,37 +212,37 @@ def _recorded_values(
 
 
 def _require_same(
-    values: Values, path: Path, round: int, site: str, quantity: str, expected: float | None, report: Report
+    files: RunFiles, table: ResultsTable, round: int, site: str, quantity: str, expected: float | None
 ) -> None:
-    recorded = values.get((round, site, quantity))
+    recorded = table.round_values.get((round, site, quantity))
     first, second = (NEUTRAL.get(quantity, math.nan) if value is None else value for value in (recorded, expected))
     first = float(f"{first:.{PLACES}f}") if quantity in ROUNDED else first
     are_missing = math.isnan(first) and math.isnan(second)
     if not (first == second or are_missing or math.isclose(first, second, rel_tol=1e-12)):
         place = {"site": site, "round": round, "quantity": quantity}
-        report(make_finding("result", path, **place, found=recorded, expected=expected))
+        files.contradict("result", table.path, **place, found=recorded, expected=expected)
 
 
-def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[RoundRecord], report: Report) -> None:
+def _compare_enrolled(files: RunFiles, table: ResultsTable) -> None:
     enrolled: dict[str, EnrolmentRecord] = {}
-    for record in records:
+    for record in files.records:
         enrolled |= record.guard.enrolled
         for site in record.participants:
             images = enrolled[site].slices.get("training") if site in enrolled else None
-            used = values.get((record.round, site, "num_samples"), math.nan)
+            used = table.round_values.get((record.round, site, "num_samples"), math.nan)
             if images is not None and not may_train_on(used, images):
-                _require_same(values, table.path, record.round, site, "num_samples", images, report)
+                _require_same(files, table, record.round, site, "num_samples", images)
     for (round, split, site), overlaps in sorted(table.overlaps.items()):
         if all(overlap.score is not None for overlap in overlaps):  # a script enrols only what it trains on
             continue
         cases, count = enrolled[site].cases if site in enrolled else {}, len({overlap.case for overlap in overlaps})
-        if split in ("validation", "testing") and round <= len(records) and count != cases.get(split, count):
+        if split in ("validation", "testing") and round <= len(files.records) and count != cases.get(split, count):
             place = {"site": site, "round": round, "split": split}
-            report(make_finding("enrolled cases", table.path, **place, found=count, expected=cases[split]))
+            files.contradict("enrolled cases", table.path, **place, found=count, expected=cases[split])
 
 
-def _compare_row_digests(path: Path, records: Sequence[RoundRecord], report: Report) -> None:
-    digests = {record.round: hashlib.sha256() for record in records}
+def _compare_row_digests(files: RunFiles, path: Path) -> None:
+    digests = {record.round: hashlib.sha256() for record in files.records}
     try:
         with path.open(newline="") as file:
             for row in csv.DictReader(file) if digests else ():
@@ -262,54 +251,46 @@ def _compare_row_digests(path: Path, records: Sequence[RoundRecord], report: Rep
     except (ValueError, TypeError, csv.Error) as error:
         raise Contradiction("unreadable results", path, found=error, expected=EXPECTED) from error
     for round, digest in digests.items():
-        if digest.hexdigest() != records[round].rows:
-            report(make_finding("rows", path, round=round))
+        if digest.hexdigest() != files.records[round].rows:
+            files.contradict("rows", path, round=round)
 
 
-def require_no_added_rows(
-    table: ResultsTable, records: Sequence[RoundRecord], sites: Sequence[str], report: Report = stop
-) -> None:
+def require_no_added_rows(files: RunFiles, table: ResultsTable) -> None:
     """Require that a run that is over has no rows of another round, site, split or quantity than such a run writes.
 
-    The rows of its rounds are compared with their records; everything else was measured at its end.
-
-    Args:
-        table: results.csv.
-        records: the ledger; what it rejected may be of others than sites, who have no rows.
-        sites: the sites of the run, beside those that took part.
-
-    Raises:
-        Contradiction: the table has such a row.
+    The rows of its rounds are compared with their records; everything else was measured at its end. What the ledger
+    rejected may be of others than sites, who have no rows.
     """
-    rounds = len(records)
-    known_sites = {*sites, *(site for record in records for site in record.participants)}
+    rounds = len(files.records)
+    known_sites = {*files.sites, *(site for record in files.records for site in record.participants)}
     cells = table.rows[["round", "split", "site", "coalition", "quantity"]].drop_duplicates()
     best = min(cells["round"][cells["split"] == BEST], default=-1)
     for round, split, site, coalition, quantity in cells.itertuples(index=False):
         place = {"site": site, "round": round, "quantity": quantity, "cell": split and f", {split}"}
         if site not in known_sites:
-            report(make_finding("unknown site", table.path, **place))
+            files.contradict("unknown site", table.path, **place)
             continue
         if 0 <= round < rounds and split in ROUND_SPLITS:
             continue
         written = {"validation": rounds, BEST: best if best < rounds else -1}.get(split, rounds - 1)
         if round != written or round < 0 or coalition or quantity not in FINAL_QUANTITIES.get(split, ()):
-            report(make_finding("unknown row", table.path, **place, expected=rounds))
+            files.contradict("unknown row", table.path, **place, expected=rounds)
 
 
-def require_same_run(table: ResultsTable, run: Path, report: Report = stop) -> None:
-    """Require that the rows are of the method, seed and fold that run.json has."""
-    info = read_run(run) if (run / "run.json").exists() else {}
+def require_same_run(files: RunFiles, path: Path, rows: pd.DataFrame) -> None:
+    """Require that the ``rows`` of the file at ``path`` are of the method, seed and fold that run.json has."""
+    file = files.run / "run.json"
+    info = read_run(files.run) if file.exists() else {}
     for name in RUN:
-        values, planned = sorted(set(map(str, table.rows[name]))), "" if info.get(name) is None else str(info[name])
+        values, planned = sorted(set(map(str, rows[name]))), "" if info.get(name) is None else str(info[name])
         if name in info and values not in ([], [planned]):
             found = {"found": values[0] or "none", "expected": planned or "none"}
-            report(make_finding("other run", table.path, quantity=name, **found, run=run / "run.json"))
+            files.contradict("other run", path, quantity=name, **found, run=file)
 
 
-def compare_matrix(table: ResultsTable, run: Path, report: Report = stop) -> None:
+def compare_matrix(files: RunFiles, table: ResultsTable) -> None:
     """Require that the cross-site matrix of a run that is over has the Dice that results.csv gives."""
-    path = run / CROSS_SITE
+    path = files.run / CROSS_SITE
     if not path.exists():
         return
     matrix = read_json(path)
@@ -325,7 +306,7 @@ def compare_matrix(table: ResultsTable, run: Path, report: Report = stop) -> Non
             first, second = (math.nan if value is None else value for value in (cell["dice"], dice))
             if not (math.isclose(first, second, rel_tol=1e-9) or (math.isnan(first) and math.isnan(second))):
                 found = {"found": cell["dice"], "expected": dice}
-                report(make_finding("matrix", path, site=site, model=model, **found, table=table.path))
+                files.contradict("matrix", path, site=site, model=model, **found, table=table.path)
 
 
 def _is_matrix(matrix: Any) -> bool:
@@ -349,39 +330,23 @@ def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
     return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
 
 
-def compare_with_log(
-    table: ResultsTable,
-    records: Sequence[RoundRecord],
-    rounds: int,
-    log: SiteLog,
-    sites: Sequence[str],
-    report: Report = stop,
-) -> tuple[int, list[Finding]]:
+def compare_with_log(files: RunFiles, table: ResultsTable, log: SiteLog) -> tuple[int, list[Finding]]:
     """Compare a site's measurements and images in results.csv with what its log says that it answered.
-
-    Args:
-        table: results.csv.
-        records: the ledger.
-        rounds: rounds of the run.
-        log: the site's log.
-        sites: the sites of the run, in the order of their models.
 
     Returns:
         How many measurements agree; and those on which the log, or results.csv, is silent.
-
-    Raises:
-        Contradiction: a measurement is another than the site's, or is left out.
     """
     path, overlaps, compared, questions = table.path, table.overlaps, 0, list[Finding]()
+    rounds = files.records[-1].of if files.records else 0
     answered: dict[tuple[int, str], set[str]] = {}
     for entry in log.entries:  # results.csv has of a round the model that it began with, at the end what is tested
         is_shown = entry.work == TRAIN or (entry.work == EVALUATE and entry.round >= rounds)
         if is_shown and entry.overlaps is not None:
             answered.setdefault((entry.round, entry.split or "validation"), set()).update(entry.overlaps)
-    took_part = [record.round for record in records if log.site in record.participants]
+    took_part = [record.round for record in files.records if log.site in record.participants]
     cells = {(round, "validation"): (round, "validation") for round in took_part}
     needed = set(cells)
-    _compare_reported(path, log, took_part, table.rows, report)
+    _compare_reported(files, table, log, took_part)
     cells[rounds, "validation"], cells[rounds - 1, "testing"] = (rounds, "validation"), (rounds, "testing")
     for round, split, _ in overlaps:  # of the best round's model, and of those that a site chose among
         if split.startswith(FINAL_SPLITS):
@@ -397,13 +362,13 @@ def compare_with_log(
             questions += [make_finding("measurements unsupported", **place)] if counts else []
         elif counts is None:
             if (round, split) in needed:
-                report(make_finding("measurements lacking", path, **place, log=log.path))
+                files.contradict("measurements lacking", path, log, **place)
             elif not answers <= shown.get(task, set()):  # it may have refused only this model
                 questions.append(make_finding("measurements discarded", **place))
         else:
-            models = _received_models(records, rounds, round, split, log.site)
-            if overlaps_digest(counts) not in (_matching_answers(models, log, task, sites) or answers):
-                report(make_finding("measurements", path, **place, log=log.path))
+            models = _received_models(files.records, rounds, round, split, log.site)
+            if overlaps_digest(counts) not in (_matching_answers(models, log, task, files.sites) or answers):
+                files.contradict("measurements", path, log, **place)
                 continue
             compared += 1
     return compared, questions
@@ -443,48 +408,41 @@ def _matching_answers(models: Collection[str], log: SiteLog, task: tuple[int, st
     return {digests[sites.index(log.site)] for digests in answers}
 
 
-def compare_values(run: Path, records: Sequence[RoundRecord], logs: Sequence[SiteLog], report: Report = stop) -> None:
+def compare_values(files: RunFiles) -> None:
     """Require that values.csv has of each site with a log what the site answered of models in that round.
 
-    Args:
-        run: the run folder.
-        records: the ledger.
-        logs: those of sites that were given.
-
-    Raises:
-        Contradiction: the Dice of its models are those of no answer, rows are of another round or quantity, or an
-            answer that counted is neither there nor among the ratings of the ledger.
+    An answer that counted has to be there, or among the ratings of the ledger.
     """
-    path, rounds = run / OBSERVED, len(records)
-    values = digest_values(_read_values(path, run, rounds, report)) if path.exists() else {}
+    path = files.run / OBSERVED
+    values = digest_values(_read_values(files, path)) if path.exists() else {}
     answers: dict[tuple[str, int], list[LogEntry]] = {}
-    for log in logs:
+    for log in files.logs:
         for _, entry in log.lines(EVALUATE):
             answers.setdefault((log.site, entry.round), []).append(entry)
-    paths, shown = {log.site: log.path for log in logs}, dict[tuple[str, int], list[Sequence[str]]]()
+    logs, shown = {log.site: log for log in files.logs}, dict[tuple[str, int], list[Sequence[str]]]()
     for (site, round, observer), of_models in values.items():
         shown.setdefault((site, round), []).append(digests := [*of_models.values()])
-        if site in paths and digests not in [entry.scores for entry in answers.get((site, round), ())]:
-            place = {"site": site, "round": round, "quantity": observer}
-            report(make_finding("values", path, **place, found=f"of {len(digests)} models", log=paths[site]))
-    for record, site in product(records, paths):
+        if site in logs and digests not in [entry.scores for entry in answers.get((site, round), ())]:
+            found = f"of {len(digests)} models"
+            files.contradict("values", path, logs[site], round=round, quantity=observer, found=found)
+    for record, site in product(files.records, logs):
         rated = [of_sites[site].dice for of_sites in record.inputs.ratings.values() if site in of_sites]
         for entry in answers.get((site, record.round), ()):
             counted = texts_digest(entry.overlaps or ()) in record.evaluated.get(site, ())
             used = entry.rating is None or entry.rating.dice in rated or not any(entry.rating.cases)
             if counted and not used and entry.scores not in shown.get((site, record.round), ()):
-                place = {"site": site, "round": record.round, "quantity": "models"}
-                report(make_finding("values left out", path, **place, log=paths[site]))
+                files.contradict("values left out", path, logs[site], round=record.round, quantity="models")
 
 
-def _read_values(path: Path, run: Path, rounds: int, report: Report) -> pd.DataFrame:
+def _read_values(files: RunFiles, path: Path) -> pd.DataFrame:
     """Return the rows of values.csv, of which each is there once, of this run, and of a kind that a round writes."""
-    rows = read_rows(path)
+    rows, rounds = read_rows(path), len(files.records)
     require_each_once(rows, KEY, path)
-    require_same_run(ResultsTable(path, rows, {}), run, report)
+    require_same_run(files, path, rows)
     is_known = rows["quantity"].isin(["dice", "seconds"]) & rows["round"].between(0, rounds - 1)
     for round, site, quantity in rows.loc[~is_known, ["round", "site", "quantity"]].itertuples(index=False):
-        report(make_finding("unknown row", path, site=site, round=round, quantity=quantity, cell="", expected=rounds))
+        place = {"site": site, "round": round, "quantity": quantity, "cell": ""}
+        files.contradict("unknown row", path, **place, expected=rounds)
     return rows
 
 
@@ -501,9 +459,7 @@ def digest_values(rows: pd.DataFrame) -> dict[tuple[str, int, str], dict[str, st
     return {key: {text: scores_digest(one) for text, one in models.items()} for key, models in scores.items()}
 
 
-def _compare_reported(
-    path: Path, log: SiteLog, took_part: Collection[int], results: pd.DataFrame, report: Report
-) -> None:
+def _compare_reported(files: RunFiles, table: ResultsTable, log: SiteLog, took_part: Collection[int]) -> None:
     """Report numbers of training images and of spent ε that are not what the site's log has."""
     sent: dict[tuple[str, int], set[float]] = {}
     for _, entry in log.lines(TRAIN):
@@ -511,10 +467,10 @@ def _compare_reported(
             sent.setdefault(("num_samples", entry.round), set()).add(entry.images)
         if entry.privacy is not None:
             sent.setdefault(("epsilon", entry.round), set()).add(entry.privacy.epsilon)
-    rows = results[results["quantity"].isin(["num_samples", "epsilon"]) & (results["site"] == log.site)]
+    rows = table.rows[table.rows["quantity"].isin(["num_samples", "epsilon"]) & (table.rows["site"] == log.site)]
     for quantity, round, value in zip(rows["quantity"], rows["round"], rows["value"], strict=True):
         logged = sent.get((quantity, round), {value}) if round in took_part else {value}
         tolerance = EPSILON_TOLERANCE if quantity == "epsilon" else 0.0
         if not any(math.isclose(value, known, rel_tol=0.0, abs_tol=tolerance) for known in logged):
-            place = {"site": log.site, "round": round, "quantity": quantity}
-            report(make_finding("reported number", path, **place, found=value, expected=min(logged), log=log.path))
+            place = {"round": round, "quantity": quantity, "found": value, "expected": min(logged)}
+            files.contradict("reported number", table.path, log, **place)

@@ -8,11 +8,12 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
-from fedmerit.evidence.ledger import GENESIS, read_verified_records, require_signatures
+from fedmerit.evidence.closing_record import CLOSING, CROSS_SITE, MODELS
+from fedmerit.evidence.ledger import read_verified_records, require_signatures
 from fedmerit.evidence.repeated_work import RepeatedWork
 from fedmerit.evidence.signatures import CERTIFICATE, Trust, subject
 from fedmerit.evidence.verification.chains import (
+    RunFiles,
     SiteLog,
     enrolled_certificates,
     list_sites,
@@ -26,7 +27,6 @@ from fedmerit.evidence.verification.findings import (
     Faults,
     Finding,
     Movement,
-    Report,
     Signatures,
     join_names,
     make_finding,
@@ -42,8 +42,7 @@ from fedmerit.evidence.verification.heads import (
 )
 from fedmerit.evidence.verification.kept_updates import SHOWN, compare_kept_updates
 from fedmerit.evidence.verification.models import compare_models, compare_plan
-from fedmerit.evidence.verification.outcomes import compare_log, compare_projections, replay_rounds
-from fedmerit.evidence.verification.replay import PlayedRound
+from fedmerit.evidence.verification.replay import PlayedRound, replay_rounds
 from fedmerit.evidence.verification.results import (
     ResultsTable,
     compare_matrix,
@@ -57,9 +56,11 @@ from fedmerit.evidence.verification.results import (
     require_same_run,
 )
 from fedmerit.evidence.verification.sensitivity import largest_movement, rest_on_server, weigh_question
-from fedmerit.evidence.verification.updates import (
+from fedmerit.evidence.verification.site_logs import (
     PeerExchange,
+    compare_log,
     compare_peer_models,
+    compare_projections,
     compare_rated_models,
     compare_ratings,
     compare_updates,
@@ -67,7 +68,6 @@ from fedmerit.evidence.verification.updates import (
 )
 from fedmerit.evidence.verification.work import compare_work, list_unlogged_statements, list_unrepeated
 from fedmerit.files import require_inside
-from fedmerit.schema.records import RoundRecord
 from fedmerit.server.checkpoint import CHECKPOINT, complete_rounds, is_finished
 
 
@@ -123,104 +123,85 @@ def examine_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None =
     ledger = run / "ledger.jsonl"
     require_inside(run)
     _require_usable(ledger, site_logs, trust)
-    faults, unproven, records, certificates = Faults(), list[Finding](), list[RoundRecord](), list[Certificate]()
-    logs, number, is_authority = list[SiteLog](), 0, trust is not None and trust.is_authority
-    signatures = Signatures()
+    faults, unproven, signatures, number = Faults(), list[Finding](), Signatures(), 0
+    files = RunFiles(run, trust=trust, report=faults.append)
     with faults.collect():
         contents = read_verified_records(ledger)
-        certificates, number = list(signing_certificates(run, contents, trust)), len(contents)
-        if certificates:
-            require_signatures(ledger, contents, certificates)
-        signatures = Signatures(bool(certificates and trust))  # so a malformed record is the server's
-        records = parse_ledger(ledger, contents)
+        files.certificates, number = signing_certificates(run, contents, trust), len(contents)
+        if files.certificates:
+            require_signatures(ledger, contents, files.certificates)
+        signatures = Signatures(bool(files.certificates and trust))  # so a malformed record is the server's
+        files.records = parse_ledger(ledger, contents)
     with faults.collect("unreadable file"):
-        list_sites(run, records)
-    is_usable = not faults  # nothing rests on a chain that is not whole
+        files.sites = list_sites(run, files.records)
+    is_usable, logs = not faults, list[SiteLog]()  # nothing rests on a chain that is not whole
     for path in site_logs:
         with faults.collect():
             logs += read_site_logs([path], trust, known=logs)
-    signed_logs = {log.site for log in logs if log.certificates and is_authority}
-    signatures = replace(signatures, sites=signed_logs)
+    files.logs = logs
+    signatures = replace(signatures, sites={log.site for log in logs if log.certificates and files.is_authority})
     if not is_usable:
         return Verification(number, None, faults=tuple(faults), signatures=signatures)
-    report = faults.append
-    closing = None
     with faults.collect("unreadable file"):
-        closing = read_verified_closing(run, records[-1].hash if records else GENESIS, certificates, report)
-    kinds = {fault.kind for fault in faults}
-    is_closed = closing is not None and "closing signature" not in kinds
-    acknowledged = closing if is_closed and "closing of another ledger" not in kinds else None
-    enrolled = dict[str, list[Certificate]]()
-    with faults.collect():
-        enrolled = enrolled_certificates(ledger, records, trust)
-    with faults.collect():
-        require_consistent_heads(logs, certificates, records, report)
-    with faults.collect():
-        _require_rounds(run, ledger, records)
-    for log in logs:
-        with faults.collect():
-            require_acknowledged_ledger(ledger, records, log, certificates)
-    if not any(fault.kind == "other ledger" for fault in faults):  # sites signed the ends with heads of this ledger
-        with faults.collect():  # before updates: a site that rewrote its log is convicted by its end
-            unproven += compare_log_ends(ledger, records, acknowledged, logs, enrolled, is_authority, report)
-    sites, rounds = list_sites(run, records), records[-1].of if records else 0
+        files.closing = read_verified_closing(files)
+    is_closed = files.closing is not None and "closing signature" not in faults.kinds
+    unproven += _compare_chains(files, faults, is_closed)
     updates, answers, played = dict[str, int](), dict[str, int](), list[PlayedRound]()
     for log in logs:
-        updates[log.site] = compare_updates(ledger, records, log, report)
-        unproven += find_discarded_updates(ledger, records, log, report)
-        unproven += compare_ratings(ledger, records, log, report)
-        compare_enrolments(ledger, records, log, report)
-    compare_rated_models(records, logs, report)
+        updates[log.site] = compare_updates(files, log)
+        unproven += find_discarded_updates(files, log)
+        unproven += compare_ratings(files, log)
+        compare_enrolments(files, log)
+    compare_rated_models(files)
     table = None
     with faults.collect("unreadable file"):
-        table = _compare_results(run, records, sites, closing, report)
+        table = _compare_results(files)
     for log in logs if table else ():
         assert table is not None
-        answers[log.site], questions = compare_with_log(table, records, rounds, log, sites, report)
+        answers[log.site], questions = compare_with_log(files, table, log)
         unproven += questions
     with faults.collect("unreadable file"):
-        if records:
-            unproven += compare_plan(run, records, logs, report)
-        if records and "plan" not in {fault.kind for fault in faults}:  # nothing follows from another plan
-            played, questions = replay_rounds(run, ledger, records, sites, report)
+        if files.records:
+            unproven += compare_plan(files)
+        if files.records and "plan" not in faults.kinds:  # nothing follows from another plan
+            played, questions = replay_rounds(files)
             unproven += questions
             for log in logs:
-                unproven += compare_log(played, log, sites, report)
-            unproven += compare_projections(played, logs, report)
+                unproven += compare_log(files, played, log)
+            unproven += compare_projections(files, played)
     answered, measured = set[str](), list[PlayedRound]()
     with faults.collect():
-        answered |= {*compare_cases(ledger, records, logs, report)}
+        answered |= {*compare_cases(files)}
     if played and not faults:  # inputs that give no such outcome need not be measured again
         with faults.collect():
-            measured = [*compare_kept_updates(run, records, sites, logs, report, unproven.append)]
+            measured = [*compare_kept_updates(files, unproven.append)]
             answered |= {*SHOWN} if measured else set()
     with faults.collect("unreadable file"):
-        compare_values(run, records, logs, report)
+        compare_values(files)
         if table:
-            compare_quantities(table, [*played, *measured], report)
-            require_same_run(table, run, report)
-        if closing and records:
-            unproven += compare_models(run, records, logs, table.rows if table else None, report)
-    exchanges = list[PeerExchange]()
+            compare_quantities(files, table, [*played, *measured])
+            require_same_run(files, table.path, table.rows)
+        if files.closing and files.records:
+            unproven += compare_models(files, table.rows if table else None)
+    exchanges, work = list[PeerExchange](), list[RepeatedWork]()
     for giver, receiver in permutations(logs, 2):
         with faults.collect():
             exchanges.append(compare_peer_models(giver, receiver))
-    work = list[RepeatedWork]()
     for log in logs:
         with faults.collect():
-            if shown := compare_work(run, records, closing, log, trust, certificates):
+            if shown := compare_work(files, log):
                 work.append(shown)
                 unproven += list_unrepeated(shown)
     unproven += list_unlogged_statements(run, logs)
-    require_same_closing(run, closing, logs, certificates, report)
-    unproven[:0] = _list_limits(records, certificates, trust, closing, logs, sites)
+    require_same_closing(files)
+    unproven[:0] = _list_limits(files)
     if not faults:  # a number for what is open makes sense only if the rest holds
         unproven = [weigh_question(question, played) for question in unproven]
         unproven = [question for question in unproven if question.kind not in answered]
-        unproven += rest_on_server(run, records, played, sites, logs, answered)
+        unproven += rest_on_server(files, played, answered)
     return Verification(
-        records=len(records),
-        signer="; then by ".join(map(subject, certificates)) or None,
+        records=len(files.records),
+        signer="; then by ".join(map(subject, files.certificates)) or None,
         updates=updates,
         answers=answers,
         peer_models=tuple(exchange for exchange in exchanges if exchange.models or exchange.lost),
@@ -240,40 +221,51 @@ def _require_usable(ledger: Path, site_logs: Sequence[Path], trust: Trust | None
         _ = trust.server_name
 
 
-def _compare_results(
-    run: Path, records: Sequence[RoundRecord], sites: Sequence[str], closing: Closing | None, report: Report
-) -> ResultsTable | None:
+def _compare_chains(files: RunFiles, faults: Faults, is_closed: bool) -> list[Finding]:
+    """Compare the ends and heads of ledger, logs and closing record with each other; return what is not shown."""
+    acknowledged = files.closing if is_closed and "closing of another ledger" not in faults.kinds else None
+    enrolled, questions = dict[str, list[Certificate]](), list[Finding]()
+    with faults.collect():
+        enrolled = enrolled_certificates(files)
+    with faults.collect():
+        require_consistent_heads(files)
+    with faults.collect():
+        _require_rounds(files)
+    for log in files.logs:
+        with faults.collect():
+            require_acknowledged_ledger(files, log)
+    if "other ledger" not in faults.kinds:  # sites signed the ends with heads of this ledger
+        with faults.collect():  # before updates: a site that rewrote its log is convicted by its end
+            questions += compare_log_ends(files, acknowledged, enrolled)
+    return questions
+
+
+def _compare_results(files: RunFiles) -> ResultsTable | None:
     """Compare results.csv with the ledger; return it, or None if a run that is not over has none."""
-    if not (run / "results.csv").exists():
-        if closing:
-            report(make_finding("missing results", run / "results.csv"))
+    path = files.run / "results.csv"
+    if not path.exists():
+        if files.closing:
+            files.contradict("missing results", path)
         return None
-    table = read_table(run)
-    compare_with_ledger(table, records, report)
-    require_known_rows(table, records, report)
-    if closing:
-        require_no_added_rows(table, records, sites, report)
-        if CROSS_SITE.as_posix() in closing.files:
-            compare_matrix(table, run, report)
+    table = read_table(files.run)
+    compare_with_ledger(files, table)
+    require_known_rows(files, table)
+    if files.closing:
+        require_no_added_rows(files, table)
+        if CROSS_SITE.as_posix() in files.closing.files:
+            compare_matrix(files, table)
     return table
 
 
-def _list_limits(
-    records: Sequence[RoundRecord],
-    certificates: Sequence[Certificate],
-    trust: Trust | None,
-    closing: Closing | None,
-    logs: Sequence[SiteLog],
-    sites: Sequence[str],
-) -> Iterator[Finding]:
+def _list_limits(files: RunFiles) -> Iterator[Finding]:
     """Yield what this much evidence leaves open."""
-    if certificates and not trust:
+    records, certificates, logs, closing = files.records, files.certificates, files.logs, files.closing
+    if certificates and not files.trust:
         yield make_finding("owner of the certificate")
-    if certificates and trust and not trust.is_authority:
+    if certificates and files.trust and not files.is_authority:
         yield make_finding("owners of the logs' certificates")
-    enrolments = {site: one for record in records for site, one in record.guard.enrolled.items()}
-    is_authority = trust is not None and trust.is_authority
-    unproven = [site for site, one in enrolments.items() if (certificates if not one.certificate else not is_authority)]
+    lacks_authority = {True: not files.is_authority, False: bool(certificates)}  # by whether there is a certificate
+    unproven = [site for site, one in files.enrolments.items() if lacks_authority[bool(one.certificate)]]
     if unproven:
         yield make_finding("organisations unproven", site=join_names(sorted(unproven)))
     if not records:
@@ -283,7 +275,7 @@ def _list_limits(
     elif closing is None:
         yield make_finding("not closed")
     took_part = {site for record in records for site in (*record.participants, *record.weights)}
-    lacking = sorted({*sites, *took_part} - {log.site for log in logs})
+    lacking = sorted({*files.sites, *took_part} - {log.site for log in logs})
     by_site = {
         "logs missing": lacking,
         "sites unheard": [site for site in lacking if records and site not in took_part],
@@ -297,8 +289,9 @@ def _list_limits(
             yield make_finding(kind, site=join_names(names), closing=CLOSING)
 
 
-def _require_rounds(run: Path, ledger: Path, records: Sequence[RoundRecord]) -> None:
+def _require_rounds(files: RunFiles) -> None:
     """Require that there are as many records as the run came to."""
+    run, ledger, records = files.run, files.ledger, files.records
     expected, closing, checkpoint = complete_rounds(run), run / CLOSING, run / CHECKPOINT
     if expected is not None and len(records) != expected:
         raise Contradiction("missing records", ledger, found=len(records), expected=expected, checkpoint=checkpoint)

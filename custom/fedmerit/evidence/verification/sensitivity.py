@@ -10,20 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice, product
-from pathlib import Path
 
 from fedmerit.evidence.closing_record import OBSERVED
-from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.chains import RunFiles, SiteLog
+from fedmerit.evidence.verification.enrolments import all_images, certified_organisation, distinct_cases
 from fedmerit.evidence.verification.findings import WHOLE, Finding, Movement, join_names, make_finding
-from fedmerit.evidence.verification.outcomes import logged_steps
-from fedmerit.evidence.verification.replay import (
-    PlayedRound,
-    Replay,
-    all_images,
-    all_raters,
-    certified_organisation,
-    distinct_cases,
-)
+from fedmerit.evidence.verification.replay import PlayedRound, Replay, all_raters
+from fedmerit.evidence.verification.site_logs import logged_steps
 from fedmerit.guard.enrolment import may_share
 from fedmerit.guard.work import ROUNDS
 from fedmerit.methods.registry import estimates_contributions
@@ -43,35 +36,25 @@ WEIGHTY = (  # kinds of open questions with which nothing of a site, or of all, 
 )
 
 
-def rest_on_server(
-    run: Path,
-    records: Records,
-    played: Sequence[PlayedRound],
-    sites: Sequence[str],
-    logs: Sequence[SiteLog],
-    shown: Collection[str] = (),
-) -> Iterator[Finding]:
+def rest_on_server(files: RunFiles, played: Sequence[PlayedRound], shown: Collection[str] = ()) -> Iterator[Finding]:
     """Yield the inputs of the outcome that only the server knows, each with how far it could have moved a weight.
 
     Args:
-        run: the run folder.
-        records: the ledger.
-        played: its rounds, computed again.
-        sites: all that ever took part.
-        logs: those of sites that were given.
+        files: the run's files.
+        played: the rounds of the ledger, computed again.
         shown: kinds of these questions that are answered.
     """
     if not played:
         return
-    info = read_run(run)
+    records, info = files.records, read_run(files.run)
     method = info["plan"]["method"]
 
     def play(chosen: Records) -> list[PlayedRound]:
-        replay = Replay(info, records, sites, strict=False)
-        return [replay.play(record, "") for record in chosen]
+        replay = Replay(info, records, files.sites, strict=False)
+        return list(map(replay.play, chosen))
 
     replayed = Sensitivity(play, records, played, estimates_contributions(method))
-    enrolled = {site: one for record in records for site, one in record.guard.enrolled.items()}
+    enrolled = files.enrolments
     organisations = {site: certified_organisation(one, site) for site, one in enrolled.items()}
     sharing = {tuple(sorted((site, other))) for site, one in enrolled.items() for other in one.shares_with}
     twice, raters = [site for site, one in enrolled.items() if has_duplicates(one)], all_raters(records)
@@ -91,9 +74,9 @@ def rest_on_server(
         "server ratings": (SERVER in raters, replayed.by_ratings, {}),
         "rated models unproven": (bool(raters) and SERVER not in raters, replayed.by_ratings, {}),
         "rests unproven": (any(one.rests for one in inputs), replayed.by_rests, {}),
-        "values unproven": ((run / OBSERVED).exists(), whole, {"found": OBSERVED}),
+        "values unproven": ((files.run / OBSERVED).exists(), whole, {"found": OBSERVED}),
         "scores unproven": (any(one.scores for one in inputs), lambda: replayed.by_scores(verdicts), {}),
-        "products unproven": (not _are_determined(played, logs), replayed.by_products, {}),
+        "products unproven": (not _are_determined(played, files.logs), replayed.by_products, {}),
         "parts unproven": (any(one.parts for one in inputs), whole, {"found": method}),
         "importance unproven": (any(one.importance for one in inputs), whole, {}),
     }

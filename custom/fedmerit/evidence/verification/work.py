@@ -18,34 +18,29 @@ from fedmerit.evidence.signatures import (
     read_certificates,
     subject,
 )
-from fedmerit.evidence.verification.chains import SiteLog
+from fedmerit.evidence.verification.chains import RunFiles, SiteLog
 from fedmerit.evidence.verification.findings import Contradiction, Finding, join_names, join_rounds, make_finding
 from fedmerit.files import read_object
 from fedmerit.schema.declarations import read
 from fedmerit.schema.records import AuditStatement, RepeatedRound, RoundRecord
 
 
-def compare_work(
-    run: Path,
-    records: Sequence[RoundRecord],
-    closing: Closing | None,
-    log: SiteLog,
-    trust: Trust | None,
-    server: Sequence[Certificate] = (),
-) -> RepeatedWork | None:
+def compare_work(files: RunFiles, log: SiteLog) -> RepeatedWork | None:
     """Return what is shown of a site's work; None if its log has no commitments and nobody repeated anything.
 
-    ``server`` are the certificates that the ledger is signed with: the server is no auditor of its friends.
+    The server, whose certificates sign the ledger, is no auditor of its friends.
 
     Raises:
         Contradiction: a statement is not its auditor's, or is of another run, commitment or draw than log and ledger.
         BadInput: a statement cannot be read.
     """
+    run, records, closing = files.run, files.records, files.closing
     path, commitments = run / AUDITS / f"{log.site}.json", find_commitments(log.entries, records)
     if not path.exists() and not any(entry.commitment for entry in log.entries):
         return None
     drawn = [round for round, one in commitments.items() if draw_leaf(log.site, round, one, records, closing)]
-    work, repeated = _read_work(run, records, closing, log.site, trust, [*log.certificates, *server])
+    parties = [*log.certificates, *files.certificates]
+    work, repeated = _read_work(run, records, closing, log.site, files.trust, parties)
     for round, one in repeated.items():
         if round not in commitments or (one.root, one.leaves) != (commitments[round].root, commitments[round].leaves):
             raise Contradiction("audit of other steps", path, site=log.site, round=round, log=log.path)

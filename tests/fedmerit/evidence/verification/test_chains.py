@@ -37,23 +37,14 @@ def test_rounds_are_read(ledger):
     ("change", "words"),
     [
         ({"weights": [1]}, "not the record of a round: weights=[1]: expected a table of names and values; get the"),
-        ({"of": "x"}, "not the record of a round: of='x': expected a whole number"),
-        ({"of": math.inf}, "not the record of a round: of=inf: expected a whole number"),
         ({"of": 10**400}, "not the record of a round: of=1000"),
-        ({"reputations": {"A": 10**30}}, "not the record of a round: reputations.A=1000"),
         ({"of": 1}, "is of round 1 of 1, expected more rounds than that"),
         ({"round": 7}, "is of round 7, expected 1"),
-        ({"participants": "A"}, "not the record of a round: participants='A': expected a list of texts"),
-        ({"participants": [["A"]]}, "not the record of a round: participants.0=['A']: expected a text"),
         ({"began": {}}, "updates names A; expected no other sites than "),
-        ({"saved": ["models/global.pt"]}, "not the record of a round: saved="),
-        ({"guard": {"verdicts": {}}}, "not the record of a round: guard.verdicts="),
-        ({"guard": {"bounds": {"clipped": {"A": "1"}}}}, "not the record of a round: guard.bounds.clipped.A="),
         (
             {"guard": {"enrolled": {"A": {"images": math.nan, "shares_with": [], "organisation": "A"}}}},
             "not the record of a round: guard.enrolled.A.images=nan",
         ),
-        ({"guard": {"enrolled": {"A": {"cases": 3}}}}, "not the record of a round: guard.enrolled.A.cases="),
     ],
 )
 def test_what_is_no_record_of_a_round_is_named(ledger, change, words):

@@ -185,17 +185,6 @@ def test_root_out_of_a_kit_needs_the_servers_name(signed, keys, tmp_path):
         assert verify_run(signed, trust=Trust(kit / "startup" / own)).records == ROUNDS
 
 
-def test_truncated_ledger_is_found(run, keys):
-    (run / "checkpoint.pt").unlink()
-    (run / CLOSING).unlink()
-    shutil.rmtree(run / "models")
-    path = run / "ledger.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert "2 of 3 rounds are there" in " ".join(sentences(verify_run(run, trust=keys.trust)))
-    with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
-        verify_run(run, [log_of(run, "site1")], keys.trust)
-
-
 def test_emptied_ledger_is_found(run, keys):
     """Nobody's record is left to be signed by another; results and models could be anything."""
     (run / "checkpoint.pt").unlink()

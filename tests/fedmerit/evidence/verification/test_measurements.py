@@ -3,6 +3,7 @@
 import hashlib
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from ledger_records import round_record, round_records
@@ -10,12 +11,13 @@ from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.closing_record import CROSS_SITE
+from fedmerit.evidence.verification.chains import RunFiles
 from fedmerit.evidence.verification.results import compare_matrix, compare_with_log, read_table
 
 
 def answers(run, log, taken):
-    records = [round_record(round=round, participants=[log.site] if round in taken else []) for round in (0, 1)]
-    compared, questions = compare_with_log(read_table(run), records, 2, log, ["A", "B"])
+    records = [round_record(round=round, of=2, participants=[log.site] * (round in taken)) for round in (0, 1)]
+    compared, questions = compare_with_log(RunFiles(run, records, sites=["A", "B"]), read_table(run), log)
     return compared, list(map(str, questions))
 
 
@@ -126,8 +128,8 @@ def of_tests(received, *cases):
 
 BY_NOW = round_records(
     [
-        {"round": 0, "participants": [], "began": {"A": "initial"}, "model": "first"},
-        {"round": 1, "participants": [], "began": {"A": "of A"}, "model": "last"},
+        {"round": 0, "of": 2, "began": {"A": "initial"}, "model": "first"},
+        {"round": 1, "of": 2, "began": {"A": "of A"}, "model": "last"},
     ]
 )
 ONE = [of_tests("last", CASES), of_tests("of A", FINAL)]  # of one model for all, and of the best round's
@@ -149,13 +151,13 @@ FINISHING = of_tests("last", CASES, FINAL, FINAL)  # and what it makes of it
     ],
 )
 def test_measurements_of_another_model_that_the_site_tested_are_found(written, own_log, site, log, split, right, wrong):
-    own, sites = own_log(site, *log), ["A", "B"]
+    own, files = own_log(site, *log), RunFiles(Path(), BY_NOW, sites=["A", "B"])
     run = written(measured(1, site, split, right))
-    assert compare_with_log(read_table(run), BY_NOW, 2, own, sites)[0] == 1
+    assert compare_with_log(files, read_table(run), own)[0] == 1
     (run / "results.csv").unlink()
     table = read_table(written(measured(1, site, split, wrong)))
     with pytest.raises(BadInput, match=rf"{split} measurements of {site} in round 1 are not what it answered"):
-        compare_with_log(table, BY_NOW, 2, own, sites)
+        compare_with_log(files, table, own)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_measurements_of_another_model_that_the_site_tested_are_found(written, o
 def test_where_no_digest_tells_the_models_apart_it_is_any_that_the_site_tested(written, own_log, records, log, sites):
     for cases in (CASES, FINAL):
         table = read_table(written(measured(1, "A", "testing", cases)))
-        assert compare_with_log(table, records, 2, own_log("A", *log), sites)[0] == 1
+        assert compare_with_log(RunFiles(Path(), records, sites=sites), table, own_log("A", *log))[0] == 1
         table.path.unlink()
 
 
@@ -195,7 +197,7 @@ SINGLE = OF_EACH | {"B": {"B": {"dice": 0.5}}}  # who continues locally tests it
 def compare(run, matrix):
     (run / CROSS_SITE).parent.mkdir(exist_ok=True)
     (run / CROSS_SITE).write_text(json.dumps(matrix))
-    compare_matrix(read_table(run), run)
+    compare_matrix(RunFiles(run), read_table(run))
 
 
 @pytest.mark.parametrize(("matrix", "more"), [(FOR_ALL, []), (OF_EACH, UNION), (SINGLE, UNION)])

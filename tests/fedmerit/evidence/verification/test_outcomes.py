@@ -355,44 +355,39 @@ def replying(**changes: Any) -> Spoil:
     return spoil
 
 
+def rerated(federation: Federation) -> None:
+    """A server that turns the ratings of Alder round."""
+    judge = federation.run_guard.take_leave_one_out
+
+    def judged(admission: Any, rated: Any) -> None:
+        rated["Alder"] = replace(rated["Alder"], dice=tuple(1 - dice for dice in rated["Alder"].dice))
+        judge(admission, rated)
+
+    federation.run_guard.take_leave_one_out = judged  # type: ignore[method-assign]
+
+
+STEP, CLAIMS = "step that the weights give.* of {} in round {}", {"cosine": 0.1, "minus_error": 0.9}
+ON, RATED = {"rounds": 5, "guard": "on"}, {"guard": "on", "rate_every": 2}
+COUNTED = replying(num_samples=3 * IMAGES["Birch"])
+
+
 @pytest.mark.parametrize(
-    ("spoil", "witness", "words"),
+    ("method", "settings", "spoil", "witness", "words"),
     [
-        (applied(friend_first), "Alder", "of Alder in round 2: .*expected .*site_log.jsonl"),
-        (applied(friend_first), "Cedar", "step that the weights give.* of Cedar in round 2"),
-        (applied(friend_first, range(4, 5)), "Cedar", "step that the weights give.* of Cedar in round 4"),  # the last
-        (applied(lambda weights: 0 * weights + 1e-3), "Birch", "step that the weights give.* of Birch in round 2"),
-        (replying(values={"cosine": 0.1, "minus_error": 0.9}), "Birch", "cosine of Birch in round 0"),
+        ("fedce", ON, applied(friend_first), "Alder", "of Alder in round 2: .*expected .*site_log.jsonl"),
+        ("fedce", ON, applied(friend_first), "Cedar", STEP.format("Cedar", 2)),
+        ("fedce", ON, applied(friend_first, range(4, 5)), "Cedar", STEP.format("Cedar", 4)),  # the last round
+        ("fedce", ON, applied(lambda weights: 0 * weights + 1e-3), "Birch", STEP.format("Birch", 2)),
+        ("fedce", ON, replying(values=CLAIMS), "Birch", "cosine of Birch in round 0"),
+        ("fedavg", {"guard": "off"}, COUNTED, "Birch", r"num_samples of Birch in round 0 is 36.*12"),
+        ("fedce", RATED, rerated, "Alder", r"ratings of leave_one_out by Alder in round 0: .*expected what"),
     ],
 )
-def test_dishonest_server_is_found_by_one_honest_log(tmp_path, spoil, witness, words):
-    run = played(tmp_path / "run", "fedce", rounds=5, spoil=spoil, guard="on")
+def test_dishonest_server_is_found_by_one_honest_log(tmp_path, method, settings, spoil, witness, words):
+    run = played(tmp_path / "run", method, spoil=spoil, **settings)
     verify_run(run)
     with pytest.raises(BadInput, match=words):
         verify_run(run, logs(run, witness))
-
-
-def test_counts_that_a_server_makes_up_are_found_by_the_log_of_their_site(tmp_path):
-    run = played(tmp_path / "run", "fedavg", spoil=replying(num_samples=3 * IMAGES["Birch"]), guard="off")
-    verify_run(run, logs(run, "Alder"))
-    with pytest.raises(BadInput, match=r"num_samples of Birch in round 0 is 36.*12"):
-        verify_run(run, logs(run, "Birch"))
-
-
-def test_rating_that_a_server_changes_is_found_by_the_log_of_its_rater(tmp_path):
-    def spoil(federation: Federation) -> None:
-        judge = federation.run_guard.take_leave_one_out
-
-        def judged(admission: Any, rated: Any) -> None:
-            rated["Alder"] = replace(rated["Alder"], dice=tuple(1 - dice for dice in rated["Alder"].dice))
-            judge(admission, rated)
-
-        federation.run_guard.take_leave_one_out = judged  # type: ignore[method-assign]
-
-    run = played(tmp_path / "run", "fedce", spoil=spoil, guard="on", rate_every=2)
-    verify_run(run, logs(run, "Birch"))
-    with pytest.raises(BadInput, match=r"ratings of leave_one_out by Alder in round 0: .*expected what"):
-        verify_run(run, logs(run, "Alder"))
 
 
 def steering(federation: Federation) -> None:
@@ -637,17 +632,7 @@ def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch
     assert found.moved.weight == 1.0
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        {"counts": {}},
-        {"products": {"Zoe": {"Alder": 1.0}}},
-        {"scores": {}},
-        {"size": -1},
-        {"scores": {"Alder": {"Birch": float("inf")}}},
-        {"x": 1},
-    ],
-)
+@pytest.mark.parametrize("spoilt", [{"counts": {}}, {"products": {"Zoe": {"Alder": 1.0}}}, {"scores": {}}, {"x": 1}])
 def test_inputs_of_no_round_are_named(run, spoilt):
     forged_inputs = lambda record: record["inputs"].update(spoilt)  # noqa: E731
     rewritten(run / "ledger.jsonl", lambda lines: forged_inputs(lines[3]))

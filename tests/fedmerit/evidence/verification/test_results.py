@@ -10,6 +10,7 @@ from ledger_records import round_records
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
+from fedmerit.evidence.verification.chains import RunFiles
 from fedmerit.evidence.verification.results import (
     compare_with_ledger,
     read_overlaps,
@@ -42,9 +43,8 @@ def compare(run, records):
     with table.path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] in ROUND_SPLITS]
     digests = [rows_digest(row for row in rows if int(row["round"]) == record["round"]) for record in records]
-    compare_with_ledger(
-        table, round_records({"rows": digest} | record for record, digest in zip(records, digests, strict=True))
-    )
+    contents = [{"rows": digest} | record for record, digest in zip(records, digests, strict=True)]
+    compare_with_ledger(RunFiles(run, round_records(contents)), table)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def table(tmp_path):
 
 
 def test_all_that_a_run_writes_may_stand_there(table):
-    require_no_added_rows(table(*ALL_ROWS), TWO_ROUNDS, SITES)
+    require_no_added_rows(RunFiles(Path(), TWO_ROUNDS, sites=SITES), table(*ALL_ROWS))
 
 
 @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ def test_all_that_a_run_writes_may_stand_there(table):
 def test_what_no_run_writes_is_named(table, more, words):
     one = table(*ALL_ROWS, *more)
     with pytest.raises(BadInput) as found:
-        require_no_added_rows(one, TWO_ROUNDS, SITES)
+        require_no_added_rows(RunFiles(Path(), TWO_ROUNDS, sites=SITES), one)
     assert str(found.value).startswith(f"{one.path}: has {words}")
 
 
 def test_method_and_seed_are_those_of_the_run(table, tmp_path):
-    one = table(*ALL_ROWS)
-    require_same_run(one, tmp_path)  # nobody says which
+    one, files = table(*ALL_ROWS), RunFiles(tmp_path)
+    require_same_run(files, one.path, one.rows)  # nobody says which
     for said, words in (
         ({"method": "fedce", "seed": 0}, None),
         ({"seed": 0}, None),
@@ -288,7 +288,7 @@ def test_method_and_seed_are_those_of_the_run(table, tmp_path):
     ):
         (tmp_path / "run.json").write_text(json.dumps(said))
         if words is None:
-            require_same_run(one, tmp_path)
+            require_same_run(files, one.path, one.rows)
         else:
             with pytest.raises(BadInput, match=rf"results\.csv: {words}"):
-                require_same_run(one, tmp_path)
+                require_same_run(files, one.path, one.rows)

@@ -10,9 +10,9 @@ from ledger_records import round_record, round_records
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger, texts_digest
 from fedmerit.evidence.signatures import Signer, Trust
-from fedmerit.evidence.verification.chains import read_site_log
+from fedmerit.evidence.verification.chains import RunFiles, read_site_log
 from fedmerit.evidence.verification.enrolments import compare_enrolments
-from fedmerit.evidence.verification.updates import (
+from fedmerit.evidence.verification.site_logs import (
     PeerExchange,
     compare_peer_models,
     compare_rated_models,
@@ -21,12 +21,26 @@ from fedmerit.evidence.verification.updates import (
     find_discarded_updates,
 )
 
+
+def gave(peer, round, model):
+    return {"work": "gave", "peer": peer, "round": round, "model": model}
+
+
+def got(peer, round, model):
+    return {"work": "got", "peer": peer, "round": round, "model": model}
+
+
+def trained(round, received="m", update="u"):
+    return {"work": "train", "round": round, "received": received, "update": update}
+
+
+def files(records, *logs):
+    return RunFiles(Path(), records, logs)
+
+
 ENTRIES = [
-    {"site": "A", "round": 0, "work": "train", "received": "r0", "update": "u0"},
-    {"site": "A", "round": 1, "work": "gave", "peer": "B", "model": "m1"},
-    {"site": "A", "round": 1, "work": "got", "peer": "B", "model": None},
-    {"site": "A", "round": 1, "work": "gave", "peer": "C", "model": "m1"},
-    {"site": "A", "round": 2, "work": "gave", "peer": "B", "model": "m2"},
+    {"site": "A", **entry}
+    for entry in (trained(0), gave("B", 1, "m1"), got("B", 1, None), gave("C", 1, "m1"), gave("B", 2, "m2"))
 ]
 
 
@@ -62,7 +76,6 @@ def test_a_log_is_read_with_its_lines(written_log):
         (4, "C", "m1"),
         (5, "B", "m2"),
     ]
-    assert [(line, entry.model) for line, entry in log.lines("got")] == [(3, None)]
     assert [line for line, _ in log.lines(round=2)] == [5]
 
 
@@ -104,7 +117,6 @@ def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate
         read_site_log(path, trust)
 
 
-LEDGER = Path("ledger.jsonl")
 RECORDS = round_records(
     [  # A is absent from round 1
         {"round": 0, "updates": {"A": "u0", "B": "v0"}, "began": {"A": "m0", "B": "m0"}},
@@ -112,24 +124,22 @@ RECORDS = round_records(
         {"round": 2, "updates": {"A": "u2", "B": "v2"}, "began": {"A": "m2", "B": "m2"}},
     ]
 )
-
-
-def trained(round, received, update):
-    return {"work": "train", "round": round, "received": received, "update": update}
-
-
 OWN = [trained(0, "m0", "u0"), {"work": "evaluate", "round": 1}, trained(1, "m1", "u1"), trained(2, "m2", "u2")]
+LATE, LOST = trained(2, "m2", "late"), trained(2, "m2", "lost")
 
 
-def test_rounds_in_both_are_counted(own_log):
-    assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN)) == 2
-    assert compare_updates(LEDGER, RECORDS, own_log("C", trained(0, "m0", "w0"))) == 0
-    assert compare_updates(LEDGER, [], own_log("A", *OWN)) == 0
-
-
-def test_of_a_round_trained_twice_either_time_may_count(own_log):
-    assert compare_updates(LEDGER, RECORDS, own_log("A", trained(2, "m2", "lost"), *OWN)) == 2
-    assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN, trained(2, "m2", "late"))) == 2
+@pytest.mark.parametrize(
+    ("records", "site", "entries", "rounds"),
+    [
+        (RECORDS, "A", OWN, 2),
+        (RECORDS, "C", [trained(0, "m0", "w0")], 0),
+        ([], "A", OWN, 0),
+        (RECORDS, "A", [LOST, *OWN], 2),  # of a round trained twice either time may count
+        (RECORDS, "A", [*OWN, LATE], 2),
+    ],
+)
+def test_rounds_in_both_are_counted(own_log, records, site, entries, rounds):
+    assert compare_updates(files(records), own_log(site, *entries)) == rounds
 
 
 TAKEN = round_records(
@@ -144,24 +154,22 @@ TAKEN = round_records(
 
 
 def test_what_was_trained_and_did_not_count_is_reported_with_the_ledgers_reason(own_log):
-    own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
-    assert list(map(str, find_discarded_updates(LEDGER, TAKEN, own_log("A", *own)))) == [
-        "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
-        "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
-        "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
+    own = own_log("A", *(trained(round) for round in range(6)))  # in round 5 the run stands
+    found = [(one.kind, one.details["numbers"], one.found) for one in find_discarded_updates(files(TAKEN), own)]
+    assert found == [
+        ("update discarded", [1, 3], "no reply"),
+        ("update discarded", [2], "not finite"),
+        ("update discarded", [4], "nothing of it"),
     ]
-
-
-def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
     away = own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})
-    assert list(map(str, find_discarded_updates(LEDGER, TAKEN, away))) == [  # nothing shows that it was asked
-        f"why the ledger has nothing of A, or not all, in round {number} ({reason}): its log has no task of that, and "
-        "nobody signs what does not come"
-        for number, reason in ((2, "not finite"), (3, "no reply"), (4, "nothing of it"))
+    found = [(one.kind, one.details["numbers"], one.found) for one in find_discarded_updates(files(TAKEN), away)]
+    assert found == [  # nothing shows that it was asked
+        ("absence unproven", [2], "not finite"),
+        ("absence unproven", [3], "no reply"),
+        ("absence unproven", [4], "nothing of it"),
     ]
-    assert not list(
-        find_discarded_updates(LEDGER, TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5))))
-    )
+    stays = own_log("B", *(trained(round) for round in range(5)))  # its model stays with it
+    assert not [*find_discarded_updates(files(TAKEN), stays)]
 
 
 COMMITTED = {"cases": {"training": 2}, "slices": {"training": 9}, "fingerprint": "f"}
@@ -179,13 +187,10 @@ def test_what_counts_is_what_the_site_committed_to(own_log):
     of_ledger = COMMITTED | {"shares_with": [], "organisation": "site A"}
     others = {"B": COMMITTED | {"fingerprint": "of B"}}
     own = own_log("A", enrolled(0, fingerprint="before a crash"), enrolled(0), {"work": "train", "round": 0})
-    compare_enrolments(
-        LEDGER, [enrolment_record(0, A=of_ledger, **others), round_record(round=1), enrolment_record(2, **others)], own
-    )
-    late = own_log("A", enrolled(0), enrolled(2))
-    compare_enrolments(
-        LEDGER, [enrolment_record(0, **others), enrolment_record(1), enrolment_record(2, A=of_ledger)], late
-    )
+    records = [enrolment_record(0, A=of_ledger, **others), round_record(round=1), enrolment_record(2, **others)]
+    compare_enrolments(files(records), own)
+    records = [enrolment_record(0, **others), enrolment_record(1), enrolment_record(2, A=of_ledger)]
+    compare_enrolments(files(records), own_log("A", enrolled(0), enrolled(2)))
 
 
 @pytest.mark.parametrize(
@@ -195,12 +200,12 @@ def test_another_commitment_is_found(own_log, change):
     words = "ledger.jsonl, line 2: A enrolled other cases, or another number of them, than A.jsonl has in round 1"
     for own in (own_log("A", enrolled(1, **change)), own_log("A", enrolled(0)), own_log("A")):
         with pytest.raises(BadInput) as found:
-            compare_enrolments(LEDGER, [round_record(round=0), enrolment_record(1, A=COMMITTED)], own)
+            compare_enrolments(files([round_record(round=0), enrolment_record(1, A=COMMITTED)]), own)
         assert str(found.value) == words
 
 
-def rated(round, *said, split="validation"):
-    return {"work": "evaluate", "round": round, "split": split, "overlaps": list(said)}
+def rated(round, *said, split="validation", **more):
+    return {"work": "evaluate", "round": round, "split": split, "overlaps": list(said), **more}
 
 
 def rating_record(round, *taken, **more):
@@ -208,14 +213,25 @@ def rating_record(round, *taken, **more):
 
 
 def ratings(records, log):
-    return list(map(str, compare_ratings(LEDGER, records, log)))
+    return [(one.kind, one.details["numbers"], one.found) for one in compare_ratings(files(records), log)]
 
 
-def test_what_counted_is_what_the_site_said(own_log):
-    trained = {"work": "train", "round": 0, "overlaps": ["of the model that it began with"]}
-    own = own_log("A", trained, rated(0, "a", "b"), rated(1, "c", split="server_validation"), rated(1, "d"))
-    assert ratings([rating_record(0, "ab"), rating_record(1, "c", "d")], own) == []
-    assert ratings([rating_record(0, "ab")], own) == []  # round 1 stands
+ESTIMATED = rated(0, split="training")
+IMPORTANCE = {"work": "evaluate", "round": 0, "split": "server_validation", "order": "exact"}
+BEGAN = {"work": "train", "round": 0, "overlaps": ["of the model that it began with"]}
+EARLIER = [BEGAN, rated(0, "a", "b"), rated(1, "c", split="server_validation"), rated(1, "d")]
+
+
+@pytest.mark.parametrize(
+    ("records", "entries"),
+    [
+        ([rating_record(0, "ab"), rating_record(1, "c", "d")], EARLIER),
+        ([rating_record(0, "ab")], EARLIER),  # round 1 stands
+        ([rating_record(0)], [rated(1, "a"), ESTIMATED, IMPORTANCE]),  # no answer on models
+    ],
+)
+def test_what_counted_is_what_the_site_said(own_log, records, entries):
+    assert ratings(records, own_log("A", *entries)) == []
 
 
 def test_what_the_server_threw_away_is_reported_with_the_ledgers_reason(own_log):
@@ -223,10 +239,7 @@ def test_what_the_server_threw_away_is_reported_with_the_ledgers_reason(own_log)
     own = own_log("A", *(rated(round, "a", "b") for round in range(4)), rated(3, "c"))
     assert ratings(
         [rating_record(0, **late), rating_record(1), rating_record(2, **late), rating_record(3, "ab")], own
-    ) == [
-        "why what A said of models in rounds 0, 2 did not count: its log has it, the ledger says: evaluation: no reply",
-        "why what A said of models in rounds 1, 3 did not count: its log has it, the ledger says: nothing of it",
-    ]
+    ) == [("rating discarded", [0, 2], "evaluation: no reply"), ("rating discarded", [1, 3], "nothing of it")]
 
 
 def test_what_the_site_did_not_say_is_found(own_log):
@@ -237,38 +250,22 @@ def test_what_the_site_did_not_say_is_found(own_log):
         assert str(found.value) == words
 
 
-def test_what_is_no_answer_on_models_has_none(own_log):
-    estimated = rated(0, split="training")
-    importance = {"work": "evaluate", "round": 0, "split": "server_validation", "order": "exact"}
-    assert ratings([rating_record(0)], own_log("A", rated(1, "a"), estimated, importance)) == []
-
-
 def test_raters_have_the_same_models(own_log):
-    said = {"work": "evaluate", "round": 1, "split": "validation", "overlaps": ["a", "b"]}
-    first, second = own_log("A", {**said, "received": "models"}), own_log("B", {**said, "received": "models"})
-    record = rating_record(1, texts_digest(["a", "b"]))
-    record = record.model_copy(update={"evaluated": {"A": [texts_digest(["a", "b"])], "B": [texts_digest(["a", "b"])]}})
-    compare_rated_models([record], [first, second])
-    other = own_log("B", {**said, "received": "worse models of rivals"})
+    first, second, other = (
+        own_log(site, rated(1, "a", "b", received=models))
+        for site, models in (("A", "models"), ("B", "models"), ("B", "worse models of rivals"))
+    )
+    digests = [texts_digest(["a", "b"])]
+    record = round_record(round=1, evaluated={"A": digests, "B": digests})
+    compare_rated_models(files([record], first, second))
     with pytest.raises(BadInput, match=r"B\.jsonl, line 1: B rated other models in round 1 than A\.jsonl, line 1, has"):
-        compare_rated_models([record], [first, other])
-    compare_rated_models([record.model_copy(update={"evaluated": {}})], [first, other])  # it did not count
-
-
-def gave(peer, round, model):
-    return {"work": "gave", "peer": peer, "round": round, "model": model}
-
-
-def got(peer, round, model):
-    return {"work": "got", "peer": peer, "round": round, "model": model}
-
-
-TRAINED = {"work": "train", "round": 1}
+        compare_rated_models(files([record], first, other))
+    compare_rated_models(files([record.model_copy(update={"evaluated": {}})], first, other))  # it did not count
 
 
 def test_models_in_both_logs_are_counted_once_a_round(own_log):
     """B asked twice in round 1; what A and B gave C, and C A, is between others."""
-    a = own_log("A", TRAINED, gave("B", 1, "m1"), gave("B", 1, "m1"), gave("C", 1, "m1"), gave("B", 2, "m2"))
+    a = own_log("A", trained(1), gave("B", 1, "m1"), gave("B", 1, "m1"), gave("C", 1, "m1"), gave("B", 2, "m2"))
     b = own_log("B", got("A", 1, "m1"), got("A", 1, "m1"), got("C", 1, "c1"), got("A", 2, "m2"))
     assert compare_peer_models(a, b) == PeerExchange("A", "B", models=2)
     assert compare_peer_models(b, a) == PeerExchange("B", "A", models=0)
