@@ -5,8 +5,9 @@ one score a site.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,15 @@ ALL_EXCLUDED = (
 )
 
 
+class EnrolledSite(NamedTuple):
+    """The commitments of one site."""
+
+    counted: float = 0.0  # training images, each once among all sites
+    held: float = 0.0  # training images, counted in full at each site
+    organisation: str = ""
+    is_filtered: bool = False  # whether the site declares a privacy filter
+
+
 @dataclass(frozen=True)
 class Enrolled:
     """The commitments of n sites before round 0."""
@@ -47,33 +57,19 @@ class Enrolled:
         return cls(torch.zeros(sites, dtype=torch.float64), torch.arange(sites), pairs)
 
     @classmethod
-    def of_sites(
-        cls,
-        sites: Sequence[str],
-        counts: Mapping[str, float],
-        organisations: Mapping[str, str],
-        shared: Tensor,
-        filtered: Collection[str] = (),
-        held: Mapping[str, float] | None = None,
-    ) -> "Enrolled":
-        """Return the commitments of ``sites``, in order.
+    def of_sites(cls, sites: Sequence[str], enrolled: Mapping[str, EnrolledSite], shared: Tensor) -> "Enrolled":
+        """Return the commitments of ``sites``, in order, also of those that are not ``enrolled``.
 
-        If all are of one organisation, each is rewarded for itself.
-
-        Args:
-            sites: names; those without an enrolment included.
-            counts: training images by enrolled site, each once among all sites.
-            organisations: by enrolled site.
-            shared: (n, n) bool, of `fedmerit.guard.enrolment.find_shared_cases`.
-            filtered: the sites that declare a privacy filter.
-            held: training images by enrolled site, counted in full at each site; None: ``counts``.
+        If all are of one organisation, each is rewarded for itself. ``shared`` (n, n) bool is of
+        `fedmerit.guard.enrolment.find_shared_cases`.
         """
-        differ = len(set(organisations.values())) > 1
-        names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
-        images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
-        whole = torch.tensor([(held or counts).get(site, 0.0) for site in sites], dtype=torch.float64)
-        numbers = torch.tensor([names.index(name) for name in names])
-        return cls(images, numbers, shared, torch.tensor([site in filtered for site in sites]), whole)
+        differ = len({one.organisation for one in enrolled.values()}) > 1
+        names = [enrolled[site].organisation if differ and site in enrolled else f"site {site}" for site in sites]
+        rows = [enrolled.get(site, EnrolledSite()) for site in sites]
+        counted = torch.tensor([one.counted for one in rows], dtype=torch.float64)
+        held = torch.tensor([one.held for one in rows], dtype=torch.float64)
+        filtered = torch.tensor([one.is_filtered for one in rows])
+        return cls(counted, torch.tensor([names.index(name) for name in names]), shared, filtered, held)
 
     def shares_once(self, groups: RewardGroups) -> Tensor:
         """Return (n,) the share of each site's cases that count, of a reward group's sites together, 0 to 1.

@@ -98,6 +98,9 @@ class KeptRound:
     rated: Mapping[str, RatedModels] = field(default_factory=dict)  # by what was rated, and by observer
 
 
+KEPT = [name for name in KeptRound.__dataclass_fields__ if name not in ("view", "rated")]  # written unchanged
+
+
 def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
     """Return (k, n) bool the sites of ``coalitions`` (k, n) of the method's rows.
 
@@ -121,9 +124,8 @@ def keep_round(run: Path, kept: KeptRound, tasks: Mapping[str, Mapping[str, Eval
     content = {
         **{name: value for name, value in view.items() if name != "reports"},
         **{"num_samples": reports.num_samples, "present": reports.present},
+        **{name: getattr(kept, name) for name in KEPT},
         **{"buffers": [dict(one) for one in kept.buffers], "statistics": dict(kept.statistics)},
-        **{"first": kept.first, "counted": kept.counted, "sent": kept.sent, "received": kept.received},
-        "after": kept.after,
         "rated": {what: dict(vars(one)) for what, one in rated.items()},
     }
     write_atomically(_file(run, kept.view.round), lambda file: torch.save(content, file))
@@ -136,10 +138,9 @@ def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]
         try:
             content: dict[str, Any] = load_tensors(path)
             reports = Reports(content.pop("num_samples"), content.pop("present"))
-            kept = {name: content.pop(name) for name in ("buffers", "statistics", "first", "counted")}
-            kept |= {name: content.pop(name) for name in ("sent", "received", "after")}
-            kept["rated"] = {what: RatedModels(**one) for what, one in content.pop("rated").items()}
-            read = KeptRound(RoundView(**content, reports=reports), **kept)
+            kept = {name: content.pop(name) for name in KEPT}
+            rated = {what: RatedModels(**one) for what, one in content.pop("rated").items()}
+            read = KeptRound(RoundView(**content, reports=reports), **kept, rated=rated)
         except BadInput as error:
             raise BadInput(f"{error}; let the run finish, or run again with --keep-updates") from None
         except (KeyError, TypeError, AttributeError) as error:

@@ -19,7 +19,7 @@ from fedmerit.guard import cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.enrolment import count_once, find_shared_cases, find_unlike, may_train_on
-from fedmerit.guard.guard import Enrolled, Guard
+from fedmerit.guard.guard import Enrolled, EnrolledSite, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.work import Measurements
 from fedmerit.reasons import DATA_CHANGED
@@ -382,11 +382,11 @@ def collect_enrolments(
         shared: (n, n) bool, of `find_shared_cases`.
         counted: by site, of `count_once`.
     """
-    held = {site: float(enrolment.slices["training"]) for site, enrolment in enrolments.items()}
-    counts = {site: distinct_images(one) * counted.get(site, 1.0) for site, one in enrolments.items()}
-    organisations = {site: read_organisation(enrolment, site, root) for site, enrolment in enrolments.items()}
-    filtered = [site for site, enrolment in enrolments.items() if enrolment.filters]
-    return Enrolled.of_sites(sites, counts, organisations, shared, filtered, held)
+    enrolled = {}
+    for site, one in enrolments.items():
+        images = distinct_images(one) * counted.get(site, 1.0), float(one.slices["training"])
+        enrolled[site] = EnrolledSite(*images, read_organisation(one, site, root), bool(one.filters))
+    return Enrolled.of_sites(sites, enrolled, shared)
 
 
 def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:

@@ -16,10 +16,10 @@ from fedmerit.contract.capabilities import Candidates, capabilities
 from fedmerit.contract.method import Layout, Outcome, Reports, grow, joining_model
 from fedmerit.errors import BadInput
 from fedmerit.evidence.verification.chains import RunFiles
-from fedmerit.evidence.verification.enrolments import certified_organisation, require_certified
+from fedmerit.evidence.verification.enrolments import all_images, certified_organisation, require_certified
 from fedmerit.evidence.verification.findings import WHOLE, Finding, Movement, make_finding
 from fedmerit.guard.admission import Admission
-from fedmerit.guard.guard import Enrolled
+from fedmerit.guard.guard import Enrolled, EnrolledSite
 from fedmerit.guard.history import History
 from fedmerit.methods.registry import METHODS
 from fedmerit.schema.configuration.run import RunConfiguration, plan_network
@@ -231,17 +231,17 @@ class Replay:
             return
         places = {site: place for place, site in enumerate(self.sites)}
         shared = torch.zeros(len(places), len(places), dtype=torch.bool)
-        present = {site: enrolment for site, enrolment in self.enrolled.items() if site in places}
-        for site, enrolment in present.items():
-            for other in enrolment.shares_with:
+        present = {site: one for site, one in self.enrolled.items() if site in places}
+        for site, one in present.items():
+            for other in one.shares_with:
                 if other in places:
                     shared[places[site], places[other]] = shared[places[other], places[site]] = True
-        counts = {site: enrolment.images for site, enrolment in present.items()}
-        organisations = {site: certified_organisation(enrolment, site) for site, enrolment in present.items()}
-        filtered = [site for site, enrolment in present.items() if enrolment.filters]
-        held = {site: float(enrolment.slices.get("training", enrolment.images)) for site, enrolment in present.items()}
-        enrolled = Enrolled.of_sites(self.sites, counts, organisations, shared, filtered, held)
-        self.guard.guard = replace(self.guard.guard, enrolled=enrolled)
+        enrolled = {
+            site: EnrolledSite(one.images, all_images(one), certified_organisation(one, site), bool(one.filters))
+            for site, one in present.items()
+        }
+        commitments = Enrolled.of_sites(self.sites, enrolled, shared)
+        self.guard.guard = replace(self.guard.guard, enrolled=commitments)
 
     def _allocate(self, inputs: RoundInputs) -> None:
         method = self.can.neurons
