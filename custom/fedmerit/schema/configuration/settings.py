@@ -227,7 +227,7 @@ class Training(Checked):
         bool, Switch(), About("Mixed precision: bfloat16, float16 on a GPU without it; final tests stay in float32.")
     ] = False
     capture: Annotated[
-        bool, Switch(), About("On a GPU, capture steps and evaluation as CUDA graphs and replay them, with the same bits.")
+        bool, Switch(), About("On a GPU, replay steps and evaluation as CUDA graphs, with the same bits.")
     ] = False
     final_model: Annotated[
         str,
