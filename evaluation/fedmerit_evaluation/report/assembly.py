@@ -28,7 +28,6 @@ from fedmerit_evaluation.report.model import (
     Condition,
     Hospital,
     ObservedValues,
-    Payment,
     ReportModel,
     Study,
     Training,
@@ -107,7 +106,7 @@ def model_of_results(
         primary=primary,
         is_ambiguous=has_ambiguous_baseline(honest),
         counts_images=primary in by_images,
-        payment=Payment(()),
+        unmet=(),
         sample=sample_size(results),
         verdicts=verdicts,
         failure=failure,
@@ -146,7 +145,7 @@ def model_of_results(
             surface_changes=changes if select_sites(dice.intervals, "gain")["mean"].notna().any() else NONE,
         )
     same = _same_quantities(model.rounds)
-    return replace(model, same_quantities=same, payment=_judge_payment(model))
+    return replace(model, same_quantities=same, unmet=tuple(_judge_payment(model)))
 
 
 def honest_runs(runs: Sequence[Run]) -> list[Run]:
@@ -306,28 +305,27 @@ def _settings(run: Run) -> dict[str, Any]:
     return shown | {"network": run.info.get("plan", {}).get("network", {})}
 
 
-def _judge_payment(model: ReportModel) -> Payment:
-    """Return the conditions of payment by the method's estimate that are not met."""
+def _judge_payment(model: ReportModel) -> Iterator[Condition]:
+    """Yield the conditions of payment by the method's estimate that are not met."""
     if model.primary is None:
-        return Payment(())
+        return
     if model.counts_images or any(math.isnan(one.share.mean) for one in model.hospitals):
-        return Payment((Condition("no_estimate"),))
-    conditions = []
+        yield Condition("no_estimate")
+        return
     if model.share_seeds < MIN_SEEDS:
-        conditions.append(Condition("one_seed"))
+        yield Condition("one_seed")
     elif any(one.share_untested == ONE_SPLIT for one in model.hospitals):
-        conditions.append(Condition("one_split"))
+        yield Condition("one_split")
     elif not any(one.share_sign for one in model.hospitals):
-        conditions.append(Condition("no_order"))
+        yield Condition("no_order")
     compared = model.verdicts_on(Question.AGREEMENT)
     if not compared:
-        conditions.append(Condition("no_ground_truth"))
+        yield Condition("no_ground_truth")
     for one in compared:
         if one.insufficient_data == CHANCE:
-            conditions.append(Condition("chance", one.other))
+            yield Condition("chance", one.other)
         elif one.sign < 1:
-            conditions.append(Condition("disagreement" if one.sign else "no_agreement", one.other))
-    return Payment(tuple(conditions))
+            yield Condition("disagreement" if one.sign else "no_agreement", one.other)
 
 
 def _labels(dice: Dice) -> pd.DataFrame:

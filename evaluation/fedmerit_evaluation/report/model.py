@@ -100,18 +100,6 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Payment:
-    """A judgement of whether the evidence supports payment by the method's estimate."""
-
-    conditions: tuple[Condition, ...]  # that are not met
-
-    @property
-    def state(self) -> str:
-        """The state of the judgement: ``no`` or ``supported``."""
-        return "no" if self.conditions else "supported"
-
-
-@dataclass(frozen=True)
 class ObservedValues:
     """The values of sites by what runs observed, by the name of the estimator."""
 
@@ -134,7 +122,7 @@ class ReportModel:
     primary: str | None  # the label of the primary training; None: no run is federated
     is_ambiguous: bool  # whether there are runs of local training, but none to compare with
     counts_images: bool  # whether the contributions of the primary training are shares of images
-    payment: Payment
+    unmet: tuple[Condition, ...]  # conditions of payment by the estimate that are not met; (): it is supported
     sample: SampleSize  # behind comparisons of methods
     flags: Flags
     settings: tuple[tuple[str, Mapping[str, Any]], ...]  # by label: the settings of each run

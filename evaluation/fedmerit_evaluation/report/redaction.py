@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, MISSING
 from fedmerit_evaluation.report.assembly import image_shares
-from fedmerit_evaluation.report.flags import Flags, GuardVerdict
+from fedmerit_evaluation.report.flags import Flags
 from fedmerit_evaluation.report.limits import Limit
 from fedmerit_evaluation.report.model import QUANTITIES, ReportModel
 from fedmerit_evaluation.results.views import SURFACES, Results
@@ -64,15 +64,11 @@ def hide_image_shares(results: Results, others: int) -> tuple[Results, list[str]
     return Results(keep(results.rows), None if results.folds is None else keep(results.folds)), reasons
 
 
-def _failures(model: ReportModel, site: str) -> pd.DataFrame:
-    """Return the rounds in which the hospital itself sent no answer."""
-    failures = model.flags.failures
-    own = failures[failures["Site"] == site] if len(failures) else failures
-    return (
-        own.assign(Reason=[_hide_names(str(one), model.study.sites, site) for one in own["Reason"]])
-        if len(own)
-        else own
-    )
+def _hide_in_reasons(rows: pd.DataFrame, model: ReportModel, site: str) -> pd.DataFrame:
+    """Return findings without the names of other hospitals in their reasons."""
+    if "Reason" not in rows:
+        return rows
+    return rows.assign(Reason=[_hide_names(str(reason), model.study.sites, site) for reason in rows["Reason"]])
 
 
 def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> ReportModel:
@@ -88,7 +84,6 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
     contributions = _rows_of(model.contributions, site)
     weights = model.rounds.get("weight", pd.DataFrame())
     table, bounds = (frame[frame["Site"] == site] for frame in (model.flags.table, model.flags.bounds))
-    reasons = [_hide_names(str(reason), model.study.sites, site) for reason in table["Reason"]]
     bounds = bounds.drop(columns="Least [%]")  # it tells the others' median
     return ReportModel(
         site=site,
@@ -99,7 +94,7 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         primary=model.primary,
         is_ambiguous=model.is_ambiguous,
         counts_images=model.counts_images,
-        payment=model.payment,
+        unmet=model.unmet,
         sample=model.sample,
         settings=tuple(
             (label, {name: values[name] for name in SETTINGS if name in values}) for label, values in model.settings
@@ -116,11 +111,11 @@ def redact(model: ReportModel, site: str, left_out: Sequence[str] = ()) -> Repor
         rounds={"weight": weights[[site]]} if site in weights else {},
         same_quantities={"weight": []} if site in weights else {},
         flags=Flags(
-            table.assign(Reason=reasons),
+            _hide_in_reasons(table, model, site),
             bounds,
             attacked=(),
-            verdicts=_verdicts_of(model.flags, site),
-            failures=_failures(model, site),
+            verdicts=model.flags.verdicts and [one for one in model.flags.verdicts if one.site == site],
+            failures=_hide_in_reasons(_rows_of_site(model.flags.failures, site), model, site),
             repeated_steps=_rows_of_site(model.flags.repeated_steps, site),
             spent_privacy=_rows_of_site(model.flags.spent_privacy, site),
         ),
@@ -208,11 +203,6 @@ def _beside(
         if third != MISSING or beside:
             rank = insufficient_data.partition(" (")[0] if insufficient_data and third != MISSING else third
             yield {"quantity": quantity, "method": method, "own": float(own), "third": rank, **beside}
-
-
-def _verdicts_of(flags: Flags, site: str) -> list[GuardVerdict] | None:
-    """Return the verdicts of the guard against one hospital; None: no run was guarded."""
-    return None if flags.verdicts is None else [one for one in flags.verdicts if one.site == site]
 
 
 def _rows_of(table: Rows, site: str) -> Rows:

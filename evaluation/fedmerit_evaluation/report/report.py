@@ -294,12 +294,10 @@ def _payment(model: ReportModel) -> Answer:
     question = "Can anyone be paid by it?"
     if model.primary is None:
         return Answer("payment", question, "off", "not known", say("answer_benefit", model))
-    unmet = {
-        text: [one for one in model.payment.conditions if one.code in badges] for text, (_, badges) in NEEDED.items()
-    }
-    stops = any(one.code == "no_estimate" for one in model.payment.conditions)  # the others are not judged
+    unmet = {text: [one for one in model.unmet if one.code in badges] for text, (_, badges) in NEEDED.items()}
+    stops = any(one.code == "no_estimate" for one in model.unmet)  # the others are not judged
     needed = [_needed(text, conditions) for text, conditions in unmet.items() if conditions or not stops]
-    kind, state = ("yes", "supported") if model.payment.state == "supported" else ("no", "no")
+    kind, state = ("yes", "supported") if not model.unmet else ("no", "no")
     sentence = say("answer_payment", *(not conditions for conditions in unmet.values()))
     return Answer("payment", question, kind, state, sentence, needed=needed)
 

@@ -129,7 +129,7 @@ def test_payment_needs_five_patients_and_counts_images_of_a_patient_once(tmp_pat
     ground_truth, runs = _ground_truth(tmp_path / "ground_truth"), _runs(tmp_path)[2:]
 
     def codes() -> list[str]:
-        return [one.code for one in build_model(open_runs(runs), ground_truth).payment.conditions]
+        return [one.code for one in build_model(open_runs(runs), ground_truth).unmet]
 
     assert "chance" not in codes()
     for run in runs:

@@ -283,12 +283,11 @@ def test_shares_of_images_are_found_over_folds_whose_images_differ() -> None:
 
 
 def _codes(results: Results) -> list[str]:
-    return [one.code for one in _model(results).payment.conditions]
+    return [one.code for one in _model(results).unmet]
 
 
 def test_payment_needs_estimate_seeds_order_and_ground_truth() -> None:
     assert _codes(_results()) == ["one_split", "no_ground_truth"]
-    assert _model(_results()).payment.state == "no"
     counted = made_rounds("contribution", {"fedavg": [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3]})
     assert _codes(made_dice({"fedavg": (0.7, 0.6, 0.8)}, rounds=counted)) == ["no_estimate"]
     assert _codes(made_dice({"fedce": (0.7, 0.6, 0.8)})) == ["no_estimate"]

@@ -15,7 +15,7 @@ from fedmerit_evaluation.report.agreement import Agreement
 from fedmerit_evaluation.report.assembly import CHANCE, ONE_SPLIT
 from fedmerit_evaluation.report.flags import Attacked, Flags
 from fedmerit_evaluation.report.limits import Limit
-from fedmerit_evaluation.report.model import Condition, Hospital, Payment, ReportModel, Study
+from fedmerit_evaluation.report.model import Condition, Hospital, ReportModel, Study
 from fedmerit_evaluation.report.report import NEEDED, Answer, answer
 from fedmerit_evaluation.report.words import p_text, say
 from fedmerit_evaluation.statistics.family import Question, Verdict
@@ -43,7 +43,7 @@ HOSPITAL = Hospital(
 )
 STUDY = Study("prostate", ("prostate",), ("A", "B"), 2, (5,), (0, 1), ())
 NO_FLAGS = Flags(pd.DataFrame(), pd.DataFrame(), (), None)
-MODEL = ReportModel("", STUDY, 2, (), (), "fedce", False, False, Payment(()), ENOUGH, NO_FLAGS, ())
+MODEL = ReportModel("", STUDY, 2, (), (), "fedce", False, False, (), ENOUGH, NO_FLAGS, ())
 
 
 SHARES = {"A": Estimate(0.7, p=0.01), "B": Estimate(0.3, p=0.01)}
@@ -77,7 +77,7 @@ def _hospitals(**changes: Sequence[Any]) -> dict[str, Any]:
         (2, {"flags": replace(NO_FLAGS, verdicts=[]), **_hospitals(needs_review=[False])}, "nobody flagged"),
         (2, {"flags": replace(NO_FLAGS, verdicts=[]), **_hospitals(needs_review=[True, False])}, "1 flagged"),
         (3, {}, "supported"),
-        (3, {"payment": Payment((Condition("no_ground_truth"),))}, "no"),
+        (3, {"unmet": (Condition("no_ground_truth"),)}, "no"),
     ],
 )
 def test_answer_state_follows_from_the_model(question: int, changes: dict[str, Any], state: str) -> None:
@@ -88,7 +88,7 @@ def test_answer_state_follows_from_the_model(question: int, changes: dict[str, A
 
 
 def _judge_payment(*conditions: Condition) -> Answer:
-    return answer(replace(MODEL, payment=Payment(conditions)))[-1]
+    return answer(replace(MODEL, unmet=conditions))[-1]
 
 
 @pytest.mark.parametrize("code", [code for _, badges in NEEDED.values() for code in badges])
