@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 from run_factory import make_sites
 from tiny import TINY
+from torch import nn
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.run_info import read_run
 from fedmerit_evaluation.studies import comparison
-from fedmerit_evaluation.studies.comparison import PlannedRun, execute_runs, prepare, write_tables
+from fedmerit_evaluation.studies.comparison import Ensemble, PlannedRun, execute_runs, prepare, write_tables
 from fedmerit_evaluation.studies.execution import Workers
 from fedmerit_evaluation.studies.study import parse_methods, parse_seeds
 
@@ -163,3 +165,24 @@ def test_execute_runs_gives_free_cores_to_sites(
     monkeypatch.setattr(comparison, "execute_all", lambda *_, threads: heard.update(threads=threads) or {})
     assert execute_runs(planned, Workers(workers), lambda folder, error: None) == {}
     assert heard == {"threads": threads}
+
+
+def test_ensemble_probabilities_are_mean_of_members():
+    members = [nn.Conv2d(1, 2, 3, padding=1) for _ in range(3)]
+    members[0].mirrored = True
+    images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    ensemble = Ensemble(members)
+    expected = torch.stack([torch.sigmoid(member(images)) for member in members]).mean(dim=0)
+    torch.testing.assert_close(torch.sigmoid(ensemble(images)), expected)
+    assert ensemble.mirrored
+    assert not hasattr(ensemble, "patch")
+    masks = torch.cat([100 * torch.ones(1), -100 * torch.ones(1)])  # sure members do not make it infinite
+    assert torch.isfinite(torch.logit(torch.sigmoid(masks), eps=1e-7)).all()
+
+
+def test_ensemble_needs_standalone(sites, tmp_path):
+    items = parse_methods("fedavg,ensemble")
+    with pytest.raises(BadInput, match="--methods ensemble: standalone is not compared; name it among the methods"):
+        prepare(tmp_path / "out", items, [0], {}, {"sites": sites, "rounds": 1, "engine": "local"})
+    with pytest.raises(BadInput, match="method 'ensemble': unknown"):
+        parse_methods("ensemble:members=2")
