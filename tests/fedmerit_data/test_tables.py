@@ -104,7 +104,7 @@ def test_table_for_people_written_and_read_again_has_the_same_texts(tmp_path):
 
 
 OF_RESULTS = {  # whose columns are those of results.csv, in which names are checked; or only numbers
-    *("evaluation.py", "coalitions.py", "replay.py", "inversion_study.py", "value_benchmark.py")
+    *("evaluation.py", "coalitions.py", "replay.py", "gradient_inversion.py", "value_benchmark.py")
 }
 
 

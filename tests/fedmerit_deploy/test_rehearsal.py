@@ -31,7 +31,7 @@ def test_rehearsal_shortens_rounds_and_batches(name, tmp_path):
     assert short["rounds"] == {"fedsac_prostate": 11, "cycle_fundus": 10}.get(name, 1)  # so many they need
     assert short["training"]["steps"] * short["training"]["batch_size"] == JobRules().least_images
     server = json.loads((tmp_path / "rehearsal/app/config/config_fed_server.json").read_text())
-    assert server["workflows"][0]["args"] == {"min_sites": 1, "round_timeout": 90}
+    assert server["workflows"][0]["args"] == {"plan": short, "min_sites": 1, "round_timeout": 90}
     assert json.loads((tmp_path / "rehearsal/meta.json").read_text())["min_clients"] == 1
 
 
