@@ -31,8 +31,6 @@ from fedmerit_deploy.provisioning import add_sites, init, make_project
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 NO_ROUND = "its first round was not complete"
 
-TINY = flags()
-
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 
 
@@ -40,10 +38,10 @@ pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minu
 def export(fedmerit, tmp_path_factory):
     """Writes a tiny job folder by `fedmerit job export`."""
 
-    def write(name, *options, method="fedce", rounds=2):
+    def write(name, *options, method="fedce", rounds=2, **settings):
         out = tmp_path_factory.mktemp("job") / name
         asked = ("--method", method, "--task", "prostate", "--rounds", rounds, "--min-sites", 2)
-        result = fedmerit("job", "export", "--out", out, *asked, *TINY, *options)
+        result = fedmerit("job", "export", "--out", out, *asked, *flags(**settings), *options)
         assert result.exit_code == 0, result.output
         return out
 
@@ -272,8 +270,8 @@ def test_plan_beyond_rules_leaves_no_run(hospitals, export, assert_no_run):
 
     The server learns the rules, but not what is broken of those about images.
     """
-    settings = [text for name in ("optimizer=sgd", "steps=1") for text in ("--set", name)]
-    name = hospitals.submit(export("hostile", "--keep-updates", *settings, method="fedavg"))
+    settings = {"optimizer": "sgd", "steps": 1, "batch_size": 2}
+    name = hospitals.submit(export("hostile", "--keep-updates", method="fedavg", **settings))
     assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
     rules = "(images, optimizers, sgd_least_lr, keep_updates)"
     assert_no_run(hospitals, name, *(f"{site}: refuses the job by its rules {rules}" for site in NAMES), why=NO_ROUND)
