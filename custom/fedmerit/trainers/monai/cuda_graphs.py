@@ -27,7 +27,21 @@ _steps: WeakKeyDictionary[nn.Module, tuple[object, "CapturedSteps"]] = WeakKeyDi
 _passes: WeakKeyDictionary[nn.Module, "CapturedPasses"] = WeakKeyDictionary()
 
 
-class CapturedSteps:
+class _Captured:
+    """What was captured of one network, whose graphs read and write its tensors where they were then."""
+
+    def __init__(self, network: nn.Module):
+        self._of_network = [*network.parameters(), *network.buffers()]
+        self._places = [tensor.data_ptr() for tensor in self._of_network]
+        self._seen: set[tuple[object, ...]] = set()  # shapes that were computed eagerly
+        self._fault = ""  # why nothing can be captured
+
+    def fits(self, network: nn.Module) -> bool:
+        """Return whether the network's tensors are where they were."""
+        return self._places == [tensor.data_ptr() for tensor in (*network.parameters(), *network.buffers())]
+
+
+class CapturedSteps(_Captured):
     """The steps of one network by one recipe.
 
     Args:
@@ -36,15 +50,12 @@ class CapturedSteps:
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer):
+        super().__init__(network)
         self.optimizer = optimizer
         device = next(network.parameters()).device
         self.total = torch.zeros((), device=device)  # of the losses since `begin`
-        self._of_network = [*network.parameters(), *network.buffers()]
-        self._places = _places(network)
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._seen: set[tuple[torch.Size, ...]] = set()
         self._graphs: dict[tuple[torch.Size, ...], tuple[tuple[Tensor, ...], Callable[[], None]]] = {}
-        self._fault = ""  # why steps cannot be captured
 
     def begin(self, rate: float) -> None:
         """Begin a round with a learning rate: the optimizer is as a new one."""
@@ -56,10 +67,6 @@ class CapturedSteps:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-
-    def fits(self, network: nn.Module) -> bool:
-        """Return whether the network's tensors are where they were."""
-        return self._places == _places(network)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -130,18 +137,12 @@ class CapturedSteps:
             tensor.copy_(value)
 
 
-class CapturedPasses:
+class CapturedPasses(_Captured):
     """The evaluation passes of one network: the models that it evaluates are loaded to where its graphs read them."""
 
     def __init__(self, network: nn.Module):
-        self._places = _places(network)
-        self._seen: set[tuple[object, ...]] = set()
+        super().__init__(network)
         self._graphs: dict[tuple[object, ...], tuple[Tensor, Tensor, Callable[[], None]]] = {}
-        self._fault = ""  # why passes cannot be captured
-
-    def fits(self, network: nn.Module) -> bool:
-        """Return whether the network's tensors are where they were."""
-        return self._places == _places(network)
 
     def take(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """Return ``forward(images)``, by a graph if there is one of their shape and precision."""
@@ -219,11 +220,6 @@ def record(work: Callable[[], object], stream: Any) -> Callable[[], None]:
     with _capture, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay
-
-
-def _places(network: nn.Module) -> list[int]:
-    """Return the addresses of the network's tensors."""
-    return [tensor.data_ptr() for tensor in (*network.parameters(), *network.buffers())]
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

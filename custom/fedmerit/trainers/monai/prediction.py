@@ -110,7 +110,8 @@ def _passes(
         yield places, logits, masks
 
 
-_on_gpu: WeakKeyDictionary[Case, tuple[Tensor, Tensor]] = WeakKeyDictionary()  # images and masks that stay there
+# by case, its image as read from the file, and image and mask on a GPU
+_on_gpu: WeakKeyDictionary[Case, tuple[NDArray[np.float32], Tensor, Tensor]] = WeakKeyDictionary()
 
 
 def _load(parts: Sequence[tuple[Case, slice]], device: torch.device, stay: bool) -> tuple[Tensor, Tensor]:
@@ -119,13 +120,17 @@ def _load(parts: Sequence[tuple[Case, slice]], device: torch.device, stay: bool)
         images = np.concatenate([case.image[part] for case, part in parts])
         masks = np.concatenate([case.label[part] for case, part in parts])
         return torch.from_numpy(images).to(device), torch.from_numpy(masks).to(device)
-    for case, _ in parts:
-        if case not in _on_gpu or _on_gpu[case][0].device != device:
-            _on_gpu[case] = torch.tensor(case.image, device=device), torch.tensor(case.label, device=device)
-    images_of, masks_of = zip(
-        *((image[part], mask[part]) for case, part in parts for image, mask in [_on_gpu[case]]), strict=True
-    )
-    return torch.cat(images_of), torch.cat(masks_of)
+    pairs = [(*_keep(case, device), part) for case, part in parts]
+    return torch.cat([image[part] for image, _, part in pairs]), torch.cat([mask[part] for _, mask, part in pairs])
+
+
+def _keep(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return image and mask of a case on ``device``; an equal case that was read again is copied again."""
+    read, *there = _on_gpu.get(case, (None,))
+    if read is not case.image or there[0].device != device:
+        there = [torch.tensor(array, device=device) for array in (case.image, case.label)]
+        _on_gpu[case] = case.image, there[0], there[1]
+    return there[0], there[1]
 
 
 class _Counts:
