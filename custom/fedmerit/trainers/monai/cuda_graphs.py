@@ -28,7 +28,7 @@ _passes: WeakKeyDictionary[nn.Module, "CapturedPasses"] = WeakKeyDictionary()
 
 
 class _Captured:
-    """What was captured of one network, whose graphs read and write its tensors where they were then."""
+    """A memory of what was captured of one network, whose graphs read and write its tensors where they were then."""
 
     def __init__(self, network: nn.Module):
         self._of_network = [*network.parameters(), *network.buffers()]
