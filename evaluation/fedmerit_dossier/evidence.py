@@ -36,7 +36,7 @@ from fedmerit_evaluation.report.flags import list_flags
 from fedmerit_evaluation.report.groups import dice_by_group
 from fedmerit_evaluation.report.limits import list_case_limits, list_run_limits
 from fedmerit_evaluation.report.model import FAILURE, surface_columns
-from fedmerit_evaluation.report.words import count_failures, join_words, percent, points, say
+from fedmerit_evaluation.report.words import count_failures, join_words, name_rounds, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.results.runs import Run, combine_results
 from fedmerit_evaluation.results.views import SURFACES, Results
@@ -250,7 +250,7 @@ def flags(file: DossierSources) -> str:
     if table.empty:
         return "The server flagged no site and rejected no reply."
     rows = table[["Site", "What", "Rounds", "Reason"]].itertuples(index=False)
-    return f"{'; '.join(f'{site} {what} in rounds {rounds} ({why})' for site, what, rounds, why in rows)}."
+    return f"{'; '.join(f'{site} {what} in {name_rounds(rounds)} ({why})' for site, what, rounds, why in rows)}."
 
 
 @evidence

@@ -163,7 +163,7 @@ def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> No
     file = open_sources(open_runs([run]), None)
     assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not arrive."
     add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
-    reported = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
+    reported = "Cedar rejected in round 0 (update with NaN); Cedar rejected in round 1 (no reply)."
     assert flags(open_sources(open_runs([run]), None)) == reported
 
 

@@ -30,7 +30,10 @@ class GuardVerdict:
     @property
     def rounds(self) -> str:
         """The rounds in which it was in force, in words."""
-        return f"since round {self.since}" if self.lifted is None else f"from round {self.since} to {self.lifted - 1}"
+        if self.lifted is None:
+            return f"since round {self.since}"
+        last = self.lifted - 1
+        return f"in round {last}" if self.since == last else f"from round {self.since} to {last}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def _sentences() -> Template:
     environment.filters |= {
         one.__name__: one
         for one in (
-            join_words, percent, points, points_apart, interval, correlation, begin, numbers, lowest,
+            join_words, percent, points, points_apart, interval, correlation, name_rounds, begin, numbers, lowest,
             keys_below, differ, p_text, count_failures,
         )
     }  # fmt: skip
@@ -66,6 +66,11 @@ def interval(estimate: Estimate) -> str:
 def correlation(value: float) -> str:
     """Return a correlation with its sign, such as ``−0.37``."""
     return f"{value:+z.2f}".replace("-", MINUS)
+
+
+def name_rounds(ranges: str) -> str:
+    """Return rounds, joined as ranges, with their noun: ``round 2``, ``rounds 2-9``."""
+    return f"round {ranges}" if ranges.isdecimal() else f"rounds {ranges}"
 
 
 def begin(text: str) -> str:

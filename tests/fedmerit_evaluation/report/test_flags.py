@@ -94,10 +94,11 @@ def test_verdict_in_force_needs_review(tmp_path):
     assert (flag["Site"], flag["What"], flag["Rounds"]) == ("Birch", "withheld", "4\N{EN DASH}11")
 
 
-def test_lifted_verdict_needs_no_review(tmp_path):
-    (run,) = open_runs([guarded_run(tmp_path / "run", {"Cedar": range(3, 7)})])
+@pytest.mark.parametrize(("last", "said"), [(6, "from round 3 to 6"), (3, "in round 3")])
+def test_lifted_verdict_needs_no_review(tmp_path, last, said):
+    (run,) = open_runs([guarded_run(tmp_path / "run", {"Cedar": range(3, last + 1)})])
     (verdict,) = list_verdicts(run)
-    assert (verdict.since, verdict.lifted, verdict.rounds) == (3, 7, "from round 3 to 6")
+    assert (verdict.since, verdict.lifted, verdict.rounds) == (3, last + 1, said)
     assert not any(one.needs_review for one in build_model([run]).hospitals)
 
 
