@@ -85,7 +85,7 @@ class Preparation(PreparationOptions):
         if self.folds is not None:
             yield from self._fold_faults()
         if field is not None and layout.field_of_view is None and self.data_plan is None:
-            yield f"field of view {field:g} mm: {layout.task} images have no pixel size in mm; leave it out"
+            yield f"field of view {field:g} mm: images of kind {self.kind} are not cropped by mm; leave it out"
         crop = layout.crops[0] if self.crop is None else self.crop
         if crop not in layout.crops:
             yield f"crop {crop!r}: kind {self.kind} allows {' or '.join(layout.crops)}"

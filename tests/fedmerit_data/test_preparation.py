@@ -11,7 +11,10 @@ BAD = {
     "ratios sum": ({"ratios": (0.5, 0.5, 0.5)}, "ratios 0.5,0.5,0.5: expected three shares with sum 1"),
     "ratios negative": ({"ratios": (1.5, -0.5, 0.0)}, "ratios 1.5,-0.5,0: expected three shares"),
     "ratios nan": ({"ratios": (0.5, 0.5, float("nan"))}, "ratios"),
-    "field of photographs": ({"kind": "fundus-rois", "field_of_view": 100}, "fundus images have no pixel size in mm"),
+    "field of photographs": (
+        {"kind": "fundus-rois", "field_of_view": 100},
+        "images of kind fundus-rois are not cropped by mm",
+    ),
     "crop": ({"crop": "disc"}, "crop 'disc': kind prostate-multisite allows whole$"),
     "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: is the size of a disc crop, but the crop is whole"),
     "patients": ({"patients": 9}, "takes all patients of its source"),

@@ -133,7 +133,10 @@ def _compare_with_table(sites: Sequence[RawSite], patients: Patients, file: str 
     if unknown := sorted(set(patients) - there):
         first, case = unknown[0]
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise BadInput(f"{file}: site {first} has no case {case}{others}; name cases as datalist.json of a site does")
+        known = min(there, key=lambda names: (names[0] != first, names))
+        raise BadInput(
+            f"{file}: site {first} has no case {case}{others}; expected names such as site {known[0]}, case {known[1]}"
+        )
     noted = []
     for site in sites:
         missing = sum((site.name, case.name) not in patients for case in site.cases)

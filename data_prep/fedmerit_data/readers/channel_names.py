@@ -48,6 +48,7 @@ GENERAL = {"mri": "MR", "mr": "MR", "ct": "CT", "pet": "PT", "us": "US", "xray":
 MARKED = re.compile(
     r"mask|seg|label|reader|rater|annot|contour|observer|expert|ground|roi|lesion|tumou?r|gland|pred|gt"
 )
+ABSENT = "add it, name other --channels, or move the case out of the source"
 NOT_NAMED = "a channel that --channels does not name"
 NOT_KNOWN = "its name is not known as a channel; --channels names it if it is one"
 Names = tuple[str, ...]
@@ -166,7 +167,7 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
     if len(stated) > 1:
         names = wanted or stated
         if missing := [name for name in names if name not in stated]:
-            raise BadInput(f"{part.path}: has no channel {missing[0]}, but {', '.join(stated)}")
+            raise BadInput(f"{part.path}: has no channel {missing[0]}, but {', '.join(stated)}; {ABSENT}")
         channels = tuple(replace(part, name=name, index=stated.index(name)) for name in names)
         return _named(case, names, origin, channels if names != stated else case.channels), ()
     name = canonical(part.name) if part.name else "".join(stated)
@@ -176,7 +177,7 @@ def _arrange(case: RawCase, wanted: Names, listed: Names | None) -> tuple[RawCas
         raise BadInput(f"{part.path}: is the channel {name}; --channels names {wanted[0]}, and no other file is there")
     if len(wanted) > 1 and name in SYNONYMS and read_shape(part.path)[3:] != (len(wanted),):
         absent = next(one for one in wanted if one != name)
-        raise BadInput(f"{part.path}: case {case.name} has no channel {absent}, but {name}")
+        raise BadInput(f"{part.path}: case {case.name} has no channel {absent}, but {name}; {ABSENT}")
     names = wanted or ((name,) if name else ())
     found = _named(case, names, Origin.OPTION if wanted else origin, case.channels)
     general = GENERAL.get(canonical("".join(stated)), "") if listed else ""
@@ -201,7 +202,7 @@ def _choose(case: RawCase, wanted: Names, is_listed: bool, origin: Origin) -> tu
     there = ", ".join(by_name)
     if wanted:
         if missing := [name for name in wanted if name not in by_name]:
-            raise BadInput(f"{case.image}: case {case.name} has no channel {missing[0]}, but {there}")
+            raise BadInput(f"{case.image}: case {case.name} has no channel {missing[0]}, but {there}; {ABSENT}")
         names = wanted
     elif is_listed:
         names = tuple(by_name)

@@ -22,7 +22,7 @@ from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Channel, Decoded, RawCase, list_visible
 from fedmerit_data.spatial.dicom import read_colours, read_dicom
 from fedmerit_data.spatial.geometry import align_axes, resample_channel, restore_axes, slice_channels
-from fedmerit_data.spatial.heads import is_dicom_file
+from fedmerit_data.spatial.heads import is_dicom_file, read_head
 from fedmerit_data.spatial.photographs import load_photograph, to_grey
 from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
 from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack, stack_shape
@@ -204,10 +204,10 @@ def read_channels(parts: Sequence[Channel], count: int, resample: bool = False, 
     names = ", ".join(part.name or part.path.name for part in parts)
     if len(parts) not in (1, count):
         example = f" or by name, such as --channels {','.join(part.name or part.path.name for part in parts[:count])}"
-        raise BadInput(
-            f"{parts[0].path}: has {len(parts)} channels ({names}), not {count}; pass --channels {len(parts)}, or list "
-            f"those to use in pairs.csv{example if len(parts) > count else ''}"
-        )
+        advice = f"pass --channels {len(parts)}, or list those to use in pairs.csv{example * (len(parts) > count)}"
+        if len({head and head.series for part in parts for head in [read_head(part.path)]} - {None}) == 1:
+            advice = "if they are slices of one volume, export them with their places (ImagePositionPatient)"
+        raise BadInput(f"{parts[0].path}: has {len(parts)} channels ({names}), not {count}; {advice}")
     pictures = [is_photograph(part.path) for part in parts]
     if any(pictures) and not all(pictures):
         raise BadInput(f"{parts[0].path}: its channels ({names}) are pictures and volumes; give all in one form")
@@ -285,8 +285,8 @@ def _read_part(part: Channel, count: int) -> list[Volume]:
     if shape and number != count and not leads_with_one:
         choose = "; name one by --channel, counted from 0" if count == 1 else ""
         raise BadInput(
-            f"{path}: of shape {shape}; expected {count} channel(s) as its fourth axis; pass --channels {number} to "
-            f"read them all{choose}"
+            f"{path}: of shape {shape}; expected {count} channel(s) as its fourth axis; prepare --channels "
+            f"{number} reads them all{choose}"
         )
     if count == 1:
         return [read_scan(path)]

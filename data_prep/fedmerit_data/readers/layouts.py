@@ -196,7 +196,9 @@ def by_reference(mask: Placed, images: Images) -> list[Placed]:
 
 def by_equal_names(mask: Placed, images: Images) -> list[Placed]:
     """Find the image of the same name: masks/p1 or p1_mask and images/p1, segmentation-1 and volume-1."""
-    return images.by["exact"][mask.exact] or images.by["exact"][mask.path] or images.by["path"][mask.path]
+    found = images.by["exact"][mask.exact] or images.by["exact"][mask.path] or images.by["path"][mask.path]
+    same = [image for image in found if (image.folders, image.core) == (mask.folders, mask.core)]  # p1 beside P1
+    return same or found
 
 
 def by_longer_image(mask: Placed, images: Images) -> list[Placed]:
@@ -688,7 +690,7 @@ def _choose_masks(
     if len(plain) == 1 and len(readers) == len(masks) - 1:
         return [masks[""]], (), _without(masks, plain, OTHER_READER)
     in_own_folder = all(mask.stem == name and mask.stem in of_one_case for name, mask in masks.items())
-    if in_own_folder or all(not name or name.isdigit() for name in masks):  # parts of one mask
+    if in_own_folder or all(not name or is_a("part", name) for name in masks):  # parts of one mask
         return [masks[name] for name in sorted(masks)], ("",) * len(masks), []
     few = [name or masks[name].stem for name in sorted(masks)[:MAX_NAMED]]
     more = ", ..." if len(masks) > len(few) else ""

@@ -260,8 +260,6 @@ def _read_json(path: Path) -> RawSite:
             Entry(_paths(one["image"]), _paths(one["label"]), _patient(one), channels=one.get("channels", ()))
             for one in masked
         ]
-        if lists_files and not entries:
-            raise KeyError("training")
         without = [one for one in listed if one not in masked]
         tests = [
             _paths(one["image"] if isinstance(one, dict) else one)[0]
@@ -272,6 +270,8 @@ def _read_json(path: Path) -> RawSite:
             f"{path}: not a readable list ({error!r}); expected training, a list of image and label each, or nnU-Net's "
             "channel_names with imagesTr and labelsTr beside it"
         ) from error
+    if lists_files and not entries:
+        raise BadInput(f"{path}: lists no image with a mask; expected some in {' or '.join(SPLITS)}: add them")
     if not (isinstance(name, str) and PLAIN.fullmatch(name)):
         raise BadInput(f"{path}: name {name!r} is not a valid site name; expected letters, digits, spaces, _, . or -")
     if not lists_files:
@@ -510,11 +510,11 @@ def unlisted(lists: Sequence[Path], sites: Sequence[RawSite]) -> tuple[tuple[str
     cases = [case for site in sites for case in site.cases]
     named = {path for case in cases for path in case.paths}
     listed = {*lists, *(root / file for site in sites for file, _ in site.left_out)}
-    series = {os.path.normpath(path) for path in named if path.is_dir()}
+    series = {os.path.abspath(path) for path in named if path.is_dir()}
     links = {folder for path in named for folder in path.parents}  # links to folders are not followed
-    known = {os.path.normpath(path) for path in listed | named | links}
+    known = {os.path.abspath(path) for path in listed | named | links}
     return tuple(
         (path.relative_to(root).as_posix(), f"not in {lists[0].name if len(lists) == 1 else 'the lists'}")
         for path in list_files(root)
-        if os.path.normpath(path) not in known and os.path.normpath(path.parent) not in series and not is_detached(path)
+        if os.path.abspath(path) not in known and os.path.abspath(path.parent) not in series and not is_detached(path)
     )

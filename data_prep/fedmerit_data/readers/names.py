@@ -41,6 +41,8 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
         "visit": r"ses-\w+|(?:visit|time ?point|time|tp|scan|exam|day|week|month|year|baseline|follow[_ -]?up|pre|post)"
         r"[_ -]?\w{0,4}|[vtmd]\d{1,3}|(?:19|20)\d\d[_.-]?\d\d[_.-]?\d\d",
         "numbered": r".*\d.*",
+        # one of several masks that are joined
+        "part": r"(?:(?:lesion|tumou?r|nodule|polyp)[_\-. ]?)?\d+",
         # BIDS: subjects, and what a mask states beside what its image is called
         "subject": r"sub-[A-Za-z0-9]+",
         "of mask": r"_(?:(?:label|desc|seg|res|den)-[A-Za-z0-9]+|space-(?:[A-Za-z0-9]*T[12][A-Za-z0-9]*|FLAIR|orig"

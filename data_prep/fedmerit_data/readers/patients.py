@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path, PureWindowsPath
 from typing import NamedTuple
 
 from fedmerit.errors import BadInput
@@ -86,7 +86,7 @@ class _NamedRows:
         self.by_column: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
         for row in rows:
             for name, of_value in self.by_column.items():
-                for key in {row[name], name_and_suffix(PurePath(row[name]))[0]}:  # images/x1.nii.gz is x1, too
+                for key in {row[name], name_and_suffix(PureWindowsPath(row[name]))[0]}:  # images/x1.nii.gz is x1, too
                     of_value[key].append(row)
 
     def find(self, case: RawCase) -> Iterator[list[list[Row]]]:
@@ -243,6 +243,16 @@ def identify_patients(site: RawSite, table: Patients, patient_of: Lookup | None,
     if len(modalities) > 1:
         counts = ", ".join(f"{name} of {count} cases" for name, count in modalities.most_common())
         raise BadInput(f"site {site.name}: images of several modalities ({counts}); prepare each apart")
+    of_mask = defaultdict[Path, list[RawCase]](list)
+    for case in cases:
+        of_mask[case.label].append(case)
+    twice = [of_one for of_one in of_mask.values() if len({case.patient for case in of_one}) > 1]
+    if twice:
+        named = ", ".join(case.name for case in twice[0][:MAX_NAMED])
+        remarks.append(
+            f"{len(twice)} mask(s) are of several patients, such as {twice[0][0].label.name} of {named}: are the masks "
+            "right, or is it one patient?"
+        )
     patients = sorted({_own(site, case) for case in cases})
     if similar := similar_names(patients):
         few = "; ".join(", ".join(group[:4]) for group in similar[:MAX_NAMED])

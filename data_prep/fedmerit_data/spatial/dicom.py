@@ -294,8 +294,8 @@ def _choose(path: Path, volumes: list[Any], differing: str, count: int, channel:
     if number != count:
         choose = ", or name one by --channel, counted from 0" if count == 1 else ""
         raise BadInput(
-            f"{path}: holds {number} volumes, which {differing} distinguishes; expected {count}: pass --channels "
-            f"{number} to read them all{choose}"
+            f"{path}: holds {number} volumes, which {differing} distinguishes; expected {count}: prepare "
+            f"--channels {number} reads them all{choose}"
         )
     return volumes
 

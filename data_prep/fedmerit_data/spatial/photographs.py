@@ -202,9 +202,9 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
                 stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))
                 palette[: len(stated)] = stated
     if levels.ndim == 3:
-        alpha = levels[..., -1]
-        if levels.shape[-1] in (2, 4) and alpha.min() == alpha.max() > 0:  # the same everywhere
-            levels = levels[..., :-1]
+        alpha = levels[..., -1:]
+        if levels.shape[-1] in (2, 4) and alpha.any():  # else its content is all transparent
+            levels = np.where(alpha > alpha.max() // 2, levels[..., :-1], 0)
         if np.ptp(levels, axis=2).max() > (NEAR if lossy else 0):
             raise BadInput(
                 f"{path}: the mask is in colours, such as #{_common_colour(levels)}; name those of each label, "

@@ -172,7 +172,7 @@ def test_cases_of_one_patient_stay_in_one_split(source, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (HEADER + "UCL,Case77,one\n", "site UCL has no case Case77; name cases as datalist.json"),
+        (HEADER + "UCL,Case77,one\n", "site UCL has no case Case77; expected names such as site UCL, case Case"),
         (HEADER + "UCL,CASE,one\nUCL,CASE,two\n", "line 3: case CASE of site UCL is listed twice"),
         (HEADER + "UCL,CASE,\n", "line 2: expected a value in each of the columns site, case, patient"),
         ("case,patient\nCASE,one\n", "has no column site; expected the columns site, case, patient"),

@@ -191,6 +191,15 @@ def test_a_mask_among_the_slices_of_its_series_is_left_out_with_a_remark(tmp_pat
     assert "mask.dcm: SEG, no image: left out" in decoded.remarks
 
 
+def test_slices_without_a_place_are_no_channels(tmp_path):
+    for number, head in enumerate(save_series(tmp_path / "series", volume(1))):
+        x_ray(tmp_path / "H" / "images" / "p" / f"{number}.dcm", head)
+    save_nifti(tmp_path / "H" / "masks" / "p.nii.gz", box())
+    kind = generic.generic_kind(channels=1)
+    with pytest.raises(BadInput, match=r"slices of one volume, export them with their places \(ImagePositionPatient\)"):
+        kind.decode(kind.find_sites(tmp_path / "H")[0].cases[0])
+
+
 @pytest.mark.parametrize("what", ["place", "structures"])
 def test_what_is_no_slice_of_a_volume_is_reported(tmp_path, what):
     slices = save_series(tmp_path / "series", volume(1))

@@ -124,6 +124,15 @@ CASES = {  # files; options; "SITE, CASE of PATIENT: images | masks"; files left
         "a{n}/images/a{n} a{n}/masks/x7a{n} a{n}/masks/y8a{n}", {},
         ["raw, a{n} of a{n}: a{n}/images/a{n} | a{n}/masks/x7a{n} a{n}/masks/y8a{n}"], "", "",
     ),
+    "names that differ only by case": (
+        "A/images/p{n} A/masks/p{n} A/images/P{n} A/masks/P{n} a/images/p{n} a/masks/p{n}", {},
+        ["A, p{n} of p{n}: A/images/p{n} | A/masks/p{n}", "A, P{n} of P{n}: A/images/P{n} | A/masks/P{n}",
+         "a, p{n} of p{n}: a/images/p{n} | a/masks/p{n}"], "", "",
+    ),
+    "numbered lesions are joined": (
+        "images/p{n} masks/p{n}_lesion1 masks/p{n}_lesion-2", {},
+        ["raw, p{n} of p{n}: images/p{n} | masks/p{n}_lesion-2 masks/p{n}_lesion1"], "", "",
+    ),
     "organs by what names of masks do not share": (
         "P{n}_nifti/P{n}_T1 P{n}_nifti/P{n}_tumor_segmentation P{n}_nifti/P{n}_brain_segmentation",
         {"labels": LABELLED},

@@ -1,6 +1,7 @@
 """Lists and folders as MONAI, NVFlare, nnU-Net, BraTS, TotalSegmentator and 3D Slicer write them: the right values."""
 
 import json
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -265,6 +266,8 @@ REFUSED = {  # what is wrong, options, and what is reported
                 ": no case in it; expected images and masks .*, a folder for each patient, .*, a dataset.json"),
     "other names": (lambda root: pngs(root, "A/images/one.png", "A/masks/1.png"), None, {},
                     "1.png: its image is missing; add it, rename one.png, which has no image or mask, or move"),
+    "no entry": (monai, lambda root: write_json(root / "site-1.json", {"training": [], "validation": []}), {},
+                 "site-1.json: lists no image with a mask; expected some in training or validation"),
     "a text": (monai, lambda root: write_json(root / "site-1.json", {"training": [{"image": [], "label": "x"}]}), {},
                "site-1.json: not a readable list"),
 }  # fmt: skip
@@ -289,6 +292,16 @@ def test_what_is_wrong_with_them_is_said(name, tmp_path):
         spoil(tmp_path)
     with pytest.raises(BadInput, match=message):
         decode_all(tmp_path, options)
+
+
+def test_paths_of_a_list_may_be_whole_though_the_source_is_relative(tmp_path, monkeypatch):
+    monai(tmp_path)
+    (tmp_path / "site-2.json").unlink()
+    text = (tmp_path / "site-1.json").read_text()
+    (tmp_path / "site-1.json").write_text(text.replace("site-1/", f"{tmp_path}/site-1/"))
+    monkeypatch.chdir(tmp_path)
+    (site,) = generic.find_sites(Path("."))
+    assert {file for file, _ in site.left_out} == {f"site-2/p_3_{part}.nii.gz" for part in ("flair", "t1", "seg")}
 
 
 def test_folders_with_a_dataset_json_each_state_labels_and_channels(tmp_path):

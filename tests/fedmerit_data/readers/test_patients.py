@@ -67,9 +67,10 @@ def test_identify_patients_other_id_in_the_mask_is_reported(tmp_path):
     raw = site(tmp_path, ["PAT0", "PAT1"])
     dicom(tmp_path / "seg.dcm", "PAT1", "SEG")
     cases = tuple(replace(case, label=tmp_path / "seg.dcm") for case in raw.cases)
-    patients, _, (remark,) = found(replace(raw, cases=cases), tmp_path)
+    patients, _, (remark, of_mask) = found(replace(raw, cases=cases), tmp_path)
     assert patients == ["A-PAT0", "A-PAT1"]
     assert remark.startswith("files of 1 case(s) state several PatientIDs, such as PAT0, PAT1 of acc0")
+    assert of_mask.startswith("1 mask(s) are of several patients, such as seg.dcm of acc0, acc1: ")
 
 
 def test_identify_patients_bids_subject_joins_sessions(tmp_path):
@@ -152,6 +153,7 @@ TABLES = {
     ),
     "KiTS": ("case_ids,site_ids,train_test_split\ncase_00001,3,train\n", "site_ids", "case_00001", "3"),
     "files": ("filename,pid\nimages/x0a.nii.gz,P0\nimages/x0b.nii.gz,P0\n", "pid", "x0a", "P0"),
+    "files on Windows": ("file;pid\nC:\\study\\x0a.nii.gz;P0\n", "pid", "x0a", "P0"),
     "M&Ms": ("External code;Centre;Vendor\nA0S9V9;1;A\nA1D0Q7;2;B\n", "Centre", "A1D0Q7_sa", "2"),
 }
 

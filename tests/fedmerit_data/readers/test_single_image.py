@@ -23,7 +23,7 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
         with pytest.raises(BadInput, match=f"scan.nii: --channel {channel}: no such channel; "):
             read_image(path, channels, channel)
     with pytest.raises(
-        BadInput, match=r"scan.nii: of shape .*; expected 3 channel\(s\) as its fourth axis; pass --channels 2"
+        BadInput, match=r"scan.nii: of shape .*; expected 3 channel\(s\) as its fourth axis; prepare --channels 2 reads"
     ):
         read_image(path, 3)
     with pytest.raises(

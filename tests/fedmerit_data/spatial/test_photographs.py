@@ -80,6 +80,13 @@ def test_soft_edges_of_black_and_white_are_cut(tmp_path, wanted):
     assert remarks == ["soft edges: levels above 127 taken as 255, others as 0"]
 
 
+@pytest.mark.parametrize("white", [(255,), (255, 255, 255)])
+def test_what_is_transparent_in_a_mask_is_black(tmp_path, white):
+    opacity = np.where(OUTER, 255, np.where(INNER | np.roll(OUTER, 1, 0), 90, 0))
+    pixels = np.stack([*(np.full(OUTER.shape, level) for level in white), opacity], -1).astype(np.uint8)
+    np.testing.assert_array_equal(load_levels(save(tmp_path / "a.png", pixels), ())[0], ORGAN)
+
+
 def test_noise_is_no_soft_edge(tmp_path):
     noise = ORGAN.copy()
     noise[30:35] = np.random.default_rng(0).integers(0, 256, (5, 60))
