@@ -195,7 +195,8 @@ def game_table(results: Results) -> pd.DataFrame:
     """
     rows = results.coalition_results.dice.rows
     rows = rows.assign(coalition=rows["method"])
-    names = [name for name in ("seed", "fold", "coalition", "site", "patient", "case") if rows[name].nunique() > 1]
+    folds = ["fold"] if rows["fold"].nunique() > 1 else []
+    names = ["seed", *folds, "coalition", "site", "patient", "case"]
     cases = rows.groupby(names, sort=False)["value"].mean().rename("dice").reset_index()
     for name in ("patient", "case"):
         cases[name] = cases.groupby("site")[name].transform(lambda column: pd.factorize(column, sort=True)[0])

@@ -84,7 +84,7 @@ def test_agreement_with_the_reference_itself_is_perfect():
 
 
 def test_the_published_game_gives_the_utilities_of_the_ground_truth():
-    """Patients and cases are numbers, and of two labels the mean is kept."""
+    """Patients and cases are numbers, of two labels the mean is kept, and one seed is named too."""
     head = {"run": "r", "method": "fedavg", "seed": 0, "round": 1, "split": "testing", "quantity": "dice"}
     tested = [(0, "A", "Ann"), (0, "B", "Bob"), (1, "A", "Eve"), (1, "B", "Max")]
     rows = [
@@ -96,7 +96,7 @@ def test_the_published_game_gives_the_utilities_of_the_ground_truth():
     ]  # fmt: skip
     results = Results(pd.DataFrame(rows)[COLUMNS])
     game = game_table(results)
-    assert list(game) == ["fold", "coalition", "site", "patient", "case", "dice"]
+    assert list(game) == ["seed", "fold", "coalition", "site", "patient", "case", "dice"]
     assert sorted(game["patient"].unique()) == [0, 1]
     utilities = game.groupby(["coalition", "site"])["dice"].mean().groupby("coalition").mean()
     (expected,) = coalition_utilities(results).values()
