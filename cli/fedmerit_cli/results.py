@@ -1,6 +1,7 @@
 """Commands on finished runs: fairness, report, verify, evaluate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -131,7 +132,6 @@ def verify(
     Exit codes: 0, all is shown; 3, nothing contradicts, but the outcome rests on the server's word; 1, contradicted.
     """
     from fedmerit.evidence.signatures import Trust
-    from fedmerit.evidence.verification.findings import Contradiction
     from fedmerit.evidence.verification.run import examine_run
 
     if certificate is None and (server or at):
@@ -141,7 +141,8 @@ def verify(
     if payout:
         from fedmerit_dossier.payout_statement import divide_logs
 
-        logs = divide_logs(payout, run, logs)[run.resolve()]
+        with ended_by_contradiction():
+            logs = divide_logs(payout, run, logs)[run.resolve()]
     found = examine_run(run, logs, trust)
     if found.faults:
         print_faults(found)
@@ -166,11 +167,8 @@ def verify(
         from fedmerit_dossier.payout_statement import verify_payout
 
         others: list[str] = []
-        try:
+        with ended_by_contradiction():
             signed = verify_payout(payout, run, trust, site_log or (), others.append)
-        except Contradiction as error:
-            print_error(str(error))
-            raise typer.Exit(1) from None
         by = f"signed by {signed}" if signed else "not signed"
         print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
         for other in others:
@@ -186,6 +184,18 @@ def verify(
 
 NOT_SHOWN = 3  # exit code of `verify`: nothing contradicts, and something rests on one side's word
 MOST_OF_KIND = 5  # contradictions of a kind that are printed
+
+
+@contextmanager
+def ended_by_contradiction() -> Iterator[None]:
+    """Print a contradiction of the block as an error, and end the command with 1."""
+    from fedmerit.evidence.verification.findings import Contradiction
+
+    try:
+        yield
+    except Contradiction as error:
+        print_error(str(error))
+        raise typer.Exit(1) from None
 
 
 def print_faults(found: "Verification") -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from fedmerit.evidence.signatures import Signer, Trust, is_signed_by_any, parse_
 from fedmerit.evidence.verification.chains import read_site_log
 from fedmerit.evidence.verification.findings import Contradiction
 from fedmerit.evidence.verification.run import verify_run
-from fedmerit.files import read_json, record_hash, write_json
+from fedmerit.files import parse_json, read_bytes, record_hash, write_json
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.version import code_commit, package_version
@@ -146,8 +147,8 @@ def write_payout(
 def divide_logs(file: Path, run: Path, site_logs: Iterable[Path]) -> dict[Path, list[Path]]:
     """Return by run of a payout the sites' logs that belong to it: those that name its plan.
 
-    A log that names the plan of none, or no plan, is compared with every run: the server may have given the site
-    another plan than the run folder has.
+    A log that names the plan of none, or no plan, or that cannot be read, is compared with every run: the server may
+    have given the site another plan than the run folder has.
 
     Args:
         file: payout.json.
@@ -155,14 +156,20 @@ def divide_logs(file: Path, run: Path, site_logs: Iterable[Path]) -> dict[Path, 
         site_logs: logs of sites.
 
     Raises:
-        BadInput: the file is no payout, or a run is missing.
+        Contradiction: the file is no payout.
+        BadInput: the file or a run is missing.
     """
     folders = _run_folders(file, _read_statement(file), run)
-    digests = {folder: record_hash(read_run(folder)["plan"]) for folder in folders}
+    digests = dict[Path, str]()
     divided: dict[Path, list[Path]] = {folder: [] for folder in folders}
+    for folder in folders:
+        with suppress(BadInput):  # the verification of the run reports it, and of the log
+            digests[folder] = record_hash(read_run(folder)["plan"])
     for path in site_logs:
-        plans = {entry.plan for entry in read_site_log(path).entries if entry.plan}
-        for folder in [one for one in folders if digests[one] in plans] or folders:
+        plans = set[str | None]()
+        with suppress(BadInput):
+            plans |= {entry.plan for entry in read_site_log(path).entries if entry.plan}
+        for folder in [one for one in folders if digests.get(one) in plans] or folders:
             divided[folder].append(path)
     return divided
 
@@ -217,11 +224,15 @@ def verify_payout(
 
 
 def _read_statement(file: Path) -> Statement:
+    content = read_bytes(file)
     try:
-        return Statement.model_validate(read_json(file))
+        return Statement.model_validate(parse_json(content))
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"{file}: not a payout: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValueError as error:
+        why = f"not readable as JSON ({error})"
+    raise Contradiction("payout", file, found=f"not a payout: {why}")
 
 
 def _run_folders(file: Path, stated: Statement, run: Path) -> list[Path]:

@@ -4,6 +4,7 @@ And a statement that anybody recomputes.
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -393,9 +394,21 @@ def test_log_of_another_plan_than_any_run_of_a_payout_contradicts_it(finished, w
     assert "trained by another plan than" in reported.stderr
 
 
-def test_verify_of_a_changed_payout_ends_with_1(finished, written, tmp_path, fedmerit):
-    write_json(tmp_path / PAYOUT, written | {"reliability": 0.5})
+@pytest.mark.parametrize("content", [{"reliability": 0.5}, {"draws": 0}, None])
+def test_verify_of_a_changed_payout_ends_with_1(finished, written, tmp_path, fedmerit, content):
+    write_json(tmp_path / PAYOUT, written | content if content else content)
     assert fedmerit("verify", finished[0], "--payout", tmp_path / PAYOUT).exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["run.json", "site_log.jsonl"])
+def test_what_contradicts_a_run_is_reported_beside_a_payout_too(finished, written, tmp_path, fedmerit, name):
+    runs = [Path(shutil.copytree(run, tmp_path / run.name)) for run in finished]
+    write_json(tmp_path / PAYOUT, written)
+    log = sorted(runs[0].glob("sites/*/site_log.jsonl"))[0]
+    (log if name == log.name else runs[0] / name).write_text("{}\n")
+    reported = fedmerit("verify", runs[0], "--payout", tmp_path / PAYOUT, "--site-log", log)
+    assert reported.exit_code == 1
+    assert "no signature convicts anybody" in reported.stderr
 
 
 def test_without_site_folders_what_only_they_hold_is_as_stated(finished, written, tmp_path, capsys):

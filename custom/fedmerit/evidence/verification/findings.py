@@ -222,30 +222,30 @@ QUESTIONS: Mapping[str, str] = {
     ),
     "rated models unproven": (
         "that the models which sites rated are those of the updates: each site signed its ratings and which models it "
-        "had; the server made these, and kept no updates (--keep-updates)"
+        "had; the server made these, and no kept updates show it (--keep-updates)"
     ),
     "updates unread": "that the kept updates are those of the run: {found}",
     "rests unproven": (
-        "the inner products of what updates add to their forecasts: the run kept no updates (--keep-updates)"
+        "the inner products of what updates add to their forecasts: no kept updates show them (--keep-updates)"
     ),
     "values unproven": (
-        "the values in {found}: sites' logs have the Dice that they answered; the server made the models, and kept no "
-        "updates (--keep-updates)"
+        "the values in {found}: sites' logs have the Dice that they answered; the server made the models, and no "
+        "kept updates show it (--keep-updates)"
     ),
     "steps unproven": (
         "that the model was moved by these weights in {rounds}: the logs of {site} have no projections of the update "
         "and of the step that followed"
     ),
     "scores unproven": (
-        "the guard's scores of pairs of updates, which its verdicts follow from: the run kept no updates "
+        "the guard's scores of pairs of updates, which its verdicts follow from: no kept updates show them "
         "(--keep-updates)"
     ),
     "products unproven": (
-        "the inner products of different sites' updates: the run kept no updates (--keep-updates), and the logs here "
+        "the inner products of different sites' updates: no kept updates show them (--keep-updates), and the logs here "
         "do not determine them"
     ),
     "parts unproven": (
-        "the inner products of parts of updates, which {found} needs: the run kept no updates (--keep-updates)"
+        "the inner products of parts of updates, which {found} needs: no kept updates show them (--keep-updates)"
     ),
     "importance unproven": "the importance of neurons, by which submodels were allocated: only the server has it",
     "absence unproven": (

@@ -25,7 +25,10 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import BEST as BEST_SPLIT
 from fedmerit.tensor_files import load_state
 
-REPEATED_FIELDS = ("method", "parameters", "seed", "task", "rounds", "training")  # run.json has them beside its plan
+REPEATED_FIELDS = {  # of run.json, which has them beside its plan, and what they are if the plan lacks them
+    **{name: {} for name in ("method", "parameters", "seed", "task", "rounds", "training")},
+    "fold": None,
+}
 STATISTICS = ("running_mean", "running_var")
 
 
@@ -59,7 +62,10 @@ def compare_plan(files: RunFiles) -> Iterator[Finding]:
     derived = {"labels": network.get("labels"), "undefined": undefined_quantities(method)}
     if "estimates" in info:
         derived["estimates"] = estimates_contributions(method)
-    _require_same(files, info.file, info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | derived)
+    if "image_size" in info and plan.get("preprocessing"):
+        derived["image_size"] = plan["preprocessing"].get("size")
+    repeated = {name: plan.get(name, default) for name, default in REPEATED_FIELDS.items()}
+    _require_same(files, info.file, info, repeated | derived)
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((files.run / MODELS).rglob("model.json")):
         description = read_object(file)

@@ -37,6 +37,8 @@ def edited(file, *path, value):
         ("run.json", ("plan", "seed"), 7, "its plan is not that which .*ledger.jsonl, line 1, names"),
         ("run.json", ("method",), "krum", "method is not what the run's plan has"),
         ("run.json", ("training", "lr"), 0.5, "training is not what the run's plan has"),
+        ("run.json", ("fold",), 1, "fold is not what the run's plan has"),
+        ("run.json", ("image_size",), [512, 512], "image_size is not what the run's plan has"),
         ("run.json", ("labels",), ["cup"], "labels is not what the run's plan has"),
         ("run.json", ("estimates",), False, "estimates is not what the run's plan has"),
         ("run.json", ("undefined",), ["contribution"], "undefined is not what the run's plan has"),
