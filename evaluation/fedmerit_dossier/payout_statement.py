@@ -29,7 +29,8 @@ from fedmerit_dossier import evidence
 from fedmerit_dossier.evidence import DossierSources
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
-from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
+from fedmerit_evaluation.valuation.estimators import parse
+from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites, sites_sharing_images
 from fedmerit_evaluation.valuation.payout import EQUAL, IN_PROPORTION, MOST_SLOPE, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
@@ -198,7 +199,8 @@ def verify_payout(
 
     Raises:
         Contradiction: a run contradicts itself or a log, or anything is not as recomputed, or signed by a stranger.
-        BadInput: the file is no payout, a run is missing, or an option is.
+        BadInput: a run is missing, or an option is; or the statement differs, and sites with the same images are not
+            known.
     """
     stated = _read_statement(file)
     if stated.audited and trust is None:
@@ -217,7 +219,14 @@ def verify_payout(
     if found := _difference({name: content[name] for name in outcome}, outcome):
         other = "" if stated.version == _version() else f"; it is of FedMerit {printable(stated.version)}"
         words = f"states {_short(found.stated)}; recomputed from the runs: {_short(found.again)}{other}"
-        raise Contradiction("payout", file, found=f"{printable(found.where)[:300]}: {words}")
+        words = f"{printable(found.where)[:300]}: {words}"
+        shares = any(getattr(parse(spec), "copies", "") == "share" for spec in specs)
+        if shares and not all(sites_sharing_images(folder, read_run(folder)) for folder in folders):
+            raise BadInput(
+                f"{file}: {words}. Which sites hold the same images is not known here: no ledger of a run without the "
+                "guard says it; verify where the site folders are"
+            )
+        raise Contradiction("payout", file, found=words)
     if open_to:
         log.warning("%s: not recomputed, as stated: card: %s", file, printable(", ".join(open_to))[:300])
     return signed

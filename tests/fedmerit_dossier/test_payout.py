@@ -19,6 +19,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.evidence.signatures import Trust
+from fedmerit.evidence.verification.findings import Contradiction
 from fedmerit.files import read_json, write_json
 from fedmerit.schema.scores import SPLITS
 from fedmerit_dossier.payout_statement import PAYOUT, divide_logs, payout_tables, verify_payout, write_payout
@@ -409,6 +410,24 @@ def test_what_contradicts_a_run_is_reported_beside_a_payout_too(finished, writte
     reported = fedmerit("verify", runs[0], "--payout", tmp_path / PAYOUT, "--site-log", log)
     assert reported.exit_code == 1
     assert "no signature convicts anybody" in reported.stderr
+
+
+def test_payout_by_images_that_only_site_folders_show_is_no_contradiction_without_them(tmp_path):
+    """Cedar is a copy of Birch, and no ledger says so: each has half of a value, where the folders are."""
+    sites = make_sites(tmp_path / "sites", SITES[:2], size=16)
+    copied = Path(shutil.copytree(sites / "Birch", sites / "Cedar"))
+    write_json(copied / "site.json", read_json(copied / "site.json") | {"name": "Cedar"})
+    folders = [tmp_path / f"seed{seed}" for seed in range(2)]
+    for seed, run in enumerate(folders):
+        runs.create(run, method="standalone", sites=sites, rounds=1, seed=seed, engine="local", threads=1,
+                    settings=TINY | {"guard": "off"}, values=["local_only"])  # fmt: skip
+        runs.execute(run, lambda record: None)
+    write_payout(folders, ["local_only"], Rule(1000), tmp_path, draws=5)
+    assert verify_payout(tmp_path / PAYOUT, folders[0]) == ""
+    sites.rename(tmp_path / "away")
+    with pytest.raises(BadInput, match="Which sites hold the same images is not known here") as found:
+        verify_payout(tmp_path / PAYOUT, folders[0])
+    assert not isinstance(found.value, Contradiction)
 
 
 def test_without_site_folders_what_only_they_hold_is_as_stated(finished, written, tmp_path, capsys):

@@ -226,7 +226,7 @@ def list_hospitals(
                 sample=sample_size(results, site, [method, STANDALONE]),
                 lacking="untested" if not tested else "no_seed" if has_local else no_local,
                 share=shares.get(site, UNKNOWN),
-                equal=round(1 / len(sites), SHARE_DECIMALS),
+                equal=round(1 / len(shares or sites), SHARE_DECIMALS),
                 share_seeds=count_share_seeds(results).get(method, 0),
                 counts_images=method in methods_by_image_count(runs),
                 values={one.reference: float(one.values[site].mean()) / 100 for one in agreements},

@@ -332,7 +332,7 @@ def _share_picture(model: ReportModel) -> SharePicture | None:
     ]
     if not rows:
         return None
-    equal = 100 / model.number_of_sites
+    equal = 100 * rows[0][0].equal
     values = [share.mean for _, share in rows]
     axis = axis_of([*values, equal], [end for _, share in rows for end in (share.low, share.high)], zero=True)
     return SharePicture(rows, equal, axis)
@@ -405,7 +405,7 @@ def _draw_shares(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
     known = {one.name: vars(one.share) for one in model.hospitals if not isnan(one.share.mean)}
     if not known or model.site:
         return
-    shares, equal = pd.DataFrame(known).T, 1 / model.number_of_sites
+    shares, equal = pd.DataFrame(known).T, model.hospitals[0].equal
     what = "images" if model.counts_images else "contribution"
     over = f" by the method's estimate, with 95 % confidence intervals over {model.study.repeats}"
     text = f"Share of {what} of each hospital{'' if model.counts_images else over}."

@@ -1,5 +1,6 @@
 """Run folders opened for tables, figures and reports: settings, results, ledger, and labels to compare them by."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
+from pandas.util import hash_pandas_object
 from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.errors import BadInput
 from fedmerit.evidence.ledger import Ledger
 from fedmerit.files import read_object
 from fedmerit.schema.configuration.settings import GuardSettings
-from fedmerit.schema.results import COLUMNS, PAIRS, read_results
+from fedmerit.schema.results import COLUMNS, DIGEST_COLUMNS, MACHINE_QUANTITIES, PAIRS, read_results
 from fedmerit.schema.run_info import read_run
 from fedmerit.schema.score_name import show_score_of
 from fedmerit.schema.site_folder import SiteFolder
@@ -288,7 +290,10 @@ def _round_means(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 def label_runs(runs: Sequence[Run]) -> list[Run]:
     """Label runs by their methods; a method with several settings also by those that differ.
 
-    So runs of one label differ only in their seeds.
+    So runs of one label differ only in their seeds or folds.
+
+    Raises:
+        BadInput: two of them have the same results: they are one run, and would show no variance.
     """
     labelled = []
     for run in runs:
@@ -302,10 +307,28 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
         values = ", ".join(shown)
         labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
     counts = Counter((run.label, run.seed, run.fold) for run in labelled)
-    return [
+    labelled = [
         replace(run, label=f"{run.label} [{run.path.name}]") if counts[run.label, run.seed, run.fold] > 1 else run
         for run in labelled
     ]
+    number, seen = Counter(run.label for run in labelled), dict[tuple[str, str], Run]()
+    for run in labelled:
+        if number[run.label] == 1 or not run.tested:
+            continue
+        other = seen.setdefault((run.label, _digest_results(run)), run)
+        if (other.seed, other.fold) != (run.seed, run.fold):
+            raise BadInput(
+                f"{run.path}: has the results of {other.path}, number for number: one is a copy of the other, or the "
+                "seed changes nothing, as in a script that does not use it; give one of them"
+            )
+    return labelled
+
+
+def _digest_results(run: Run) -> str:
+    """Return a digest of the results of a run, whatever its seed and fold, without `MACHINE_QUANTITIES`."""
+    rows = run.results.rows
+    rows = rows.loc[~rows["quantity"].isin(MACHINE_QUANTITIES), [*DIGEST_COLUMNS, "value"]]
+    return hashlib.sha256(hash_pandas_object(rows, index=False).to_numpy().tobytes()).hexdigest()
 
 
 def has_same_training(run: Run, other: Run) -> bool:

@@ -77,14 +77,14 @@ def detectable_standard_errors(seeds: float = math.inf, factor: float = 1.0) -> 
 def detectable_difference(error: float, freedom: float, level: float = SIGNIFICANCE_LEVEL) -> float:
     """Return the true difference that a two-sided t-test finds with `POWER`, in the unit of its standard error.
 
-    The estimated standard error is taken for the true one. NaN: there is no test.
+    The estimated standard error is taken for the true one. NaN: there is no test, or no error was measured.
 
     Args:
         error: standard error of the test.
         freedom: its degrees of freedom.
         level: that it is made at, 0 to 1.
     """
-    if math.isnan(error + freedom + level):
+    if math.isnan(error + freedom + level) or not error:
         return math.nan
     return error * _shift(float(t.ppf(1 - level / 2, freedom)), freedom)
 

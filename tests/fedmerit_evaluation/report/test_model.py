@@ -1,5 +1,6 @@
 """The model of a report: hospitals, states, shares and payment, and the sample sizes that they rest on."""
 
+import shutil
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row, made_runs
 from run_factory import make_run
 
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.agreement import Agreement
@@ -354,3 +357,26 @@ def test_means_over_seeds_of_which_counts_stay_whole() -> None:
 def test_training_days_are_the_first_and_the_last(started: list[str | None], days: tuple[str, ...]) -> None:
     runs = [Run(Path("x"), {"started": day}, made_results([], []), "fedce") for day in started]
     assert training_days(runs) == days
+
+
+def test_an_equal_share_is_of_the_sites_that_have_an_estimate(tmp_path: Path) -> None:
+    """Cedar never answered: a test of the others' shares and what they are called compare with one half."""
+    levels = {"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.6, 0.8)}
+    results = made_dice(levels, rounds=made_rounds("contribution", {"fedce": [(2.0,) * 3, (3.0,) * 3]}, SITES[:2]))
+    found = _hospitals(made_runs(results, tmp_path), results, "fedce")
+    assert [row.equal for row in found] == [0.5] * 3
+
+
+def test_without_variance_no_difference_is_detectable() -> None:
+    dice = dict.fromkeys(("standalone", "fedce"), (0.0,) * 3)
+    assert isnan(_model(made_dice(dice, noise=0.0)).detectable_mean_gain)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"fold": 1}])
+def test_a_run_that_is_shown_as_several_is_refused(tmp_path: Path, change: dict[str, int]) -> None:
+    """A copy, or a script that does not use its seed: a variance of 0 would make every difference significant."""
+    one = make_run(tmp_path / "one", fold=0)
+    other = Path(shutil.copytree(one, tmp_path / "other"))
+    write_json(other / "run.json", read_json(other / "run.json") | change)
+    with pytest.raises(BadInput, match=r"other: has the results of .*one, number for number"):
+        open_runs([one, other])

@@ -25,7 +25,7 @@ from fedmerit.schema.run_info import read_run
 from fedmerit.schema.scores import BEST as BEST_SPLIT
 from fedmerit.tensor_files import load_state
 
-REPEATED_FIELDS = {  # of run.json, which has them beside its plan, and what they are if the plan lacks them
+REPEATED_FIELDS: Mapping[str, Any] = {  # of run.json, beside its plan, and what they are if the plan lacks them
     **{name: {} for name in ("method", "parameters", "seed", "task", "rounds", "training")},
     "fold": None,
 }
