@@ -1,5 +1,6 @@
 """Output that commands share: sites, runs, tables, progress. Commands import it when called, as it loads torch."""
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -256,5 +257,7 @@ def run_with_progress(folder: Path, execute: Execute | None = None, command: str
     except KeyboardInterrupt:
         done = complete_rounds(folder)
         after = f"after round {done - 1}" if done else "before the first round was complete"
-        typer.echo(printable(f"stopped {after}; resume with: {command} --resume --out {folder}"), err=True)
+        trust = " --trust" if "script" in read_run(folder) else ""
+        again = f"{command} --resume{trust} --out {shlex.quote(str(folder))}"
+        typer.echo(printable(f"stopped {after}; resume with: {again}"), err=True)
         raise typer.Exit(130) from None

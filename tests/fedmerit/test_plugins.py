@@ -276,6 +276,23 @@ def test_what_is_no_method_is_refused(own_parts):
         METHODS["own_parts.parts:OneLayer"]
 
 
+def test_a_method_has_to_be_a_dataclass_itself_and_to_have_a_round(script):
+    body = (
+        "import fedmerit",
+        "from fedmerit.methods.fedavg import FedAvg",
+        "from fedmerit.contract.method import Method",
+    )
+    decorator = "from dataclasses import dataclass\n@fedmerit.register('methods', 'mine')\n"
+    for last in (
+        "class Mine(FedAvg):\n    step: float = 1.0\n",
+        "@dataclass(frozen=True)\nclass Mine(Method):\n    pass\n",
+    ):
+        script.write_text("\n".join([*body, decorator + last]))
+        plugins._imported.clear()
+        with pytest.raises(BadInput, match=r"expected a frozen dataclass derived from .*Method, with round"):
+            METHODS["mine"]
+
+
 def test_a_script_that_fails_is_named(script):
     script.write_text("1 / 0\n")
     with pytest.raises(BadInput, match=r"mine.py: cannot be imported \(ZeroDivisionError"):

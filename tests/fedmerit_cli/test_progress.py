@@ -1,11 +1,14 @@
 """What the terminal shows of running runs, and how commands end that were stopped or failed."""
 
+from contextlib import nullcontext
+
 import pytest
 import typer
 from rich.cells import cell_len
 from run_factory import make_run
 
-from fedmerit_cli.printing import RunBars, counting, exit_if_failed, progress, resumable
+from fedmerit.files import read_json, write_json
+from fedmerit_cli.printing import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
 from fedmerit_cli.terminal import console, last_round
 
 
@@ -68,6 +71,15 @@ def test_ctrl_c_says_that_the_command_resumes(block, capsys):
         interrupted(block())
     assert stopped.value.exit_code == 130
     assert capsys.readouterr().err == "stopped; the same command resumes from what is finished\n"
+
+
+@pytest.mark.parametrize(("more", "trust"), [({}, ""), ({"script": {"file": "client.py"}}, "--trust ")])
+def test_ctrl_c_prints_the_command_that_resumes_a_run(more, trust, tmp_path, capsys):
+    folder = make_run(tmp_path / "my run")
+    write_json(folder / "run.json", read_json(folder / "run.json") | more)
+    with pytest.raises(typer.Exit):
+        run_with_progress(folder, lambda run, on_round: interrupted(nullcontext()))
+    assert f"resume with: fedmerit run --resume {trust}--out '{folder}'\n" in capsys.readouterr().err
 
 
 def test_what_failed_is_reported_and_ends_the_command(capsys):

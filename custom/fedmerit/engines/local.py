@@ -5,7 +5,7 @@ Of a method that pools images (centralised training), the sites share one traini
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 
 import torch
@@ -53,7 +53,8 @@ def run_local(run: OpenRun) -> None:
                 sites[name].sent(task, reply.update)
         return reply
 
-    with ExitStack() as stack:
+    # of a run that is stopped the sites end first, so that no thread waits for them
+    with ThreadPoolExecutor(run.threads or cores()) as pool, ExitStack() as stack:
         for name in at_sites.names:
 
             def ask_peer(peer: str, round: int, name: str = name) -> PeerModel | None:
@@ -70,7 +71,7 @@ def run_local(run: OpenRun) -> None:
                 site.trainer = trainer
         failures = at_sites.failures
         try:
-            carry_out(federation, answer, run.threads or cores(), run.on_exchange)
+            carry_out(federation, answer, pool, run.on_exchange)
         except RunFailed as error:
             raise RunFailed("\n".join([str(error), *(failures[name] for name in sorted(failures))])) from error
         for name in sorted(failures):
@@ -78,14 +79,14 @@ def run_local(run: OpenRun) -> None:
 
 
 def carry_out(
-    federation: Federation, answer: Callable[[str, Work], Answer], threads: int, on_exchange: OnExchange
+    federation: Federation, answer: Callable[[str, Work], Answer], pool: Executor, on_exchange: OnExchange
 ) -> None:
     """Carry out every exchange of a federation.
 
     Args:
         federation: the server's half of the run.
         answer: called with the name of a site and its task; returns the answer of the site.
-        threads: the number of sites at work at a time.
+        pool: has sites answer side by side.
         on_exchange: called before the server makes anything of the answers.
     """
 
@@ -98,10 +99,9 @@ def carry_out(
         for name, reply in answers.items():
             exchange.take(name, reply)
 
-    with ThreadPoolExecutor(threads) as pool:
-        for exchange in federation.exchanges():
-            carry(exchange)
-            give_back_memory()
+    for exchange in federation.exchanges():
+        carry(exchange)
+        give_back_memory()
 
 
 def _build_filter(run: OpenRun) -> Callable[[Answer], Answer] | None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,14 +174,18 @@ class ScriptSites:
         self, name: str, config: RunConfiguration, memory: Path, ask_peer: AskPeer, key: SiteKey | None
     ) -> Iterator[Site]:
         """Start the script of a site, and end it when the context is left."""
-        with closing(ScriptProcess(name, self.launch, memory / OUTPUT)) as process:
+        process, seconds = ScriptProcess(name, self.launch, memory / OUTPUT), 0.0  # a run that is stopped does not wait
 
-            def report(error: Exception) -> None:
-                self.failures[name] = str(error)
-                keep_error(memory / ERRORS, error)
+        def report(error: Exception) -> None:
+            self.failures[name] = str(error)
+            keep_error(memory / ERRORS, error)
 
-            trainer = ScriptTrainer(name, config, memory, RestartedScript(process.ask, process.start), report)
+        trainer = ScriptTrainer(name, config, memory, RestartedScript(process.ask, process.start), report)
+        try:
             yield ScriptSite(report, trainer, memory, ask_peer, key, self.names)
+            seconds = ENDING
+        finally:
+            process.close(seconds)
 
 
 class ScriptSite(Site):
@@ -219,6 +224,7 @@ class ScriptProcess:
 
     def __init__(self, site: str, launch: Launch, log: Path):
         self.site, self.log, self.timeout, self.launch = site, log, launch.timeout, launch
+        self._is_closed = False
         self.start()
 
     def start(self) -> None:
@@ -239,7 +245,10 @@ class ScriptProcess:
                 stderr=output,
                 pass_fds=[its.fileno()],
                 env=paths,
+                start_new_session=True,  # Ctrl-C is for this process, which ends the script
             )
+        if self._is_closed:  # meanwhile, by another thread
+            self._end(0.0)
 
     def ask(self, question: Question) -> Said:
         """Return the script's answer.
@@ -251,7 +260,7 @@ class ScriptProcess:
         with suppress(EOFError, OSError):  # it has ended, or was ended
             self._connection.send_bytes(pickle.dumps(question))
             if not self._connection.poll(self.timeout or None):
-                self.close(0.0)
+                self._end(0.0)
                 raise ScriptEnded(
                     f"site {self.site}: its script gave no answer in {self.timeout:g} seconds, and was ended; "
                     f"{self.log} says how far it came; raise script_timeout if it takes longer",
@@ -261,7 +270,9 @@ class ScriptProcess:
             answer = self._read(self._connection.recv_bytes())
         if isinstance(answer, Said):
             return answer
-        code = self.close(ENDING)
+        code = self._end(ENDING)
+        if self._is_closed:
+            raise ScriptEnded(f"site {self.site}: its script was ended with the run", SCRIPT_LATE, can_start=False)
         with self.log.open("rb") as output:
             output.seek(self._begin)
             last, reason = explain_output(output.read()[-MOST_OUTPUT:].decode(errors="replace"), code)
@@ -280,13 +291,18 @@ class ScriptProcess:
                 "numbers, texts, tensors or arrays"
             ) from None
 
-    def close(self, seconds: float = ENDING) -> int | None:
+    def close(self, seconds: float = ENDING) -> None:
+        """End the process for good, after so many seconds by force."""
+        self._is_closed = True
+        self._end(seconds)
+
+    def _end(self, seconds: float) -> int | None:
         """End the process, after so many seconds by force; return its exit code, None if it ended by force."""
         self._connection.close()
         try:
             return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # with its own children
             self._process.wait()
             return None
 

@@ -1,7 +1,6 @@
 """Every method by name."""
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
 from typing import Any
 
 from fedmerit.contract.method import NO_CREDIT, Method
@@ -48,8 +47,13 @@ OWN: Mapping[str, type[Method]] = {
 METHODS: Catalogue[type[Method]] = Catalogue(
     "methods",
     OWN,
-    lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
-    "a frozen dataclass derived from fedmerit.contract.method.Method",
+    lambda part: (
+        isinstance(part, type)
+        and issubclass(part, Method)
+        and "__dataclass_params__" in vars(part)  # its own, not those of a class that it derives from
+        and part.round is not Method.round
+    ),
+    "a frozen dataclass derived from fedmerit.contract.method.Method, with round",
 )
 
 

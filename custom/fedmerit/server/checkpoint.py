@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_durably
 from fedmerit.tensor_files import load_tensors
 
@@ -45,5 +45,23 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
 
 
 def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
-    """Write a run folder's checkpoint, durably: sites learn the round and refuse tasks of earlier ones."""
-    write_durably(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
+    """Write a run folder's checkpoint, durably: sites learn the round and refuse tasks of earlier ones.
+
+    Raises:
+        RunFailed: up to the first round: it could not be read again, as it holds more than numbers and tensors.
+    """
+
+    def write(file: IO[bytes]) -> None:
+        torch.save(dict(content), file)
+        if content["round"] > 1:
+            return
+        file.flush()
+        try:
+            load_tensors(Path(file.name))
+        except BadInput as error:
+            fault = str(error).removeprefix(file.name)
+            raise RunFailed(
+                f"{run / CHECKPOINT}{fault}; keep only numbers and plain tensors in a method's state"
+            ) from error
+
+    write_durably(run / CHECKPOINT, write)

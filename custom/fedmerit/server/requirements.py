@@ -1,8 +1,10 @@
 """Requirements of a run on its sites and settings, checked before it begins, and on what its method gives."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedmerit.contract.capabilities import capabilities
 from fedmerit.contract.method import Layout, Method, Outcome
@@ -11,6 +13,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.schema.configuration.requirements import gives_own_models, require_observable
 from fedmerit.schema.configuration.run import RunConfiguration
 from fedmerit.schema.configuration.specs import HE
+from fedmerit.schema.rules import FLOAT32_SLACK
 from fedmerit.schema.site_folder import SiteFolder, images_digest
 
 
@@ -85,13 +88,33 @@ def require_one_model_for_all(config: RunConfiguration) -> None:
         raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
 
 
-def require_finite(outcome: Outcome, method: Method, where: str) -> None:
-    """Raise `RunFailed` if a method's outcome has NaN or infinite entries, or a model per site that it does not
-    declare.
+def require_outcome(given: Any, method: Method, updates: Tensor, where: str) -> tuple[Any, Outcome]:
+    """Return the state and the outcome that a method gave for the ``updates`` (n, d) of a round.
 
     ``where`` names round and method.
+
+    Raises:
+        RunFailed: they are none, or not as `Outcome` says: a shape, NaN or infinite entries, the sum of the weights.
     """
-    if (outcome.models.ndim == 2) > method.has_site_models:
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Outcome)):
+        raise RunFailed(f"{where} gave {type(given).__name__}; expected its state and an Outcome")
+    state, outcome = given
+    n, d = updates.shape
+    rows = {"contribution": outcome.contribution, "reputation": outcome.reputation, "weights": outcome.weights}
+    for name, value in (rows | {**outcome.quantities}).items():
+        if not isinstance(value, Tensor) or value.shape != (n,):
+            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"as {type(value).__name__}"
+            raise RunFailed(f"{where} gave {name} {found}; expected a tensor of shape ({n},), a number for each site")
+    models = outcome.models
+    if (models.ndim == 2) > method.has_site_models:
         raise RunFailed(f"{where} gave a model for each site; declare has_site_models in its class")
-    if not (all_finite(outcome.models) and all_finite(outcome.weights)):
+    if models.shape not in ((d,), (n, d)) or models.dtype != updates.dtype:
+        raise RunFailed(
+            f"{where} gave models of shape {tuple(models.shape)} in {models.dtype}; expected ({d},) in "
+            f"{updates.dtype}, ({n}, {d}) with has_site_models"
+        )
+    if not (all_finite(models) and all_finite(outcome.weights)):
         raise RunFailed(f"{where} gave a model or weights with NaN or infinite entries")
+    if (total := float(outcome.weights.sum())) and abs(total - 1) > FLOAT32_SLACK:
+        raise RunFailed(f"{where} gave weights whose sum is {total:.6g}; expected 1")
+    return state, outcome

@@ -31,7 +31,7 @@ from fedmerit.server.membership import admit_sites, departures, join_sites
 from fedmerit.server.models import Models, ModelsAtSites, ModelsInTheClear
 from fedmerit.server.observation import KeptRound, RatedModels, RunObservers, expand_groups, keep_round, observed_start
 from fedmerit.server.recorder import Recorder
-from fedmerit.server.requirements import require_finite, require_planned_images, require_sites
+from fedmerit.server.requirements import require_outcome, require_planned_images, require_sites
 from fedmerit.server.round_inputs import RoundInputs
 from fedmerit.server.round_updates import Replies, RoundReplies, measure_updates, stack_replies
 from fedmerit.server.run_guard import RunGuard
@@ -280,8 +280,9 @@ class Federation:
             self.can.candidates, self.state, admission, replies, clock
         )
 
-        self.state, given = self.method.round(self.state, admission.updates, reports)
-        require_finite(given, self.method, f"round {number}: {self.config.method}")
+        made = self.method.round(self.state, admission.updates, reports)
+        where = f"round {number}: {self.config.method}"
+        self.state, given = require_outcome(made, self.method, admission.updates, where)
         with clock.paused():
             kept = yield from self._observe(given, admission, reports, updates)
 

@@ -1,16 +1,20 @@
-"""Run folders of scripts: what is recorded, and when one may stand for another. Nothing is started here."""
+"""Run folders of scripts: what is recorded, and when one may stand for another; the end of their processes."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fedmerit.engines import runs
+from fedmerit.engines import runs, script_sites
 from fedmerit.engines.resumption import require_same_script_run
-from fedmerit.engines.script_sites import read_launch
+from fedmerit.engines.script_sites import Launch, ScriptProcess, read_launch
 from fedmerit.errors import BadInput
 from fedmerit.schema.configuration.options import RunOptions
+from fedmerit.schema.records import TRAIN
 from fedmerit.schema.run_info import read_run
+from fedmerit.trainers.script.restarts import RestartedScript, ScriptEnded
+from fedmerit.trainers.script.trainer import Question
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.studies.execution import choose_worker_count
 from fedmerit_evaluation.studies.study import describe_cost, open_study_sites, parse_methods
@@ -98,3 +102,15 @@ def test_coalitions_of_clients_are_taken_up_again(options, tmp_path):
     assert [read_run(one.folder)["sites"] for one in trainings] == [["site-1", "site-2", "site-3"], ["site-2"]]
     assert [read_run(one.folder)["method"] for one in trainings] == ["fedavg", "standalone"]
     assert describe_cost(2, 2, [one.folder for one in trainings]) == "2 of 2 trainings to do"  # images are unknown
+
+
+def test_a_script_at_work_ends_with_its_run_and_is_not_started_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(script_sites, "SERVE", "import time; time.sleep(600)")
+    process = ScriptProcess("site-1", Launch(file="client.py", sha256="", clients=1), tmp_path / "script.log")
+    script = RestartedScript(process.ask, process.start)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(script, Question(TRAIN, {}, 0, 1, {}))
+        process.close(0.0)
+        with pytest.raises(ScriptEnded, match="site site-1: its script was ended with the run"):
+            answer.result(30)
+    assert script.starts == 0

@@ -3,6 +3,7 @@
 import os
 import stat
 
+import numpy as np
 import pytest
 import torch
 
@@ -117,6 +118,15 @@ def test_a_run_is_finished_once_its_final_models_are_tested(tmp_path, round, fin
     write_checkpoint(tmp_path, {"round": round, "complete_rounds": min(round, 3)})
     assert is_finished(tmp_path, 3) == finished
     assert complete_rounds(tmp_path) == min(round, 3)
+
+
+@pytest.mark.parametrize(
+    "state", [{1, 2}, np.float64(1), torch.ones(2, requires_grad=True), torch.ones(1).expand(9000)]
+)
+def test_what_could_not_be_read_again_is_refused_in_the_first_round(tmp_path, state):
+    with pytest.raises(RunFailed, match=rf"/{CHECKPOINT}: .*keep only numbers and plain tensors in a method's state"):
+        write_checkpoint(tmp_path, {"round": 1, "complete_rounds": 1, "state": {"memory": state}})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])

@@ -3,15 +3,18 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from certificates import issue
 from pretending import tiny_plan
 from run_factory import make_sites
 
-from fedmerit.errors import BadInput
+from fedmerit.contract.method import Outcome
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.evidence.signatures import read_certificate
 from fedmerit.files import read_json, write_json
+from fedmerit.methods.fedavg import FedAvg
 from fedmerit.schema.configuration.data import Preprocessing
 from fedmerit.schema.expected import check_enrolment
 from fedmerit.schema.messages import Enrolment
@@ -19,6 +22,7 @@ from fedmerit.schema.site_folder import SiteFolder
 from fedmerit.server.requirements import (
     require_decentralised,
     require_one_model_for_all,
+    require_outcome,
     require_sites,
     require_visible_models,
 )
@@ -29,6 +33,7 @@ from fedmerit.trainers.monai.samples import Slices
 from fedmerit.trainers.monai.trainer import read_holdings
 
 GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
+OUTCOME = Outcome(torch.ones(2), torch.ones(2), torch.full((2,), 0.5), torch.ones(3))
 GOOD |= {"info": {"image_size": [32, 32], "field_of_view": 100.0, "crop": "whole"}}
 
 
@@ -197,3 +202,31 @@ def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
     )
     assert check_enrolment(one, 0) is None
     assert (one.cases["training"], one.slices["training"], len(one.fingerprint)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (OUTCOME, "gave Outcome; expected its state and an Outcome"),
+        ((None, replace(OUTCOME, contribution=torch.ones(1))), r"gave contribution of shape \(1,\); .* shape \(2,\)"),
+        ((None, replace(OUTCOME, reputation=np.ones(2))), "gave reputation as ndarray"),
+        ((None, replace(OUTCOME, quantities={"quota": torch.ones(2, 2)})), r"gave quota of shape \(2, 2\)"),
+        ((None, replace(OUTCOME, weights=torch.ones(2))), "gave weights whose sum is 2; expected 1"),
+        (
+            (None, replace(OUTCOME, models=torch.ones(2))),
+            r"gave models of shape \(2,\) in torch.float32; expected \(3,\)",
+        ),
+        (
+            (None, replace(OUTCOME, models=torch.ones(3).half())),
+            r"gave models of shape \(3,\) in torch.float16; expected",
+        ),
+        (
+            (None, replace(OUTCOME, models=torch.ones(2, 3))),
+            "gave a model for each site; declare has_site_models in its class",
+        ),
+    ],
+)
+def test_an_outcome_against_the_contract_is_named(given, fault):
+    require_outcome((None, OUTCOME), FedAvg(), torch.zeros(2, 3), "round 0: own")
+    with pytest.raises(RunFailed, match=f"round 0: own {fault}"):
+        require_outcome(given, FedAvg(), torch.zeros(2, 3), "round 0: own")

@@ -1,5 +1,7 @@
 """Federations of scripts: what the record says of scores and evaluations that are missing."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -37,7 +39,8 @@ def federate(tmp_path):
             trainer = ScriptTrainer(name, config, memory, lambda question, name=name: answer(name, question))
             sites[name] = ScriptSite(lambda error: None, trainer, memory, lambda peer, round: None, None, SITES)
         federation = Federation(config, SITES, tmp_path, records.append)
-        carry_out(federation, lambda name, task: sites[name].answer(task), 1, lambda tasks, answers: None)
+        with ThreadPoolExecutor(1) as pool:
+            carry_out(federation, lambda name, task: sites[name].answer(task), pool, lambda tasks, answers: None)
         return records
 
     return run

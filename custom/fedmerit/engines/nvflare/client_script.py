@@ -315,6 +315,8 @@ def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
             runner.run()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):  # as Python does
+                print(end.code, file=sys.stderr)
         except BaseException:
             code = 1
             traceback.print_exc()

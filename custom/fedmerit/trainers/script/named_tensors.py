@@ -41,19 +41,17 @@ class NamedTensors(nn.Module):
         tensors = read_tensors(arguments)
         if (size := sum(BYTES * math.prod(tensor.shape) for tensor in tensors)) > MOST_BYTES:
             raise BadInput(f"the network takes {size / 1e6:.0f} MB; expected at most {MOST_BYTES / 1e6:.0f}")
+        self.fedmerit_tensors, self.fedmerit_output = tensors, str(arguments.get("output", ""))
         for one in tensors:
             *path, last = one.name.split(".")
             parent: nn.Module = self
-            for step in path:
-                if step not in parent._modules:
-                    parent.add_module(step, nn.Module())
-                parent = parent._modules[step]  # type: ignore[assignment]
+            for step in path:  # not by add_module and the like, which refuse names of attributes, such as "type"
+                parent = parent._modules.setdefault(step, nn.Module())  # type: ignore[assignment]
             zeros = torch.zeros(one.shape, dtype=torch.float32 if _has_fractions(one) else torch.int64)
             if one.is_statistic:
-                parent.register_buffer(last, zeros)
+                parent._buffers[last] = zeros
             else:
-                parent.register_parameter(last, nn.Parameter(zeros))
-        self.fedmerit_tensors, self.fedmerit_output = tensors, str(arguments.get("output", ""))
+                parent._parameters[last] = nn.Parameter(zeros)
 
     def forward(self, *_: Any) -> Tensor:
         """Raise `BadInput`: only the script's own module makes anything of its tensors."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +32,7 @@ from fedmerit.site.enrolment import make_enrolment
 from fedmerit.site.policy import Manifest
 from fedmerit.trainers.factory import build_network, read_layout
 from fedmerit.trainers.memory import Memory, MemoryFolder
-from fedmerit.trainers.script.named_tensors import describe, load_weights
+from fedmerit.trainers.script.named_tensors import NamedTensors, describe, load_weights
 from fedmerit.trainers.script.restarts import ScriptEnded
 from fedmerit.trainers.script.trainer import (
     FEDCE_ERROR,
@@ -121,6 +121,17 @@ def test_a_network_of_names_has_the_layout_of_the_module_they_are_of():
     assert {name for name, _ in network.named_buffers()} == {name for name, _ in NET.named_buffers()}
     with pytest.raises(BadInput, match="applied by its own module"):
         network(torch.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["type", "train.half", "fedmerit_tensors.weight", "last"])
+def test_a_tensor_may_have_the_name_of_an_attribute_or_of_a_module(name):
+    state = {name: torch.ones(2), "last.weight": torch.ones(3)}
+    network = NamedTensors({"tensors": [asdict(one) for one in describe(state)[0]]})
+    load_weights(network, state)
+    assert {name: value.tolist() for name, value in network.state_dict().items()} == {
+        name: [1, 1],
+        "last.weight": [1] * 3,
+    }
 
 
 def test_a_script_gets_its_own_kinds_of_numbers_and_may_give_all_or_what_changed(trainer):
