@@ -133,10 +133,11 @@ def arrange_channels(site: RawSite, wanted: Names, listed: Names | None, count: 
         chosen, dropped = _arrange(case, wanted, listed)
         if dropped and not wanted and len(chosen.parts) != count:
             others = ", ".join(part.path.name for part in dropped)
+            names = ",".join(canonical(part.name) for part in (*chosen.parts, *dropped))
             raise BadInput(
                 f"{case.image}: case {case.name} has {len(chosen.parts)} channel(s), "
                 f"{', '.join(part.path.name for part in chosen.parts)}, not {count}; of {others} no name is known as "
-                "that of a channel: name all that are to be read, such as --channels t1,t2"
+                f"that of a channel: name those to be read of --channels {names}"
             )
         cases.append(chosen)
         reason = NOT_NAMED if wanted else NOT_KNOWN

@@ -101,7 +101,12 @@ def _read_file(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -
     ):
         placed = placed[:1]
     remarks = [remark for _, said in placed for remark in said]
-    segments = read_segments(path) if path.name.lower().endswith(SLICER) else []
+    asked = named_organs(labels)
+    as_asked = {name.strip().casefold(): name for name in asked}
+    segments = [
+        (name if name in asked else as_asked.get(name.strip().casefold(), name), value, layer)
+        for name, value, layer in (read_segments(path) if path.name.lower().endswith(SLICER) else [])
+    ]
     if len(placed) == 1:
         return [Layer(placed[0][0].voxels, {name: value for name, value, _ in segments})], remarks
     if not segments:

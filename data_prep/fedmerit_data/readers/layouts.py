@@ -630,18 +630,20 @@ def _needed(channels: Collection[str]) -> Words:
 def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:
     """Return the images by the names of their channels: what their names say beside that of the case.
 
-    A single image has a name only if that is known as a channel's. Series of DICOM among which channels are chosen
-    ``by_name`` are called by their descriptions.
+    A single image has a name only if that is known as a channel's. Series of DICOM are called by their descriptions if
+    channels are chosen ``by_name``, or if none is known by what files and folders are called.
     """
     names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
     if len(images) == 1:
         parts = (images[0].part(group.name, group.patient), images[0].stem)
         return {next((part for part in parts if canonical(part) in SYNONYMS), ""): images[0]}
     above = len(_common(*(image.folders for image in images)))
+    plain = {id(image): image.part(*names) or image.stem for image in images}
+    by_header = by_name or not any(canonical(part) in SYNONYMS for part in plain.values())
 
     def described(image: Placed) -> str:
-        part = image.part(*names) or image.stem
-        return image.item.head.description or part if image.item.head is not None and by_name else part
+        description = image.item.head.description if by_header and image.item.head is not None else ""
+        return description or plain[id(image)]
 
     ways: tuple[Callable[[Placed], str], ...] = (
         described,
@@ -734,7 +736,7 @@ def _choose_regions(
         for name in asked & {name.strip().casefold() for name in names}:
             if name in by_name:
                 first, second = by_name[name].item.path, mask.item.path
-                raise BadInput(f"{second}: marks {name}, and so does {first.name}; list the one to use in pairs.csv")
+                raise BadInput(f"{second}: marks {name}, and so does {first}; list the one to use in pairs.csv")
             by_name[name] = mask
         chosen += [mask] * (mask in by_name.values())
     if not chosen:

@@ -1,5 +1,6 @@
 """Masks as DICOM structure sets (RTSTRUCT): contours of each region, filled on the grid of an image."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def _fill(path: Path, name: str, contours: list[Contour], image: Volume, mask: N
             )
         plane = float(contour.points[:, along].mean())
         flat = replace(contour, points=np.delete(contour.points, along, axis=1))
-        planes[round(plane)].append((plane, flat))
+        planes[math.floor(round(plane, 3) + 0.5)].append((plane, flat))  # halves all to one side, unlike by `round`
     slices = np.moveaxis(mask, along, 0)
     within = sorted(at for at in planes if 0 <= at < len(slices))
     if not within:

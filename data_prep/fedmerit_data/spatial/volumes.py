@@ -216,6 +216,10 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
         forms = _read_forms(header)
+        with Opener(path) as stream:
+            stored_sides = type(header).from_fileobj(stream, check=False)["pixdim"][1:4]  # nibabel makes 1 of 0
+        if header["qform_code"] > 0 >= header["sform_code"] and not stored_sides[: len(file.shape)].all():
+            raise BadInput(f"{path}: its header states voxels of {stored_sides.tolist()} mm; export the file again")
         unit = np.diag([*[unit_of(header)] * 3, 1])
         places = tuple(unit @ _flat(form, file.shape) for form in forms)
         affine = places[0] if places else unit @ _flat(file.affine, file.shape)

@@ -179,6 +179,7 @@ def at_slices(*places):
 @pytest.mark.parametrize(
     ("contours", "kind", "slices", "remark"),
     [
+        (at_slices(1.5, 2.5, 3.5), "CLOSED_PLANAR", (2, 3, 4), "a: contours beside the slices of the image"),
         (at_slices(2, 2.5, 3, 3.5), "CLOSED_PLANAR", (2, 3, 4), "a: 1 planes of contours between slices joined"),
         (at_slices(2.3, 3.3), "CLOSED_PLANAR", (2, 3), "a: contours beside the slices of the image, each put on the"),
         (at_slices(7, 8, 9), "CLOSED_PLANAR", (7, 8), "a: contours on 1 slices outside the image left out"),

@@ -376,6 +376,20 @@ def test_channels_of_series_in_one_folder_are_named_by_their_descriptions(tmp_pa
     assert [part.files for part in image.parts] == [part.files for part in site.cases[0].parts]
 
 
+def test_series_are_proposed_by_the_names_that_choose_them(tmp_path):
+    for number, name in enumerate(("tse tra", "ep2d")):
+        save_series(tmp_path / "P1" / f"s{number}", volume(number))
+        for path in (tmp_path / "P1" / f"s{number}").iterdir():
+            slice_ = dcmread(path)
+            slice_.SeriesDescription = name
+            slice_.save_as(path)
+    save_nifti(tmp_path / "P1" / "seg.nii.gz", box())
+    with pytest.raises(BadInput, match="name them: --channels ep2d,tsetra"):
+        generic.generic_kind(channels=2).find_sites(tmp_path)
+    (site,) = generic.generic_kind(channels=("ep2d", "tsetra")).find_sites(tmp_path)
+    assert [part.path.name for part in site.cases[0].parts] == ["s1", "s0"]
+
+
 def test_folder_of_a_patient_with_several_patient_ids_is_no_site(tmp_path):
     for number in range(4):
         visit = tmp_path / f"P{number // 2}" / f"{2019 + number % 2}"

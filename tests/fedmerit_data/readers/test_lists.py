@@ -193,7 +193,7 @@ def stacks(root):
 V0, V1 = volume(0), volume(1)
 FLAIR = ("p_1_flair", "p_2_flair")  # cases of a list go by the first file of their image
 BOTH = {"l": ("liver",), "s": ("spleen",)}
-SEGMENTS = {"l": ("Liver",), "s": ("Spleen 1",)}
+SEGMENTS = {"l": ("Liver",), "s": ("spleen 1",)}
 VALUES = {"l": (1,), "s": (2,)}
 TWO, ONE = sliced(V0, V1), sliced(V0)
 RGB = sliced(*(volume(c) % 256 for c in range(3)))

@@ -49,3 +49,14 @@ def test_deep_pixels_are_not_asked_to_be_fetched_again(tmp_path):
     Image.fromarray(np.full((8, 8), 999, np.uint16)).save(path)
     with pytest.raises(BadInput, match=r"deep\.png: pixels of type I;16; expected 8 bits per colour: convert it$"):
         load(path, None)
+
+
+def test_a_side_of_zero_is_no_size(tmp_path):
+    """nibabel makes it 1 mm."""
+    file = nib.Nifti1Image(volume(0), None)
+    file.set_qform(np.diag([0.5, 0.5, 3, 1]), 1)
+    content = bytearray(file.to_bytes())
+    content[84:88] = bytes(4)
+    (tmp_path / "a.nii").write_bytes(content)
+    with pytest.raises(BadInput, match=r"a\.nii: its header states voxels of \[0.5, 0.0, 3.0\] mm; export"):
+        read_nifti(tmp_path / "a.nii")
