@@ -44,8 +44,13 @@ def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
         if sites.is_dir()
         else []
     )
-    if not folders:
-        message = "no site folders in it; make them with `fedmerit prepare`"
+    is_site = (sites / "site.json").is_file()
+    if is_site or not folders:
+        message = (
+            "is one site's folder; name the folder that holds it"
+            if is_site
+            else "no site folders in it; make them with `fedmerit prepare`"
+        )
         return Examination((), (Finding("no sites", "", sites, message),))
     return examine_folders(folders, max_empty)
 

@@ -5,6 +5,8 @@ import shutil
 import pytest
 from site_folders import edit
 
+from fedmerit.errors import BadInput
+from fedmerit.schema.site_folder import open_sites
 from fedmerit_data.check import check, examine, examine_folders
 from fedmerit_data.checking.findings import Severity
 
@@ -25,6 +27,14 @@ def test_site_json_missing_or_broken(sites):
     assert first.startswith("HK: ")
     assert "site.json: file not found" in first
     assert "not readable as JSON" in second
+
+
+def test_the_folder_of_one_site_is_named_as_such(sites):
+    for folder in sites.iterdir():
+        (finding,) = examine(folder).findings
+        assert finding.message == "is one site's folder; name the folder that holds it"
+        with pytest.raises(BadInput, match="is one site's folder; name the folder that holds it"):
+            open_sites(folder)
 
 
 def test_pictures_and_hidden_folders_are_no_sites(two_hospitals, sites):

@@ -166,3 +166,6 @@ def test_prepare_like_keeps_splits_and_folds(tmp_path, options):
                 "prostate-multisite", tmp_path / "no", source=tmp_path / "raw", like=tmp_path / "first",
                 **{**options, "folds": None},
             )  # fmt: skip
+    (tmp_path / "raw" / "UCL").rename(tmp_path / "raw" / "HK")
+    with pytest.raises(BadInput, match="first: holds the sites UCL, but no patient of HK; name sites and patients as"):
+        prepare("prostate-multisite", tmp_path / "no", source=tmp_path / "raw", like=tmp_path / "first", **options)

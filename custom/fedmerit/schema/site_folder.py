@@ -309,6 +309,8 @@ def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None =
     root = Path(root)
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder; make it with `fedmerit prepare KIND --out {root}`")
+    if (root / "site.json").is_file():
+        raise BadInput(f"{root}: is one site's folder; name the folder that holds it")
     files = sorted(root.glob("*/site.json"))
     if unknown := sorted(set(only or ()) - {file.parent.name for file in files}):
         there = ", ".join(file.parent.name for file in files)

@@ -63,8 +63,8 @@ def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
     """Return the sites of a source, with the site, patient, channels and modality of each case.
 
     Raises:
-        BadInput: the source does not fit its layout, a table names no such case, or images of a site are of several
-            modalities.
+        BadInput: the source does not fit its layout, a table names no such case, images of a site are of several
+            modalities, or no patient has an earlier split that is to be kept.
     """
     sites = asked.layout.find_sites(source)
     table = None if asked.patient_table is None else str(asked.patient_table)
@@ -78,6 +78,13 @@ def find_sites(asked: Preparation, source: Path) -> list[RawSite]:
         sites = note_shared_patients([identify_patients(site, listed, patient_of, source) for site in sites])
     else:
         sites = [_of_layout(site, asked.layout, listed, patient_of) for site in sites]
+    earlier = asked.earlier
+    cases = [(earlier[site.name], case) for site in sites for case in site.cases if site.name in earlier]
+    if asked.like is not None and not any(before.known(case.patient, [case.name]) for before, case in cases):
+        raise BadInput(
+            f"--like {asked.like}: holds the sites {', '.join(earlier)}, but no patient of "
+            f"{', '.join(site.name for site in sites)}; name sites and patients as before, or leave --like out"
+        )
     modality = asked.layout.modality
     sites = [replace(site, cases=tuple(_with_modality(case, modality) for case in site.cases)) for site in sites]
     return sites if asked.groups is None else [_with_groups(site, asked.groups, asked.patient_table) for site in sites]
