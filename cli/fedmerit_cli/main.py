@@ -6,6 +6,7 @@ Commands of the laboratory, the dossier and operations come by entry point: thos
 GROUP.NAME if others have that; all other names are of everyday commands.
 """
 
+import shlex
 import shutil
 from importlib.metadata import EntryPoint, distribution
 from importlib.resources import as_file, files
@@ -47,7 +48,8 @@ def new(
     with as_file(files("fedmerit_cli") / "templates" / ("script" if script else "sites")) as template:
         shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     console.print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    console.print(f"Next: cd {folder} && python job.py{' cgsv 4 5 ws' if script else ''}    (README.md has more)")
+    start = f"cd {shlex.quote(str(folder))} && python job.py{' cgsv 4 5 ws' if script else ''}"
+    console.print(f"Next: {start}    (README.md has more)", soft_wrap=True)
 
 
 everyday = [first, sites.commands, runs.commands, results.commands, models.commands, methods.commands]

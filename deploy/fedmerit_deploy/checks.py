@@ -104,6 +104,7 @@ def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> lis
     """
     is_site, manifest = read_kind(kit) == "client", read_manifest(kit)
     memory = _check_amount(free_memory(), MEMORY, "available", MACHINE)
+    disks = {place.stat().st_dev: place for place in (Path(manifest.runs), kit) if place.is_dir()}
     checks: list[tuple[str, Iterable[Finding]]] = [
         ("kit", _check_kit(kit)),
         ("versions", _check_versions(kit)),
@@ -119,7 +120,7 @@ def check_machine(kit: Path, offline: bool = False, accept: bool = False) -> lis
         ("facts for admins", _check_hidden(manifest.hidden) if is_site else ()),
         ("script", _check_script(manifest.script)),
         ("revoked", () if is_site else _check_revoked(kit)),
-        ("disk", [_check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", ROOM)]),
+        ("disk", [_check_amount(shutil.disk_usage(one).free, DISK, f"free at {one}", ROOM) for one in disks.values()]),
         ("memory", [memory]),
     ]
     found = [CheckResult(what, *finding) for what, findings in checks for finding in findings]

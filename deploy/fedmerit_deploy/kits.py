@@ -127,13 +127,18 @@ def prepare_server(
         byoc: whether jobs may bring code of their own.
 
     Raises:
-        BadInput: the kit is not the server's, or brings rules or code, the site folders are none, or the device does
-            not exist.
+        BadInput: the kit is not the server's, or brings rules or code, the site folders are none, ``runs`` cannot be
+            a folder, or the device does not exist.
     """
     require_kind(kit, "server")
     require_no_brought_policy(kit)
     if server_sites:
         open_sites(server_sites)
+    if runs:
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"--runs {runs}: cannot be a folder ({error.strerror}); name another") from None
     pick_device(device, "the server")
     storage = kit.resolve() / "storage"  # NVFlare's default is the same folder in /tmp for every federation
     resources = _default(kit, "resources.json", "components")

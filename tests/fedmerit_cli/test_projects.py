@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
     [((), {"README.md", "job.py"}), (("--script",), {"README.md", "client.py", "data.py", "job.py", "model.py"})],
 )
 def test_new_writes_a_project_of_valid_files(fedmerit, tmp_path, options, files):
-    folder = tmp_path / "project"
+    folder = tmp_path / "my project"
     done = fedmerit("new", folder, *options)
     assert done.exit_code == 0
     assert {path.name for path in folder.iterdir()} == files
-    assert "python job.py" in done.output
+    assert f"cd '{folder}' && python job.py" in done.output
     for path in folder.glob("*.py"):
         ast.parse(path.read_text())
 

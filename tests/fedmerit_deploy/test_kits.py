@@ -93,6 +93,15 @@ def test_authorization_refuses_foreign_code_to_every_role(server, byoc):
     assert read(path)["permissions"] == roles
 
 
+def test_folder_of_runs_is_made_or_refused(server, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"--runs .*/file: cannot be a folder \(File exists\); name another"):
+        prepare_server(server, runs=tmp_path / "file")
+    prepare_server(server, runs=tmp_path / "new/runs")
+    assert read_manifest(server).runs == str(tmp_path / "new/runs")
+    assert (tmp_path / "new/runs").is_dir()
+
+
 @pytest.mark.parametrize("name", ["site1", "localhost"])
 def test_prepare_closes_kit_to_other_users(federation, sites, name):
     kit = federation / "fedmerit/prod_00" / name
