@@ -31,7 +31,7 @@ from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.results.runs import Run, label_runs, open_runs
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites, sites_sharing_images
-from fedmerit_evaluation.valuation.payout import EQUAL, IN_PROPORTION, MOST_SLOPE, Payout, Rule, pay
+from fedmerit_evaluation.valuation.payout import EQUAL, IN_PROPORTION, MOST_BUDGET, MOST_SLOPE, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 PAYOUT = "payout.json"
@@ -51,6 +51,7 @@ CARD = {  # what a payout rests on
 OF_SITES = ("patients and slices", "preparation", "splits", "left out")  # more is known where the site folders are
 SENSITIVITY = "sensitivity to preparation"
 NOT_MEASURED = "not measured; prepare the images another way, train and value again to see what it moves"
+MOST_DRAWS = 10**5
 FLOATS = 1e-6  # relative difference of two machines
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -77,18 +78,18 @@ class Statement(BaseModel):
     model_config = STRICT
 
     version: str = Field(max_length=100)
-    budget: int = Field(ge=1, le=10**15)
+    budget: int = Field(ge=1, le=MOST_BUDGET)
     floor: float = Field(ge=0, le=1)
     cap: float | None = Field(ge=1)  # None: none
     slope: float = Field(ge=0, le=MOST_SLOPE)  # of the shares by retraining on those of the estimator
     estimator: str = Field(max_length=300)
     compared: list[str] = Field(max_length=50)  # other estimators
-    draws: int = Field(ge=1, le=10**5)
+    draws: int = Field(ge=1, le=MOST_DRAWS)
     audited: bool = False  # whether shares are multiplied by the part of rounds whose drawn steps an auditor repeated
     runs: dict[str, str] = Field(min_length=1, max_length=1000)  # folder: hash of its ledger's last record
     reliability: float = Field(ge=0, le=1)  # of the values: how far shares are from equal ones, times the slope
     hospitals: dict[str, Hospital] = Field(max_length=10**4)
-    sentence: str = Field(max_length=1000)
+    sentence: str = Field(max_length=1 << 18)  # that of audits names all hospitals
     alternatives: dict[str, dict[str, int]]
     card: dict[str, str]
     signature: str | None = None  # of `digest`
@@ -128,8 +129,11 @@ def write_payout(
         The payout, its tables, and the page.
 
     Raises:
-        BadInput: as `value_runs`; or the runs are not side by side, or something in one contradicts its ledger.
+        BadInput: as `value_runs`; or there are too many draws, or the runs are not side by side, or something in one
+            contradicts its ledger.
     """
+    if draws > MOST_DRAWS:
+        raise BadInput(f"--draws {draws}: expected at most {MOST_DRAWS}")
     if len({run.resolve().parent for run in runs}) > 1:
         raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
     paid = pay(value_runs(runs, specs, draws, auditors=auditors), specs[0], rule)

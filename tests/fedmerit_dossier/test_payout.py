@@ -61,11 +61,23 @@ def test_amounts_sum_to_the_budget():
 
 
 @pytest.mark.parametrize(
-    "change", [{"budget": 0}, {"budget": 10, "floor": 1.1}, {"budget": 10, "cap": 0.9}, {"budget": 1, "slope": -1}]
+    "change",
+    [
+        {"budget": 0},
+        {"budget": 10**15 + 1},
+        {"budget": 10, "floor": 1.1},
+        {"budget": 10, "cap": 0.9},
+        {"budget": 1, "slope": -1},
+    ],
 )
 def test_rules_out_of_range(change):
     with pytest.raises(BadInput, match="expected a budget of 1 or more"):
         Rule(**{"budget": 10, **change})
+
+
+def test_more_draws_than_a_statement_may_name_are_refused_before_values_are_computed(tmp_path):
+    with pytest.raises(BadInput, match="--draws 100001: expected at most 100000"):
+        write_payout([tmp_path / "none"], ["data_size"], Rule(10), tmp_path, draws=100_001)
 
 
 @pytest.fixture

@@ -26,23 +26,25 @@ from fedmerit_evaluation.valuation.valued_runs import UNMEASURED, Valued
 FloatArray = NDArray[np.float64]
 IN_PROPORTION, EQUAL = "in proportion", "equal shares"
 MOST_SLOPE = 10.0
+MOST_BUDGET = 10**15
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule that a group agrees on before training; `BadInput` if a part is out of range."""
 
-    budget: int  # whole units of money
+    budget: int  # whole units of money, at most `MOST_BUDGET`
     floor: float = 0.0  # least share of a hospital, of an equal one, 0 to 1
     cap: float = float("inf")  # largest share, likewise, 1 or more
     slope: float = 1.0  # β, 0 to `MOST_SLOPE`
 
     def __post_init__(self) -> None:
-        if self.budget < 1 or not 0 <= self.floor <= 1 or not self.cap >= 1 or not 0 <= self.slope <= MOST_SLOPE:
+        is_budget = 1 <= self.budget <= MOST_BUDGET
+        if not (is_budget and 0 <= self.floor <= 1 and self.cap >= 1 and 0 <= self.slope <= MOST_SLOPE):
             raise BadInput(
                 f"budget {self.budget}, floor {self.floor:g}, cap {self.cap:g}, slope {self.slope:g}: expected a "
-                "budget of 1 or more, a floor from 0 to 1 and a cap of 1 or more, both of an equal share, and a slope "
-                f"from 0 to {MOST_SLOPE:g}"
+                f"budget of 1 or more, at most {MOST_BUDGET}, a floor from 0 to 1 and a cap of 1 or more, both of an "
+                f"equal share, and a slope from 0 to {MOST_SLOPE:g}"
             )
 
     def shares(self, worth: FloatArray, reliability: float = 1.0, repeated: FloatArray | None = None) -> FloatArray:
