@@ -118,6 +118,14 @@ OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
     "other plan": "{where}: {site} trained by another plan than {run} holds",
 }
+CLOSED_AGAINST_LOG = (
+    "measurements",
+    "measurements lacking",
+    "values",
+    "values left out",
+    "closed again",
+)  # of `OF_LOG`
+# those in which the log contradicts a file that only the closing record covers
 OF_RESULTS: Mapping[str, str] = {  # files of the run folder that the closing record covers
     "unreadable file": "{found}",
     "no outcome": "{where}: no outcome follows ({found}); " + CHANGED,
@@ -416,9 +424,12 @@ class Signatures:
         kinds, site, nobody = {one.kind for one in faults}, fault.site, "no signature convicts anybody"
         if fault.kind in OF_LOG and site in {one.site for one in faults if one.kind == "cut log"}:
             return f"the log of {site} does not count: the signature of {site} convicts it of another log"
-        if fault.kind in OF_LOG:
-            return self._against_log(site)
         in_closing = self.closing and kinds.isdisjoint(CHANGED_AFTER)
+        if fault.kind in CLOSED_AGAINST_LOG:
+            return self._against_log(site, "the server, in the closing record" if in_closing else "")
+        if fault.kind in OF_LOG:
+            is_cut = fault.details.get("is_cut") or (fault.kind == "other plan" and "plan" in kinds)
+            return self._against_log(site, "" if is_cut or not self.server else "the server, in the ledger")
         is_signed = bool(fault.details.get("is_signed"))
         convictions = {  # by kind, whether the signature is there, and whom it convicts
             **dict.fromkeys(OF_SERVER, (self.server, "the server's signature convicts the server")),
@@ -440,13 +451,13 @@ class Signatures:
         by_anybody = fault.kind in OF_RESULTS or fault.kind in CHANGED_AFTER
         return f"{nobody}: anybody with the run folder could have done it" if by_anybody else nobody
 
-    def _against_log(self, site: str) -> str:
-        signers = ["the server, in the ledger"] * self.server + [f"{site}, in its log"] * (site in self.sites)
+    def _against_log(self, site: str, server: str) -> str:
+        signers = [server] * bool(server) + [f"{site}, in its log"] * (site in self.sites)
         if len(signers) == 2:
             return f"{' and '.join(signers)}, signed the contrary: one of the two lies"
         if signers:
             return f"signed only by {signers[0]}: the other side could have been changed"
-        return "no signature convicts anybody: neither ledger nor log is signed"
+        return "no signature convicts anybody: neither side is signed"
 
 
 def make_finding(kind: str, where: str | Path = "", **values: Any) -> Finding:

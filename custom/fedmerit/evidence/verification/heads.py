@@ -124,7 +124,7 @@ def require_acknowledged_ledger(files: RunFiles, log: SiteLog) -> None:
             has = lacks if expected is None else f"{files.line(head.round - 1)}, has {expected}"
             raise Contradiction(
                 "other ledger", head.where, site=log.site, round=head.round, found=head.hash, expected=has,
-                because=because,
+                because=because, is_cut=expected is None,
             )  # fmt: skip
         if server and head.has_signature and not head.is_signed:
             raise Contradiction("head signature", head.where, site=log.site, round=head.round)

@@ -182,12 +182,22 @@ def close_with_own_key(run, kits):
     closed_again(run, kit_signer(kits, "site1"))
 
 
-@pytest.mark.parametrize("change", [cut, edit_run, close_with_own_key])
+def edit_tests(run, kits):
+    path = run / "results.csv"
+    path.write_text(path.read_text().replace(",testing,000,", ",testing,007,"))
+
+
+@pytest.mark.parametrize("change", [cut, edit_run, close_with_own_key, edit_tests])
 def test_honest_server_is_not_convicted_by_what_others_did_to_its_folder(run, kits, change):
     change(run, kits)
     found = attributed(run, kits, ())
     assert found
     assert all(text.startswith(NOBODY) for text in found.values()), found
+    with_logs = attributed(run, kits)
+    assert len(with_logs) > len(found)
+    assert not [text for text in with_logs.values() if "one of the two lies" in text or "convicts the" in text], (
+        with_logs
+    )
 
 
 def test_honest_server_is_not_convicted_by_the_log_of_another_of_its_jobs(run, honest, kits):
