@@ -118,14 +118,8 @@ OF_LOG: Mapping[str, str] = {  # a site's log against the server's files
     "measurements": "{where}: {split} measurements of {site} in round {round} are not what it answered, by {log}",
     "other plan": "{where}: {site} trained by another plan than {run} holds",
 }
-CLOSED_AGAINST_LOG = (
-    "measurements",
-    "measurements lacking",
-    "values",
-    "values left out",
-    "closed again",
-)  # of `OF_LOG`
-# those in which the log contradicts a file that only the closing record covers
+# Kinds of `OF_LOG` in which a log contradicts a file that only the closing record covers.
+CLOSED_AGAINST_LOG = ("measurements", "measurements lacking", "values", "values left out", "closed again")
 OF_RESULTS: Mapping[str, str] = {  # files of the run folder that the closing record covers
     "unreadable file": "{found}",
     "no outcome": "{where}: no outcome follows ({found}); " + CHANGED,

@@ -232,7 +232,7 @@ def test_values_of_other_coalitions_are_contradicted(made, kits, monkeypatch):
     with monkeypatch.context() as lying:
         lying.setattr(recorder, "observed_rows", exchanged)
         run = made("fedavg", **PAYING, values=("multi_round",))
-    both = "the server, in the ledger and site1, in its log, signed the contrary: one of the two lies"
+    both = "the server, in the closing record and site1, in its log, signed the contrary: one of the two lies"
     assert faults_of(run, kits) == {"values": both}
 
 
