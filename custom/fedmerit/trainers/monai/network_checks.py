@@ -154,6 +154,8 @@ def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
     """
     sides = network.patch or image_size
     built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
+    if not any(parameter.requires_grad for parameter in built.parameters()):
+        raise BadInput(f"architecture={network.architecture}: has no parameters that train; let some require gradients")
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             masks, trained = built.eval()(images[:1]), built.train()(images)

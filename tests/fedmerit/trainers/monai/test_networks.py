@@ -106,6 +106,14 @@ DYNUNET, SWINUNETR, BASICUNET = (
 )
 
 
+def test_a_network_without_parameters_that_train_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        network_checks, "initial_network", lambda network, seed: nn.Conv2d(1, 1, 1).requires_grad_(False)
+    )
+    with pytest.raises(BadInput, match="architecture=frozen: has no parameters that train"):
+        check_image_size(Network(1, ("disc",), "frozen"), (32, 32))
+
+
 def test_the_size_of_images_follows_the_depth(monkeypatch):
     """Which is known of MONAI's networks without building one: every site asks."""
     monkeypatch.setattr(network_checks, "initial_network", None)
