@@ -92,6 +92,10 @@ def read_nnunet(listing: Path, content: Mapping[str, Any], site: str) -> RawSite
         stem, suffix = name_and_suffix(path)
         if suffix in READABLE and path.name.lower().endswith(ending):
             note_file(masks, stem, path)
+    if not images:
+        raise BadInput(
+            f"{folder / 'imagesTr'}: no file is named CASE_0000{ending}, as {listing.name} says; correct names or list"
+        )
     for case, files in images.items():
         single = list(files) == ["0000"] and len(numbers) == COLOURS
         if single and name_and_suffix(files["0000"])[1] in PHOTOGRAPHS:

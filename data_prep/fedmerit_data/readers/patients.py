@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Origin, RawCase, RawSite, list_visible
+from fedmerit_data.readers.channel_names import SYNONYMS, canonical
 from fedmerit_data.readers.image_files import name_and_suffix
 from fedmerit_data.spatial.heads import Head, read_head
 from fedmerit_data.tables import read_table
@@ -25,6 +26,7 @@ VISIT = re.compile(  # ends of names that tell visits, sides or eyes of one pati
     r"(?:[_. -]?(?:ses|visit|timepoint|tp|scan|study|exam|baseline|followup|follow-up|pre|post|left|right|od|os)"
     r"[_. -]?\d{0,4}|[_. -][vt]\d{1,2}|[_. -][lr]|(?<=\d)[a-e]|[_. -](?:19|20)\d\d[_. -]?\d\d[_. -]?\d\d)$"
 )
+LAST_WORD = re.compile(r"(.+)[_. -]([a-z0-9]+)")
 SLICE = re.compile(r"[_. -]?(?:slice|slc|sl|frame|z)[_. -]?\d+$", re.IGNORECASE)  # of a patient's scan or video
 COUNTED = re.compile(r"(.*\d)[_. -]\d{1,3}")  # a number after that of a patient: of a visit or slice
 DENSE = 0.5  # share of the numbers from the lowest to the highest above which they only count patients
@@ -373,16 +375,18 @@ def _join(stated: Sequence[set[tuple[Origin, str]]]) -> list[set[tuple[Origin, s
 def similar_names(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Return groups of names that may be of one patient: they differ by case, zeros, or what ends them.
 
-    An end is a word for a visit or side, such as ``_v2`` or ``_L``; what follows another name (p3b after p3); a number
-    after that of a patient, as in 01-000 and 01-001; or one of a few digits that end most names, as in genius_0800 and
-    genius_0801. Plain counts of patients have no such ends.
+    An end is a word for a visit, side or channel, such as ``_v2``, ``_L`` or ``_adc``; what follows another name (p3b
+    after p3); a number after that of a patient, as in 01-000 and 01-001; or one of a few digits that end most names, as
+    in genius_0800 and genius_0801. Plain counts of patients have no such ends.
     """
     every = sorted(set(names))
     by: dict[str, dict[str, set[str]]] = {kind: defaultdict(set) for kind in ("plain", "visit", "counted")}
     for name in every:
         plain = _without_zeros(name)
         by["plain"][plain].add(name)
-        by["visit"][VISIT.sub("", plain) or plain].add(name)
+        match = LAST_WORD.fullmatch(plain)
+        of_channel = match is not None and canonical(match[2]) in SYNONYMS
+        by["visit"][match[1] if match and of_channel else VISIT.sub("", plain) or plain].add(name)
     known, continued = set(every), defaultdict[str, set[str]](set)
     for name in every:  # p3 of p3b, P1 of P1_post: a beginning that does not cut a number
         for end in range(1, len(name)):

@@ -242,6 +242,8 @@ def edit(root, **changed):
 WRONG_WAY = r'dataset\.json: channel_names .*\{"0": "T2"\}: is it the wrong way round'
 REFUSED = {  # what is wrong, options, and what is reported
     "too few": (nnunet_v2, lambda root: edit(root, numTraining=3), {}, "numTraining is 3, but imagesTr has 2 cases"),
+    "another ending": (nnunet_v2, lambda root: edit(root, file_ending=".nrrd"), {},
+                       r"imagesTr: no file is named CASE_0000\.nrrd, as dataset\.json says"),
     "a channel missing": (nnunet_v2, lambda root: (root / "imagesTr" / "p_2_0001.nii.gz").unlink(), {},
                           "p_2_0001: no such file; dataset.json names this channel"),
     "too few channels": (nnunet_v2, None, {"channels": 1}, r"has 2 channels \(T2, ADC\), not 1; pass --channels 2"),

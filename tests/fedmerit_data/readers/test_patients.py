@@ -121,6 +121,7 @@ def test_identify_patients_of_several_modalities_raise(tmp_path):
         (["P1_pre", "P1_post", "P2_pre"], 1),
         (["anna_L", "anna_R", "eva_L"], 1),
         (["x-v1", "x-v2", "y-v1"], 1),
+        (["p0_t2", "p0_adc", "p1_t2", "p1_adc", "p2_adc"], 2),
         (["anna_20200101", "anna_20210305", "bert_20200101"], 1),
         ([f"BraTS-GLI-{patient:05d}-{visit:03d}" for patient in range(4) for visit in range(2)], 4),
         ([f"case{patient:02d}_{slice_:03d}" for patient in range(3) for slice_ in range(20)], 3),
