@@ -635,7 +635,8 @@ def _channel_parts(group: Group, by_name: bool) -> dict[str, Placed]:
     """
     names, images = (group.name, group.patient, group.beginning), [*group.images, *group.more]
     if len(images) == 1:
-        parts = (images[0].part(group.name, group.patient), images[0].stem)
+        last = SEPARATOR.split(images[0].stem)[-1:] if by_name else ()  # p1_adc beside p1_t2, each with a mask
+        parts = (images[0].part(group.name, group.patient), images[0].stem, *last)
         return {next((part for part in parts if canonical(part) in SYNONYMS), ""): images[0]}
     above = len(_common(*(image.folders for image in images)))
     plain = {id(image): image.part(*names) or image.stem for image in images}

@@ -193,6 +193,10 @@ CASES = {  # files; options; "SITE, CASE of PATIENT: images | masks"; files left
         "p{n}/T2 p{n}/T2-label p{n}/ADC p{n}/ADC-label", {"channels": ("t2",)},
         ["raw, p{n}-T2 of p{n}: p{n}/T2 | p{n}/T2-label"], "p{n}/ADC", "a channel that --channels does not name",
     ),
+    "of which one channel is asked for, in one folder": (
+        "p{n}_T2 p{n}_T2_seg p{n}_adc p{n}_adc_seg", {"channels": ("t2",)},
+        ["raw, p{n}_T2 of p{n}_T2: p{n}_T2 | p{n}_T2_seg"], "raw/p{n}_adc", "a channel that --channels does not name",
+    ),
     "other images of a subject, and derivatives": (
         "sub-0{n}/anat/sub-0{n}_T1w sub-0{n}/func/sub-0{n}_task-rest_bold "
         "derivatives/prep/sub-0{n}/anat/sub-0{n}_desc-preproc_T1w derivatives/d/sub-0{n}/anat/sub-0{n}_label-a_mask",
