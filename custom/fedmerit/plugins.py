@@ -66,7 +66,7 @@ class Catalogue(MutableMapping[str, T]):
     """
 
     def __init__(self, group: str, own: Mapping[str, T], fits: Callable[[Any], bool], expected: str):
-        self.group, self._own, self._fits, self._expected = group, dict(own), fits, expected
+        self.group, self._own, self._fits, self.expected = group, dict(own), fits, expected
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
@@ -75,7 +75,7 @@ class Catalogue(MutableMapping[str, T]):
         if name not in self._loaded:
             part = load(self.group, name)
             if not self._fits(part):
-                raise BadInput(f"{self.group}: {name!r} is {part!r}; expected {self._expected}")
+                raise BadInput(f"{self.group}: {name!r} is {part!r}; expected {self.expected}")
             self._loaded[name] = part
         return self._loaded[name]
 

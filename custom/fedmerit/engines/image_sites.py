@@ -25,7 +25,7 @@ from fedmerit.site import machine_settings
 from fedmerit.site.machine_settings import assign_devices, configured_device, require_known_sites
 from fedmerit.site.peers import AskPeer
 from fedmerit.site.site import Site, image_site
-from fedmerit.trainers.factory import check_network
+from fedmerit.trainers.factory import check_training
 from fedmerit.trust import allow_places, require_place
 
 
@@ -191,7 +191,7 @@ def configure_images(
         common({folder.name: folder.info for folder in folders}),
         options.fold,
     )
-    check_network(config.network, first.image_size, options.seed)
+    check_training(config, first.image_size)
     return config
 
 

@@ -156,16 +156,18 @@ def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
     return neurons.read_layout(network, with_neurons)
 
 
-def check_network(network: Network, image_size: tuple[int, int], seed: int) -> None:
+def check_training(config: RunConfiguration, image_size: tuple[int, int]) -> None:
     """Check that a network of images can be trained on images of a size, and that its training can be repeated.
 
     Raises:
         BadInput: it cannot; the message says which setting to change.
     """
+    from fedmerit.trainers.monai.local_training import check_parts
     from fedmerit.trainers.monai.network_checks import check_image_size, require_repeatable
 
-    check_image_size(network, image_size)
-    require_repeatable(network, initial_network(network, seed))
+    check_image_size(config.network, image_size)
+    require_repeatable(config.network, initial_network(config.network, config.seed))
+    check_parts(config.training, (2, len(config.network.labels), *(config.network.patch or (16, 16))))
 
 
 def estimate_model_memory(config: RunConfiguration, image_size: tuple[int, int]) -> tuple[int, float]:

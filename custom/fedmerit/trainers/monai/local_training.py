@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from fedmerit.contract import flat
 from fedmerit.contract.capabilities import ExtraLoss, Penalty
+from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.schema.configuration.settings import Training
 from fedmerit.trainers.monai.augmentation import AUGMENTATIONS, Augmenter
@@ -284,6 +285,37 @@ def build_optimizer(network: nn.Module, training: Training, rate: float) -> torc
     device = next(network.parameters()).device
     there = torch.tensor(rate, device=device) if device.type == "cuda" else rate
     return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, there)
+
+
+def check_parts(training: Training, shape: Sequence[int]) -> None:
+    """Check the loss and the optimizer, which may be others', by a step on logits and masks of a shape.
+
+    Raises:
+        BadInput: one of them fails, or is not what its catalogue expects.
+    """
+    logits, masks = nn.Parameter(torch.zeros(*shape)), torch.zeros(*shape)
+    masks[..., ::2] = 1
+    with _refused(f"loss {training.loss!r}", LOSSES.expected):
+        loss = build_loss(training.loss)(logits, masks)
+        if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad or not loss.isfinite():
+            raise TypeError(f"returned {loss!r:.80}, not a finite number with a gradient")
+        torch.autograd.backward(loss)
+    with _refused(f"optimizer {training.optimizer!r}", OPTIMIZERS.expected):
+        optimizer = build_optimizer(nn.ParameterList([logits]), training, training.lr)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"returned {optimizer!r:.80}, not a torch.optim.Optimizer")
+        optimizer.step()
+
+
+@contextmanager
+def _refused(part: str, expected: str) -> Iterator[None]:
+    """Raise `BadInput`, with what was expected, for an error of code that may be others'."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{part}: {type(error).__name__}, {error}; expected {expected}") from error
 
 
 def count_steps(samples: Samples, training: Training) -> int:

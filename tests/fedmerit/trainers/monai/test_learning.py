@@ -10,9 +10,11 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 from fedmerit.contract import flat
+from fedmerit.errors import BadInput
+from fedmerit.schema.configuration.run import make_configuration
 from fedmerit.schema.configuration.settings import OPTIMIZERS, Network, Training
 from fedmerit.schema.site_folder import Case
-from fedmerit.trainers.factory import initial_network
+from fedmerit.trainers.factory import check_training, initial_network
 from fedmerit.trainers.monai import local_training
 from fedmerit.trainers.monai.local_training import build_loss, count_steps, learning_rate, train
 from fedmerit.trainers.monai.prediction import EVALUATION_BATCH, evaluate
@@ -40,6 +42,30 @@ def random_volume(seed, slices=6, labels=2, size=16, share=0.3):
     random = np.random.default_rng(seed)
     image = random.normal(size=(slices, 1, size, size))
     return volume(image, random.random((slices, labels, size, size)) < share)
+
+
+@pytest.mark.parametrize(
+    ("part", "made"),
+    [
+        ("loss", lambda: lambda logits, masks: (logits - masks).square()),
+        ("loss", lambda: lambda logits, masks: 1.0),
+        ("loss", lambda: lambda logits, masks: None),
+        ("loss", lambda: lambda logits, masks: logits.detach().sum()),
+        ("loss", lambda: lambda logits, masks: logits.log().sum()),
+        ("loss", lambda: lambda logits: logits.sum()),
+        ("loss", lambda weight: nn.BCEWithLogitsLoss()),
+        ("loss", lambda: nn.CrossEntropyLoss(weight=torch.ones(3))),  # there are two labels
+        ("optimizer", lambda parameters, training, rate: None),
+        ("optimizer", lambda parameters, training, rate: torch.optim.LBFGS(parameters, lr=rate)),
+        ("optimizer", lambda parameters: torch.optim.SGD(parameters)),
+    ],
+)
+def test_losses_and_optimizers_of_others_are_tried_before_a_run(monkeypatch, part, made):
+    catalogue, name = {"loss": (local_training.LOSSES, "dice"), "optimizer": (local_training.OPTIMIZERS, "sgd")}[part]
+    monkeypatch.setitem(catalogue, name, made)
+    config = make_configuration("fedavg", "t", 1, 0, {"in_channels": 1, "labels": ["disc", "cup"]}, {part: name})
+    with pytest.raises(BadInput, match=f"^{part} '{name}': .*; expected what "):
+        check_training(config, (32, 32))
 
 
 class Threshold(nn.Module):
