@@ -36,7 +36,7 @@ from fedmerit.files import read_object, read_text
 from fedmerit.machine import cores, free_memory, pick_device
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
-from fedmerit.site.policy import JobRules, SiteScript
+from fedmerit.site.policy import MANIFEST, JobRules, SiteScript
 from fedmerit.trust import state_folder
 from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit_deploy.facts import LISTED
@@ -241,12 +241,13 @@ def _find_certificate_faults(
 
 def _check_policy(kit: Path) -> Findings:
     """Yield whether jobs may do here all that FedMerit's need, and whether they may do more."""
-    again = "run `fedmerit deploy` for this kit again"
+    again, manifest = "run `fedmerit deploy` for this kit again", kit.resolve() / "local" / MANIFEST
     try:
         resources = read_object(kit / "local" / "resources.json")
         permissions = read_object(kit / "local" / "authorization.json")["permissions"]
         allowed = set(resources["class_allow_list"])
         is_enforced = resources["class_list_enforcement_mode"] == "enforce"
+        prepared = Path(resources["app_validator"]["args"]["manifest"])
         open_to = [
             role
             for role, rights in sorted(permissions.items())
@@ -255,6 +256,8 @@ def _check_policy(kit: Path) -> Findings:
     except (BadInput, KeyError, TypeError, AttributeError) as error:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
+    if prepared != manifest:
+        yield fail(f"the kit was moved from {prepared.parent.parent}, where its jobs still expect its files: {again}")
     surveys = allows_surveys(resources)
     wanted = set(class_policy(read_kind(kit), surveys)["class_allow_list"])
     if lacking := wanted - allowed:

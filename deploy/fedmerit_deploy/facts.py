@@ -10,6 +10,7 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,19 @@ VERSIONS = (*PACKAGES, "python")
 EDGES = (LEAST, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000)  # fixed: moved ones would show a patient
 BINS = (*(f"{low} to {high - 1}" for low, high in pairwise(EDGES)), f"{EDGES[-1]} or more")
 GIB = 2**30
-ERROR_KIND = re.compile(rb"^(?:\w+\.)*(\w+)(?:: |$)")  # in the last line of a traceback
+ERROR_KIND = re.compile(rb"(?:\w+\.)*(\w+)(?:: |$)")  # begins what follows the frames of a traceback
 STALE = 600.0  # seconds after which a note of a batch is that of a training that was ended
-TAIL = 4096  # bytes of a log in which its last error is
+TAIL = 1 << 16  # bytes of a log in which its last error is
 
 
 def _text(pattern: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value, re.ASCII))
+
+
+def _is_day(value: Any) -> bool:
+    with suppress(TypeError, ValueError):
+        return bool(str(date.fromisoformat(value)) == value)
+    return False
 
 
 def _is_amount(value: Any) -> bool:
@@ -49,7 +56,7 @@ LISTED: Mapping[str, Callable[[Any], bool]] = {  # by fact, whether a value may 
     "gpu": _text(r"[\w .()/+,\-]{0,200}"),
     **dict.fromkeys(("disk", "memory"), _is_amount),  # GiB free
     "clock": _is_amount,  # seconds since 1970
-    "certificate": _text(r"\d{4}-\d\d-\d\d"),  # its last day
+    "certificate": _is_day,  # its last day
     "task": _text(r"[\w.\-]{1,60}"),
     **dict.fromkeys(("patients", "slices"), _text("|".join(BINS))),
     "batch": _text(r"\d{1,9} of \d{1,9}"),  # of the training at work
@@ -126,7 +133,7 @@ def batch_at_work(kit: Path) -> str:
 
 def last_error(kit: Path) -> str:
     """Return the kind of the last error in the site's logs of runs, and its time; "" if there is none."""
-    from fedmerit.engines.site_errors import ERRORS
+    from fedmerit.engines.site_errors import ERRORS, TRACEBACK
 
     logs = [(path.stat().st_mtime, path) for path in kit.glob(f"runs/*/sites/*/{ERRORS}")]
     if not logs:
@@ -134,7 +141,9 @@ def last_error(kit: Path) -> str:
     when, path = max(logs)
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
-        lines = [line for line in file.read().splitlines() if line and not line.startswith((b" ", b"\t"))]
-    match = ERROR_KIND.match(lines[-1]) if lines else None
+        lines = file.read().splitlines()
+    # lines after the kind are of the error's text, which may name a patient
+    begin = max((place for place, line in enumerate(lines) if line == TRACEBACK.encode()), default=len(lines))
+    match = ERROR_KIND.match(next((line for line in lines[begin + 1 :] if not line.startswith(b" ")), b""))
     kind = match[1].decode() if match else "error"
     return f"{kind} {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(when))}"

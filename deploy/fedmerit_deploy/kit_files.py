@@ -19,7 +19,7 @@ KINDS = {"server": "the server", "client": "a site", "admin": "an admin"}
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # names of key and certificate, by kind
 DAY = 86400.0  # seconds
 JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # name of NVFlare's folder of a job
-EVIDENCE = ("site_log.jsonl", "certificate.pem", ERRORS)  # of a site's part of a run: kept
+EVIDENCE = ("site_log.jsonl", "certificate.pem", "enrolled_cases.json", ERRORS)  # of a site's part of a run: kept
 ROTATED = ("*.txt.*", "*.json.*", "*.log.*")  # logs that NVFlare has ended
 
 
@@ -75,7 +75,7 @@ def find_prunable(kit: Path, days: float) -> list[Path]:
     """Return the files and folders of a kit that have not changed for ``days``, and that nobody needs any more.
 
     At every machine: NVFlare's folders of jobs, and rotated logs. At a site also the memory of its runs, but not its
-    log, its certificate and its errors. Run folders at the server are results, and stay.
+    log, its certificate, what opens its enrolment, and its errors. Run folders at the server are results, and stay.
 
     Raises:
         BadInput: the folder is no startup kit.

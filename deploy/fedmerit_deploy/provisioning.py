@@ -442,10 +442,10 @@ def write_request(name: str, out: Path) -> Path:
         raise BadInput(f"{out}: exists already; choose another --out, or send the request that is in it")
     key, _ = generate_keys()
     request = x509.CertificateSigningRequestBuilder().subject_name(x509_name(name)).sign(key, SHA256())
-    out.mkdir(parents=True, mode=stat.S_IRWXU)
     path = out / f"{name}.csr"
-    _write_key(path.with_suffix(".key"), serialize_pri_key(key))
-    path.write_bytes(request.public_bytes(Encoding.PEM))
+    with _changing(out):
+        write_atomically(path.with_suffix(".key"), methodcaller("write", serialize_pri_key(key)))
+        write_atomically(path, methodcaller("write", request.public_bytes(Encoding.PEM)))
     return path
 
 
@@ -490,13 +490,11 @@ def place_key(kit: Path, key: Path) -> None:
     if not is_pair(key, startup / KIT_CERTIFICATE):
         raise BadInput(f"{key}: not the key of {startup / KIT_CERTIFICATE}; expected that which `deploy request` made")
     if key.resolve() != (startup / KIT_KEY).resolve():
-        (startup / KIT_KEY).unlink(missing_ok=True)
-        _write_key(startup / KIT_KEY, key.read_bytes())
-
-
-def _write_key(path: Path, content: bytes) -> None:
-    path.touch(mode=stat.S_IRUSR | stat.S_IWUSR)  # before it holds anything
-    path.write_bytes(content)
+        before = os.umask(0o077)
+        try:
+            write_atomically(startup / KIT_KEY, methodcaller("write", key.read_bytes()))
+        finally:
+            os.umask(before)
 
 
 def is_pair(key: Path, certificate: Path) -> bool:

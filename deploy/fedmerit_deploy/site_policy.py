@@ -89,7 +89,10 @@ class ClassValidator(AppValidator):
         """Raise `BadInput` if a plan names a part of others that is not approved here, or is no plan."""
         if plan is None:
             return
-        approved = read_manifest_file(Path(self.manifest)).approved if self.manifest else {}
+        try:
+            approved = read_manifest_file(Path(self.manifest)).approved if self.manifest else {}
+        except BadInput:  # whose text has paths, and what is in the file: the server gets this one
+            raise BadInput(f"its {MANIFEST} cannot be read; `fedmerit deploy check` there says why") from None
         if approved is None:
             return
         for group, name in find_external_parts(plan):

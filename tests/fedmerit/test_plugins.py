@@ -423,6 +423,9 @@ def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
     plan["network"]["architecture"] = "UNETR"
     (tmp_path / "config" / "config_fed_client.json").write_text(json.dumps(content))
     assert refused(**{CLASS: digest}) == ""
+    assert str(tmp_path) not in (said := refused(**{"/data/MUELLER": 7}))  # which leaves the hospital
+    assert "MUELLER" not in said
+    assert "fedmerit.json cannot be read" in said
 
 
 @pytest.mark.slow

@@ -30,6 +30,13 @@ def test_check_machine_covers_all_matters(ready):
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
 
+def test_check_machine_of_a_moved_kit_fails(ready, tmp_path, found):
+    """The check passed, and then jobs were refused, or wrote where the kit had been."""
+    moved = shutil.move(ready, tmp_path / "moved")
+    (state, text), _ = found(moved, "policy", offline=True)
+    assert (state, str(ready) in text) == ("fail", True)
+
+
 CLASSES = class_policy("client", surveys=True)["class_allow_list"]
 GATE = "fedmerit.engines.nvflare.egress.EgressFilter"
 

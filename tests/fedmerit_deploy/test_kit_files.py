@@ -24,7 +24,7 @@ def kit(tmp_path, monkeypatch):
     for is_old in (True, False):
         job = str(uuid4())
         site = kit / "runs" / job / "sites" / "A"
-        for name in ("round_00000.pt", "site_log.jsonl", "errors.log", "certificate.pem"):
+        for name in ("round_00000.pt", "site_log.jsonl", "errors.log", "certificate.pem", "enrolled_cases.json"):
             write(site / name, is_old)
         write(kit / job / "log.txt", is_old)
         write(kit / f"log.txt.{1 + is_old}", is_old)

@@ -218,6 +218,23 @@ def test_request_files_are_readable_only_by_owner(asked):
         write_request("site3", asked)
 
 
+@pytest.mark.parametrize("written", [0, 1])
+def test_request_on_a_full_disk_leaves_nothing(written, tmp_path, monkeypatch):
+    """An empty key stayed, and the same command was refused after room was made."""
+    syncs = iter([None] * written)
+
+    def fsync(_):
+        if next(syncs, True):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("fedmerit.files.os.fsync", fsync)
+        with pytest.raises(RunFailed, match="disk is full"):
+            write_request("A", tmp_path / "request")
+    assert list(tmp_path.iterdir()) == []
+    assert write_request("A", tmp_path / "request").exists()
+
+
 def test_kit_by_request_holds_no_key_and_takes_only_matching_key(federation, asked, sites, tmp_path):
     (kit,) = add_sites(federation, {"site3": "lead"}, asked)
     key, own = kit.path / "startup/client.key", asked / "site3.key"

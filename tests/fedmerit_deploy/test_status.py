@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,12 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import NoConnection
 
+from fedmerit.engines.site_errors import keep_error
+from fedmerit.errors import RunFailed
+from fedmerit.reasons import ScriptAnswer
 from fedmerit.trainers.training_checkpoint import PROGRESS
 from fedmerit_deploy import status
-from fedmerit_deploy.facts import LISTED, SiteFacts, batch_at_work, clear_facts, count_bin, last_error
+from fedmerit_deploy.facts import LISTED, TAIL, SiteFacts, batch_at_work, clear_facts, count_bin, last_error
 from fedmerit_deploy.status import ask_sites, judge_sites, parse_facts, places_in_round
 
 NOW = 1000.0
@@ -76,6 +80,7 @@ def test_parse_facts_of_other_text_is_empty(text):
         ("disk", float("nan")),
         ("clock", "now"),
         ("certificate", "soon"),
+        ("certificate", "2026-99-99"),
         ("patients", 12),
         ("patients", "1 to 4"),
         ("slices", "5 to 9, 7"),
@@ -119,6 +124,23 @@ def test_site_facts_omit_hidden_ones(ready):
 
     opened = SimpleNamespace(get_system_info=lambda: SimpleNamespace(client_info=clients), report_resources=report)
     assert ask_sites(opened, NOW) == ({"A": 7.0, "B": 7.0}, {"A": facts})
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("no mask of\nMUELLER_1960"), "ValueError"),
+        (ScriptAnswer("its last lines", "MUELLER: none"), "ScriptAnswer"),
+        (RunFailed("its last lines:\nTraceback (most recent call last):\n  File\nKeyError: 1\nMUELLER"), "KeyError"),
+        (OSError("x" * (TAIL + 1)), "error"),
+    ],
+)
+def test_last_error_of_several_lines_is_only_its_kind(error, kind, tmp_path):
+    """The last line of its text, such as a patient's name, went to every admin."""
+    with suppress(type(error)):
+        raise error
+    keep_error(tmp_path / "runs/job/sites/A/errors.log", error)
+    assert last_error(tmp_path).split()[0] == kind
 
 
 def test_last_error_without_log_is_empty(tmp_path):
