@@ -1,5 +1,9 @@
 """A site's processes of jobs: one that is killed is started again, and its death ends nobody else's job.
 
+And what a server may ask a site beside jobs: NVFlare's site looks at its authorization.json only if the server asks it
+to, so a hostile server could have any file of the machine sent by a shell command, or rules and logs deleted as the
+folder of a job.
+
 NVFlare's own launcher reports a killed process, as for want of memory, as an error of the job, which its server then
 ends at all sites. A new process gets the task at hand again; what the site remembers is on its disk.
 """
@@ -13,9 +17,18 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
+from nvflare.private.admin_defs import Message, error_reply
+from nvflare.private.defs import RequestHeader
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
+from nvflare.private.fed.client.sys_cmd import ReportEnvProcessor, SysInfoProcessor
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
 from nvflare.utils.process_utils import ProcessAdapter
 
+from fedmerit_deploy.kit_files import JOB
+
 PAUSES = (2.0, 10.0, 30.0, 60.0)  # seconds before each new start; after the last the site is absent
+REFUSED = (ShellCommandProcessor, ReportEnvProcessor, SysInfoProcessor)  # read files, tell a path, and the machine
 STEADY = 600.0  # seconds of life after which a death counts as the first
 
 
@@ -65,8 +78,37 @@ class RestartedProcess(ProcessHandle):
         super().terminate()
 
 
+class _DeployOfJob(DeployProcessor):
+    """A processor that lets a request replace only the folder of a job, not one such as local/ or runs/ of the kit."""
+
+    def process(self, req: Message, app_ctx: Any) -> Message:
+        """Return NVFlare's answer; an error if the id is none of a job."""
+        return super().process(req, app_ctx) if _names_job(req) else error_reply("no id of a job")
+
+
+class _DeleteOfJob(DeleteRunNumberProcessor):
+    """A processor that lets a request delete only the folder of a job."""
+
+    def process(self, req: Message, app_ctx: Any) -> Message:
+        """Return NVFlare's answer; an error if the id is none of a job."""
+        return super().process(req, app_ctx) if _names_job(req) else error_reply("no id of a job")
+
+
+def _names_job(request: Message) -> bool:
+    return bool(JOB.fullmatch(str(request.get_header(RequestHeader.JOB_ID))))
+
+
 class SiteLauncher(ClientProcessJobLauncher):
-    """A launcher of a site's job processes for NVFlare, which starts killed ones again."""
+    """A launcher of a site's job processes for NVFlare, which starts killed ones again.
+
+    NVFlare makes it before it listens to the server; requests of the kinds `REFUSED` then have nobody to answer them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        replaced = (*REFUSED, DeployProcessor, DeleteRunNumberProcessor)
+        kept = [one for one in ClientRequestProcessors.request_processors if not isinstance(one, replaced)]
+        ClientRequestProcessors.request_processors[:] = [*kept, _DeployOfJob(), _DeleteOfJob()]
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> RestartedProcess:
         """Start the site's process of a job."""
