@@ -486,7 +486,7 @@ def measure_runs(
     if ground_truth is None:
         notes.append(
             "collaboration fairness needs a ground truth: give --ground-truth DIR, which `fedmerit value leave-one-out "
-            f"--sites {runs[0].info.get('sites_folder')} --out DIR` or `fedmerit value shapley` writes"
+            f"--sites {runs[0].info.get('sites_folder') or 'SITES'} --out DIR` or `fedmerit value shapley` writes"
         )
     else:
         ground = open_ground_truths(ground_truth, runs[0].sites, sorted({run.seed for run in runs}))
@@ -562,9 +562,10 @@ def _untested_sites(runs: Sequence[Run]) -> list[str]:
 def _missing_local_only(runs: Sequence[Run], standalone: str | None) -> list[str]:
     lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == standalone}
     info = runs[0].info
+    place = info.get("sites_folder") or "SITES"  # none: a deployed run
     return [
         f"seed {seed}: no run of local training, so neither performance fairness nor gains; `fedmerit run --method "
-        f"{STANDALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
+        f"{STANDALONE} --sites {place} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
         for seed in sorted(lacking)
     ]
 

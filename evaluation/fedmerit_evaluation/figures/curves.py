@@ -53,7 +53,7 @@ def over_rounds(table: pd.DataFrame, title: str, equal_share: float | None = Non
                 panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
                 if (high[site] - low[site]).max() > 0:
                     panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.12, lw=0)
-            panel.set_title(method)
+            panel.set_title(drawing.broken(method))
             rounds_axis(panel)
         for panel, method in zip(axes, methods, strict=True):  # once all have drawn, their common limits are known
             if equal_share is not None:

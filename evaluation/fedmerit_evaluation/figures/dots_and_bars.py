@@ -107,11 +107,11 @@ def agreement(values: pd.Series, estimates: Mapping[str, pd.Series], reference: 
         for panel, (method, line) in zip(axes, estimates.items(), strict=True):
             known = [site for site in sites if not np.isnan(line.get(site, np.nan))]
             panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
-            panel.set_title(method)
+            panel.set_title(drawing.broken(method))
             panel.margins(0.2)
             for site, (place, side) in _scatter_agreement(values[known], line[known]).items():
                 at = values[site], line[site]
-                panel.annotate(site, at, place, textcoords="offset points", ha=side, fontsize=7.5)
+                panel.annotate(drawing.broken(site), at, place, textcoords="offset points", ha=side, fontsize=7.5)
         drawing.titled(
             figure, "Estimated contribution", f"{reference[0].upper()}{reference[1:]} value [points of Dice]"
         )
@@ -162,7 +162,7 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str], *, h
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
             _draw(panel, one, has_verdicts)
             has_no_note = one.has_significant_pairs or not has_verdicts
-            panel.set_title(name if has_no_note else f"{name}\nno significant difference")
+            panel.set_title(drawing.broken(name) + "\nno significant difference" * (not has_no_note))
             panel.set_xlabel(units[name])
     return figure
 
@@ -183,5 +183,5 @@ def _draw(panel: Axes, one: Ranking, has_verdicts: bool) -> None:
         rank = f"rank {first}" if first == last else f"rank {first} to {last}"
         panel.annotate(rank, (1.0, height), xycoords=("axes fraction", "data"), xytext=(4, 0),
                        textcoords="offset points", va="center", fontsize="small", color=INK)  # fmt: skip
-    panel.set_yticks(range(n), list(reversed(one.order)))
+    panel.set_yticks(range(n), [drawing.broken(site) for site in reversed(one.order)])
     panel.set_ylim(-0.6, n - 0.4)

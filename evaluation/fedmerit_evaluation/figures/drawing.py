@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ NARROW = 5.6  # inches
 PHONE = 4.2  # inches: a phone of 390 pixels makes 3.7 of it
 PANEL_HEIGHT = 2.7  # inches
 NAME_HEIGHT = 0.075  # height of a name beside a panel, as a fraction of the panel
+LONG = 26  # characters of a name in a line: more would leave a panel no room, or run into the next one
 DOTS: Any = {"linestyle": "", "marker": "o"}
 
 
@@ -122,9 +124,19 @@ def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def broken(name: str, width: int = LONG) -> str:
+    """Return a name with line breaks, if it is longer than a width in characters."""
+    return "\n".join(textwrap.wrap(name, width)) if len(name) > width else name
+
+
+def _shortened(name: str) -> str:
+    """Return a name without its middle, if it is longer than `LONG`."""
+    return f"{name[: LONG // 2]}\N{HORIZONTAL ELLIPSIS}{name[-LONG // 2 + 1 :]}" if len(name) > LONG else name
+
+
 def label_rows(panel: Axes, names: Sequence[str]) -> None:
     """Write names along the vertical axis, the first on top, with a faint line for each."""
-    panel.set_yticks(range(len(names)), names)
+    panel.set_yticks(range(len(names)), [broken(name) for name in names])
     panel.set_ylim(len(names) - 0.5, -0.5)
     panel.tick_params(axis="y", length=0)
     panel.grid(axis="y", visible=False)
@@ -156,7 +168,9 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
 def legend(figure: Figure, handles: Sequence[Any], title: str = "", labels: Sequence[str] = ()) -> None:
     """Draw a legend in rows above the panels; the labels are those of the handles if none are given."""
     labels = list(labels) or [str(handle.get_label()) for handle in handles]
-    columns = max(1, min(len(labels), int(11 * figure.get_figwidth() / (max(map(len, labels), default=1) + 6))))
+    room = int(11 * figure.get_figwidth())  # characters
+    columns = max(1, min(len(labels), int(room / (max(map(len, labels), default=1) + 6))))
+    labels = [broken(" ".join(label.split()), room - 6) for label in labels]
     figure.legend(list(handles), labels, title=title or None, loc="outside upper left", alignment="left", ncols=columns)
 
 
@@ -169,7 +183,9 @@ def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> Non
     """
     low, high = panel.get_ylim()
     names = sorted(ends, key=lambda name: ends[name][1])
-    least = min(NAME_HEIGHT, 1 / max(len(names), 1)) * (high - low)
+    lines = max((broken(name).count("\n") + 1 for name in names), default=1)
+    fits = lines * len(names) * NAME_HEIGHT <= 1
+    least = min(NAME_HEIGHT * (lines if fits else 1), 1 / max(len(names), 1)) * (high - low)
     heights = [ends[name][1] for name in names]
     for place in range(1, len(names)):
         heights[place] = max(heights[place], heights[place - 1] + least)
@@ -177,8 +193,9 @@ def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> Non
         heights[place] = min(heights[place], high if place == len(names) - 1 else heights[place + 1] - least)
     for name, height in zip(names, heights, strict=True):
         x, y, colour = ends[name]
+        text = broken(name) if fits else _shortened(name)
         panel.annotate(
-            name, (x, y), (1.06, height), textcoords=panel.get_yaxis_transform(), color=colour, fontsize=8, va="center",
+            text, (x, y), (1.06, height), textcoords=panel.get_yaxis_transform(), color=colour, fontsize=8, va="center",
             annotation_clip=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6},
         )  # fmt: skip
     panel.set_ylim(low, high)

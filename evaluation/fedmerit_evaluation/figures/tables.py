@@ -90,7 +90,10 @@ _LATEX = str.maketrans(
         "±": r"$\pm$",
         DASH: "--",
         MINUS: "$-$",
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
     }
+    | {character: f"${character}$" for character in "<>|"}  # in LaTeX's first font encoding other signs in text
     | {character: f"\\{character}" for character in "&%$#_{}"}
 )
 

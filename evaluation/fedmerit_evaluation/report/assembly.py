@@ -33,10 +33,11 @@ from fedmerit_evaluation.report.model import (
     Training,
     surface_columns,
 )
+from fedmerit_evaluation.report.words import join_words
 from fedmerit_evaluation.results.runs import Run, combine_results, has_same_training
 from fedmerit_evaluation.results.views import OWN, POOLED, RUN, STANDALONE, SURFACES, Dice, Results
 from fedmerit_evaluation.statistics.family import Question, Verdict, judge
-from fedmerit_evaluation.statistics.inference import MIN_CASES, MIN_SEEDS, ONE_SEED, Estimate, SampleSize
+from fedmerit_evaluation.statistics.inference import MIN_CASES, MIN_FOLDS, MIN_SEEDS, ONE_SEED, Estimate, SampleSize
 from fedmerit_evaluation.statistics.intervals import ESTIMATE, estimates, select_methods, select_sites
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.valuation.valued_runs import observed_estimators, units, value_runs
@@ -46,6 +47,7 @@ SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
 DRAWS = 200  # for the values of observed runs
 EQUAL_SHARE = "an equal share"
 ONE_SPLIT = "shares of one split do not show what other patients would give"
+FEW_FOLDS = f"fewer than {MIN_FOLDS} folds"
 CHANCE = "too few seeds or test patients"
 RECEIVED = {"Received": "given", "Local": "local_only", "Final": "selected"}  # by the ends of the splits' names
 
@@ -309,12 +311,13 @@ def _judge_payment(model: ReportModel) -> Iterator[Condition]:
     """Yield the conditions of payment by the method's estimate that are not met."""
     if model.primary is None:
         return
-    if model.counts_images or any(math.isnan(one.share.mean) for one in model.hospitals):
-        yield Condition("no_estimate")
+    without = [one.name for one in model.hospitals if math.isnan(one.share.mean)]
+    if model.counts_images or without:
+        yield Condition("no_estimate", join_words(without) if model.shares and not model.counts_images else "")
         return
     if model.share_seeds < MIN_SEEDS:
         yield Condition("one_seed")
-    elif any(one.share_untested == ONE_SPLIT for one in model.hospitals):
+    elif any(one.share_untested for one in model.hospitals):
         yield Condition("one_split")
     elif not any(one.share_sign for one in model.hospitals):
         yield Condition("no_order")
@@ -530,7 +533,10 @@ def _compare_shares(results: Results, primary: str) -> Iterator[Verdict]:
     """Yield the comparisons of shares with an equal one."""
     shares = contribution_shares(results).get(primary, {})
     for site, share in shares.items():
-        why = "" if results.repeats == "folds" else ONE_SEED if math.isnan(share.low) else ONE_SPLIT
+        has_folds = results.repeats == "folds"
+        why = "" if has_folds else ONE_SPLIT
+        if math.isnan(share.low):
+            why = FEW_FOLDS if has_folds else ONE_SEED
         equal = 1 / len(shares)
         ends = {end: getattr(share, end) - equal for end in ("mean", "low", "high")}
         yield Verdict(Question.SHARE, site, EQUAL_SHARE, replace(share, **ends), why)

@@ -49,7 +49,7 @@ def list_run_limits(runs: Sequence[Run], results: Results) -> list[Limit]:
             seeds[str(run.seed)] = None
     limits = [replace(limit, method=label, seeds=tuple(seeds)) for (label, _), (limit, seeds) in by_label.items()]
     seeds_by_label: dict[str, set[int]] = {}
-    for run in runs:
+    for run in [run for run in runs if run.tested] or runs:  # what is compared
         seeds_by_label.setdefault(run.label, set()).add(run.seed)
     fewest, has_folds = min(map(len, seeds_by_label.values())), results.dice.clusters.folds > 0
     if fewest == 1 and not has_folds:
@@ -61,7 +61,7 @@ def list_run_limits(runs: Sequence[Run], results: Results) -> list[Limit]:
     if len(rounds := sorted({run.rounds for run in runs})) > 1:
         limits.append(Limit("other_rounds", values={"rounds": rounds}))
     if results.dice.mismatched_seeds():
-        limits.append(Limit("other_cases"))
+        limits.append(Limit("other_cases", values={"folds": results.dice.clusters.folds}))
     return limits
 
 

@@ -96,7 +96,7 @@ class Condition:
     """A reason for which the evidence does not support payment by the method's estimate."""
 
     code: str
-    reference: str = ""  # the ground truth that it is about
+    reference: str = ""  # the ground truth that it is about; of ``no_estimate``: hospitals without, if others have one
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,11 @@ class ReportModel:
     def share_seeds(self) -> int:
         """The number of seeds that the shares rest on."""
         return min((one.share_seeds for one in self.hospitals), default=0)
+
+    @property
+    def shares_have_intervals(self) -> bool:
+        """Whether any share has a confidence interval."""
+        return any(one.share.has_interval for one in self.hospitals)
 
     @property
     def shown_gain(self) -> Estimate:

@@ -436,7 +436,7 @@ def _draw_gains(model: ReportModel) -> Iterator[tuple[str, Drawing]]:
     ends = f", 95 % confidence intervals over {over}" if gains["low"].notna().any() else ""
     text = f"Gain in test Dice over local training{ends}; left of 0 a hospital lost.{elsewhere}"
     rows = [(method, pd.DataFrame(gains.loc[method])) for method in shown]
-    sites = [one.name for one in model.hospitals]
+    sites = [one.name for one in model.hospitals] or sorted(map(str, gains.index.unique("of")))  # none if all is pooled
     yield "gains", Drawing(text, dots_and_bars.gain_ranges(gains.loc[shown], sites), say("seen_gains", rows))
 
 

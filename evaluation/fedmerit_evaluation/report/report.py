@@ -298,7 +298,8 @@ def _payment(model: ReportModel) -> Answer:
     stops = any(one.code == "no_estimate" for one in model.unmet)  # the others are not judged
     needed = [_needed(text, conditions) for text, conditions in unmet.items() if conditions or not stops]
     kind, state = ("yes", "supported") if not model.unmet else ("no", "no")
-    sentence = say("answer_payment", *(not conditions for conditions in unmet.values()))
+    without = next((one.reference for one in model.unmet if one.code == "no_estimate"), "")
+    sentence = say("answer_payment", *(not conditions for conditions in unmet.values()), without)
     return Answer("payment", question, kind, state, sentence, needed=needed)
 
 

@@ -62,7 +62,7 @@ def _first_tables(model: ReportModel) -> Iterator[Table]:
     estimate = f"the estimate of {model.primary}"
     if model.counts_images:
         estimate = "number of images: the method makes no estimate"
-    has_ends = model.share_seeds > 1 and not model.counts_images
+    has_ends = model.shares_have_intervals and not model.counts_images
     ends = f"; in brackets the 95 % CI over {model.study.repeats}" * has_ends
     heading = "Share of images [%]" if model.counts_images else HEADINGS["share"]
     yield _table("contribution", f"Contribution: share of each hospital by {estimate}{ends}", names, {
@@ -330,7 +330,7 @@ def _contributions(model: ReportModel) -> Table:
     caption, low, high = "Contributions and weights of the sites", None, None
     if len(model.study.seeds) > 1:
         caption += ", mean over seeds"
-        if not model.ends.empty:
+        if not model.ends.empty and model.ends["low"].notna().any():
             is_wide = (model.ends["seeds"] > 1) & (model.ends["high"] > model.ends["low"])
             low, high = (
                 pd.DataFrame({HEADINGS["mean_contribution"]: model.ends[end].where(is_wide).reindex(keys).to_numpy()})

@@ -6,13 +6,14 @@ Means and their differences have those of `CrossedEffects`; ranks, which are not
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.inference import Estimate, fold_overlap
+from fedmerit_evaluation.statistics.inference import MIN_FOLDS, Estimate, fold_overlap
 from fedmerit_evaluation.statistics.resampling import (
     CASES,
     UNBOUNDED,
@@ -75,6 +76,8 @@ def contribution_intervals(
 ) -> pd.DataFrame:
     """Return contributions by `Key`, columns as `dice_intervals`, with intervals over seeds; one seed has no width.
 
+    Fewer than `MIN_FOLDS` folds have no interval: of two, the factor `fold_overlap` would be infinite.
+
     ``p`` is that of being the mean over all sites, such as an equal share; it is not corrected for other comparisons.
 
     Args:
@@ -91,7 +94,8 @@ def contribution_intervals(
     )
     rows = table[table.index.get_level_values("statistic") == "contribution"]
     tests = select_sites(table, "above mean").reindex(select_sites(table, "contribution").index)
-    return rows.assign(**{name: tests[name].to_numpy() for name in ("p", "error", "freedom")})
+    rows = rows.assign(**{name: tests[name].to_numpy() for name in ("p", "error", "freedom")})
+    return rows.assign(**dict.fromkeys(ESTIMATE[1:], nan)) if 0 < folds < MIN_FOLDS else rows
 
 
 def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:

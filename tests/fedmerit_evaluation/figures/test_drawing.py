@@ -1,6 +1,7 @@
 """What figures share."""
 
 import base64
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,20 @@ def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     figure = dots_and_bars.agreement(between, {"fedce": pd.Series({"a": 1, "low": 0, "b": 1, "d": 0.5})}, "Shapley")
     sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
     assert (sides["a"], sides["low"], sides["b"]) == ("right", "left", "left")
+
+
+def test_long_names_leave_the_panel_its_room_and_are_whole() -> None:
+    names = [f"University-Hospital-of-the-Longest-Name-of-All-{number}" for number in range(3)]
+    methods = [f"fedce (lr={lr}, epochs=1, optimizer=adam, weight_decay=0.1)" for lr in (0.1, 0.2)]
+    index = pd.MultiIndex.from_product([methods, [0], names, ["a"]], names=["method", "seed", "site", "case"])
+    figure = dots_and_bars.dice_bars(pd.Series(0.5, index), names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svg(figure)
+        assert for_phone(figure)
+        svg(figure)
+    (panel,), (key,) = figure.axes, figure.legends
+    assert panel.get_position().width > 0.4
+    assert [text.get_text().replace("\n", "") for text in panel.get_yticklabels()] == names
+    assert [text.get_text().replace("\n", " ") for text in key.get_texts()[:2]] == methods
+    assert key.get_window_extent().x1 <= figure.bbox.x1

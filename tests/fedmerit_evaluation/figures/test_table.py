@@ -21,6 +21,12 @@ def test_latex_escapes_and_sets_in_the_style_of_booktabs() -> None:
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lr}"))
 
 
+def test_latex_sets_signs_that_its_first_font_encoding_lacks() -> None:
+    text = latex_text(Table("t", "(ε, δ)", pd.DataFrame({"p": ["< 0.001", "> 0.05", "a|b"]})))
+    assert r"\caption{($\varepsilon$, $\delta$)}" in text
+    assert all(f"{cell} " in text for cell in ("$<$ 0.001", "$>$ 0.05", "a$|$b"))
+
+
 def test_csv_holds_the_unrounded_numbers_and_the_deviations() -> None:
     frame = pd.DataFrame({"Method": ["a"], "Alder": [87.654321]})
     text = csv_text(Table("t", "", frame, spread=pd.DataFrame({"Method": [math.nan], "Alder": [1.5]})))

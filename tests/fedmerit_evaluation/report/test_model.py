@@ -16,6 +16,7 @@ from fedmerit.schema.results import COLUMNS, Row
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.report.agreement import Agreement
 from fedmerit_evaluation.report.assembly import (
+    FEW_FOLDS,
     ONE_SPLIT,
     align_local_only,
     averaged,
@@ -33,7 +34,7 @@ from fedmerit_evaluation.report.assembly import (
     training_days,
 )
 from fedmerit_evaluation.report.flags import collect_flags
-from fedmerit_evaluation.report.model import Hospital, ReportModel
+from fedmerit_evaluation.report.model import Condition, Hospital, ReportModel
 from fedmerit_evaluation.report.redaction import hide_image_shares
 from fedmerit_evaluation.results.runs import Run, combine_results, folds_as_seeds, open_runs, pool_folds
 from fedmerit_evaluation.results.views import Results
@@ -380,3 +381,21 @@ def test_a_run_that_is_shown_as_several_is_refused(tmp_path: Path, change: dict[
     write_json(other / "run.json", read_json(other / "run.json") | change)
     with pytest.raises(BadInput, match=r"other: has the results of .*one, number for number"):
         open_runs([one, other])
+
+
+def test_shares_of_two_folds_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    """The standard error over two folds that share training patients is infinite."""
+    for fold in range(2):
+        run = make_run(tmp_path / str(fold), seed=fold, rounds=2, fold=fold)
+        rows = pd.read_csv(run / "results.csv", dtype=str, keep_default_na=False).assign(fold=str(fold), seed="0")
+        rows.to_csv(run / "results.csv", index=False)
+        write_json(run / "run.json", read_json(run / "run.json") | {"seed": 0})
+    model = build_model(open_runs([tmp_path / "0", tmp_path / "1"]))
+    assert {one.share_untested for one in model.hospitals} == {FEW_FOLDS}
+    assert not any(one.share.has_interval or one.share_sign for one in model.hospitals)
+    assert [one.code for one in model.unmet] == ["one_split", "no_ground_truth"]
+
+
+def test_payment_names_hospitals_without_an_estimate_if_others_have_one() -> None:
+    silent = made_rounds("contribution", {"fedce": [(2.0,) * 3, (1.0,) * 3]}, SITES[:2])
+    assert _model(made_dice({"fedce": (0.7, 0.6, 0.8)}, rounds=silent)).unmet == (Condition("no_estimate", SITES[2]),)

@@ -225,3 +225,21 @@ def test_conclude_takes_the_sentences_of_the_report(tmp_path: Path) -> None:
     assert lead in text
     assert failed.startswith("Patients with a Dice below 50 %: ")
     assert conclude([run for run in runs if not run.tested]) == []
+
+
+def test_the_report_of_pooled_and_local_training_is_written(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method, rounds=1) for method in ("pooled", "standalone")]
+    page = Page(write_report(runs).read_text())
+    assert "No run is federated" in page.text
+    assert "1 seed · 1 round ·" in " ".join(page.text.split())
+
+
+def test_dice_and_gains_of_unlike_seeds_are_explained(tmp_path: Path) -> None:
+    """Of local training a seed is missing or was never tested, so gains are of fewer seeds than Dice."""
+    text = "Gains are over seeds and cases that both trainings have, Dice over all."
+    runs = [make_run(tmp_path / f"fedce-{seed}", seed=seed) for seed in range(2)]
+    local = [make_run(tmp_path / "local-0", method="standalone"), *runs]
+    stopped = make_run(tmp_path / "local-1", method="standalone", seed=1, done=2)
+    whole = make_run(tmp_path / "local-2", method="standalone", seed=1)
+    for given, is_explained in ((local, True), ([*local, stopped], True), ([*local, whole], False)):
+        assert (text in Page(write_report(given, tmp_path / "page" / "report.html").read_text()).text) == is_explained

@@ -190,7 +190,7 @@ VALUES = {
     "done": 1, "rounds": [1, 2], "score": "accuracy score", "metric": "accuracy", "lowest": 0.0, "highest": 1.0,
     "better": "lower", "number": 1, "sites": 3, "what": "joined with", "round": 1, "seeds": [0, 1], "methods": ["a"],
     "note": "it", "reference": "Shapley", "estimates": ["a"], "why": "b", "mean": 0.5, "low": 0.1, "high": 0.9,
-    "p": 0.04, "sampled": "many",
+    "p": 0.04, "sampled": "many", "folds": 3,
 }  # fmt: skip
 
 
