@@ -5,6 +5,7 @@ the site receives: it trains, and in the end keeps, a submodel without the neuro
 averages every neuron over the sites that hold it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -41,7 +42,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
 
     Without ``contributions`` the sites first train local-only models for ``standalone_rounds``, with their own
     BatchNorm statistics; c is their Dice on the server validation set. Then all start again from the first model. A
-    site absent from the last of those rounds counts as the worst of those present.
+    site absent from the last of those rounds, or that joins later, counts as the worst of those present.
     """
 
     beta: Annotated[float, Number(0, 1000), About("β: the larger, the less sites below the best receive")] = 5.0
@@ -94,6 +95,12 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
             round=torch.tensor(0),
             allocated=torch.tensor(-1),
         )
+
+    def join(self, state: FedSACState, rows: Sequence[int], num_sites: int, layout: Layout) -> FedSACState:
+        """Return the state once other sites have joined; each counts as the worst of those whose c is known."""
+        joined: FedSACState = super().join(state, rows, num_sites, layout)
+        c = joined.contribution
+        return replace(joined, contribution=c.where(c.isfinite(), c[c.isfinite()].min()) if c.isfinite().any() else c)
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
         """Return a measurement every `importance_interval` rounds from the first collaborative round."""

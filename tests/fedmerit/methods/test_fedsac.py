@@ -228,3 +228,16 @@ def test_a_site_absent_from_the_last_round_only_counts_as_the_worst():
 def test_contributions_are_one_for_each_site():
     with pytest.raises(ValueError, match="contributions: 3 of them for 2 sites"):
         FedSAC(contributions=C).start(torch.ones(4), 2, Layout.of(4))
+
+
+def test_a_site_that_joins_after_contributions_are_known_counts_as_the_worst():
+    """Before, its unknown contribution took all neurons from all sites at the next allocation."""
+    state, _, _ = started(FedSAC(contributions=C))
+    method, owners = FedSAC(standalone_rounds=1), torch.tensor(OWNERS, dtype=torch.int32)
+    state = method.join(replace(state, round=torch.tensor(2)), [0, 1, 3], 4, Layout((7,), owners))
+    assert state.contribution.tolist() == [0.5, 0.8, 0.5, 0.7]
+    _, _, neurons = method.allocate(state, doubles(IMPORTANCE))
+    assert neurons[[0, 1, 3]].tolist() == literal_masks(C, method.beta, IMPORTANCE)
+    assert torch.equal(neurons[2], neurons[0])
+    unknown = method.start(doubles(START), 3, Layout((7,), owners))
+    assert method.join(unknown, [0, 1, 3], 4, Layout((7,), owners)).contribution.isnan().all()
