@@ -136,7 +136,7 @@ def prepare_server(
         open_sites(server_sites)
     if runs:
         try:
-            runs.mkdir(parents=True, exist_ok=True)
+            runs.mkdir(stat.S_IRWXU, parents=True, exist_ok=True)  # models, and updates if they are kept
         except OSError as error:
             raise BadInput(f"--runs {runs}: cannot be a folder ({error.strerror}); name another") from None
     pick_device(device, "the server")

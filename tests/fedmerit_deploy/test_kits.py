@@ -99,7 +99,7 @@ def test_folder_of_runs_is_made_or_refused(server, tmp_path):
         prepare_server(server, runs=tmp_path / "file")
     prepare_server(server, runs=tmp_path / "new/runs")
     assert read_manifest(server).runs == str(tmp_path / "new/runs")
-    assert (tmp_path / "new/runs").is_dir()
+    assert (tmp_path / "new/runs").stat().st_mode & 0o777 == 0o700  # not for all accounts of the machine
 
 
 @pytest.mark.parametrize("name", ["site1", "localhost"])
