@@ -39,7 +39,7 @@ from fedmerit_evaluation.report.model import FAILURE, surface_columns
 from fedmerit_evaluation.report.words import count_failures, join_words, name_rounds, percent, points, say
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.results.runs import Run, combine_results
-from fedmerit_evaluation.results.views import SURFACES, Results
+from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites
 from fedmerit_evaluation.statistics.resampling import LEVEL
 
@@ -483,9 +483,10 @@ def measures(file: DossierSources) -> str:
     """Tell which measures were recorded."""
     if file.results.dice.rows.empty:
         return ""
-    surfaces = [name for name in SURFACES if name in file.results.dice.sites]
+    units = {"nsd": "mm", "nsd_px": "pixels"}
+    tolerances = [f"{TOLERANCE:g} {units[name]}" for name in units if name in file.results.dice.sites]
     text = "Dice per case over all its slices, mean over labels, then cases, then sites"
-    return f"{text}; also HD95 and NSD at {TOLERANCE:g}." if surfaces else f"{text}."
+    return f"{text}; also HD95 and NSD at {' or '.join(tolerances)}." if tolerances else f"{text}."
 
 
 @evidence

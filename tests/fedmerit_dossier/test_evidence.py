@@ -28,6 +28,7 @@ from fedmerit_dossier.evidence import (
     ledger,
     left_out,
     licences,
+    measures,
     open_sources,
     performance,
     robustness,
@@ -220,3 +221,8 @@ def test_what_was_processed_follows_from_the_plan(
     text = " ".join(EVIDENCE[name](file) for name in ("study", "leaving", "receiving", "retention", "safeguards"))
     assert [words for words in said if words not in text] == []
     assert [words for words in unsaid if words in text] == []
+
+
+def test_measures_name_the_unit_of_the_tolerance(tmp_path: Path) -> None:
+    file = DossierSources(open_runs([make_run(tmp_path / "run", rounds=1, surfaces=True)]), [])
+    assert measures(file).endswith("; also HD95 and NSD at 2 mm.")
