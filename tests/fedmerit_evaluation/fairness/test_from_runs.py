@@ -166,7 +166,7 @@ def test_measure_runs_names_missing_runs(out):
     result = command(out / "fedavg_seed0", out / "fedce_seed0")
     assert result.exit_code == 0, result.output
     assert "seed 0: no run of local training" in result.stderr
-    assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
+    assert "`fedmerit run --method standalone --sites SITES --rounds 4 --seed 0 --out RUN`" in result.stderr
     assert "`fedmerit value leave-one-out" in result.stderr
     assert "Table 2" not in result.stdout
 
