@@ -57,7 +57,9 @@ def execute(run: Path, sites: Path, method: str = "fedavg", cheat=None, keys: Pa
     server = Signer(keys / "server.key", keys / "server.crt") if keys else None
     run.mkdir()
     plan = config.to_dict()
-    reported = {name: plan.get(name, {}) for name in REPEATED_FIELDS} | {"labels": plan["network"]["labels"]}
+    reported = {name: plan.get(name, default) for name, default in REPEATED_FIELDS.items()} | {
+        "labels": plan["network"]["labels"]
+    }
     reported["undefined"] = undefined_quantities(method)
     (run / "run.json").write_text(json.dumps(reported | {"plan": plan, "sites": list(NAMES)}))
     federation, own = Federation(config, NAMES, run, signer=server, root=root), {}

@@ -121,8 +121,8 @@ def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatc
         DataBus().put_data(CLIENT_API_KEY, None)
 
 
-def test_close_gives_no_exit_code_of_a_process_that_it_ended():
+def test_a_process_that_was_ended_has_no_exit_code():
     script = ScriptProcess.__new__(ScriptProcess)
     script._connection, _ = Pipe()
-    script._process = subprocess.Popen(["sleep", "60"])
-    assert script.close(0.05) is None
+    script._process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    assert script._end(0.05) is None
