@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # whole federations 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory: pytest.TempPathFactory, sites: Path) -> Iterator[Federation]:
-    with federation(tmp_path_factory.mktemp("hospitals") / "kits", sites, started=False) as made:
+    root = tmp_path_factory.mktemp("hospitals")
+    own = shutil.copytree(sites, root / "sites")  # a test spoils them
+    with federation(root / "kits", own, started=False) as made:
         manifest = made.kits["site2"] / "local/fedmerit.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"hidden": ["gpu", "last_error"]}))
         made.start()
