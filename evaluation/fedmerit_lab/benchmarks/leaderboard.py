@@ -72,8 +72,8 @@ utilities = sites.groupby(["seed", "coalition"]).mean()  # v(S) of Shapley value
 They are kept of the tasks named in that folder; earlier tasks have only their values."""
 
 OVER_DATA_SETS = """How many points of a budget less than equal shares an estimator misallocates, mean of the tasks of
-each data set. Tasks of one data set share patients, so the interval and p are Student's t over data sets: five carry
-little. p are not corrected for the number of estimators."""
+each data set. Tasks of one data set share patients, so the interval and p are Student's t over data sets; so few
+carry little. p are not corrected for the number of estimators."""
 
 Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^|`\r\n]+$")]
 Correlation = Annotated[float | None, Field(ge=-1, le=1)]
